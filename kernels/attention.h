@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The decode layer asks this of a processor's kernels: attention of a few query rows that share one KV head over a run
- * of keys, as partials in f32 wire form. One table per instruction set.
+ * The interface of a processor's attention kernels: a few query rows that share one KV head attend to a range of keys.
+ * The result is partials in f32 wire form. Each instruction set has one table.
  *
  * Numbers. The products q.k and p v are accumulated in f32, in several lanes, and lanes are added in pairs. So a logit
  * has the error of short f32 sums, some 1e-8 of |q| |k|: it is what limits logits of +-1e4, whose weights are good to
  * about 1e-3. t - m has one rounding more: it is a fused multiply-add in f32 of the product, its scale and m. Weights
  * and their sums over a tile of keys are f32. The denominator, and the sum over blocks of keys (split-KV), are double.
  * m is a whole number no less than any t, so every rescaling is by a power of two: exact. Weights below 2^-125 count as
- * 0. A NaN in q or k makes its rows NaN, statistics included; a NaN in v makes that column of its rows NaN.
- * Where q is bf16 and k bf16 or E4M3, a table may add products in pairs (vdpbf16ps). Such an instruction adds in f32
- * as well, one product after the other, but counts inputs and sums below 2^-126 as 0. So do those of AMX, which
- * multiply values as well: values below 2^-100 or so lose precision there.
- * The power of two of a scale below 1 goes into q, so sums of products overflow with logits alone. Where sums of values
- * overflow, the row is made again with m raised by 10, and n is exported with d in [1/2, 1).
- * Eight-bit elements are converted to f32 or bf16, and f16 to f32 or two bf16, which is exact. The scale of a KV head
- * is a factor of the logits' scale, and of the sums in double. FlashMLA's scales and those of each key are factors of
- * the f32 elements, each product rounded once.
+ * 0. A NaN in q or k makes its rows NaN, statistics included; a NaN in v makes that column of its rows NaN. Where q is
+ * bf16 and k bf16 or E4M3, a table may add products in pairs (vdpbf16ps). Such an instruction adds in f32 as well, one
+ * product after the other, but counts inputs and sums below 2^-126 as 0. So do those of AMX, which multiply values as
+ * well: values below 2^-100 or so lose precision there. The power of two of a scale below 1 goes into q, so sums of
+ * products overflow with logits alone. Where sums of values overflow, the row is made again with m raised by 10, and n
+ * is exported with d in [1/2, 1). Eight-bit elements are converted to f32 or bf16, and f16 to f32 or two bf16, which is
+ * exact. The scale of a KV head is a factor of the logits' scale, and of the sums in double. FlashMLA's scales and
+ * those of each key are factors of the f32 elements, each product rounded once.
  *
  * Determinism. The result of a task depends on its own arguments alone: not on addresses, on the batch, or on which
  * other heads share the task. It differs between tables within rounding.
@@ -35,10 +34,10 @@
 enum {
   BNY_ATTENTION_HEAD_DIM_MAX = 576,
   BNY_ATTENTION_VALUE_DIM_MAX = 512,
-  BNY_ATTENTION_LANES_MAX = 16, /* rows of work memory are padded to this many floats */
-  BNY_ATTENTION_HEADS_MAX = 16, /* rows of one task */
-  BNY_ATTENTION_BLOCK = 512,    /* keys that are added up in f32, before their sums are added up in double */
-  /* Floats of all rows of a task, padded. The more rows a task has, the less often keys are read. */
+  BNY_ATTENTION_LANES_MAX = 16, /* rows of work memory are padded to a multiple of so many floats */
+  BNY_ATTENTION_HEADS_MAX = 16, /* most rows of one task */
+  BNY_ATTENTION_BLOCK = 512,    /* keys whose sums are in f32; sums over such blocks are in double */
+  /* Floats of all rows of a task, padded. Tasks with more rows read keys less often. */
   BNY_ATTENTION_QUERY_FLOATS = BNY_ATTENTION_HEADS_MAX * BNY_ATTENTION_HEAD_DIM_MAX,
   BNY_ATTENTION_VALUE_FLOATS = BNY_ATTENTION_HEADS_MAX * BNY_ATTENTION_VALUE_DIM_MAX
 };
@@ -48,53 +47,53 @@ static inline int32_t bny_attention_padded(int32_t elements) {
   return (elements + BNY_ATTENTION_LANES_MAX - 1) / BNY_ATTENTION_LANES_MAX * BNY_ATTENTION_LANES_MAX;
 }
 
-/* The keys that a row sees: [first, end), and key tree_first + j where bit j of tree_bits is set. */
+/* The keys that a row sees: keys [first, end), and key tree_first + j for each set bit j of tree_bits. */
 typedef struct bny_attention_sight {
   int32_t first, end;
   int32_t tree_first; /* at least `end` */
   uint64_t tree_bits;
 } bny_attention_sight;
 
-/* Strides in elements. A row is a query token's head. */
+/* A task: rows, keys and values. A row is one head of a query token. Strides are in elements. */
 typedef struct bny_attention_task {
-  int32_t heads; /* rows: 1 .. BNY_ATTENTION_HEADS_MAX */
+  int32_t heads; /* number of rows: 1 .. BNY_ATTENTION_HEADS_MAX */
   int32_t group; /* query heads of a KV head */
   int32_t head_dim;
   int32_t value_dim;
   int32_t keys;      /* >= 0 */
   double scale_log2; /* scale * log2(e): t = scale_log2 * k_scale * q.k */
-  double k_scale;    /* scale of the task's KV head; 1 for types without a scale */
+  double k_scale;    /* scale of the KV head; 1 for types without a scale */
   double v_scale;
-  const float *k_scales; /* each key has one, and k_scale is 1. NULL: all keys have k_scale */
+  const float *k_scales; /* scale of each key, and k_scale is 1; NULL: all keys have k_scale */
   const float *v_scales; /* likewise */
   int64_t scale_token_stride, scale_page_stride;
   banyan_dtype q_dtype;
   banyan_dtype kv_dtype;
   banyan_kv_rows kv_rows; /* FLASHMLA_FP8: kv_dtype is BANYAN_E4M3, v is not read, and both scales are 1 */
-  const void *q[BNY_ATTENTION_HEADS_MAX];      /* by row: the first head_dim - rope_dim elements */
-  const void *q_rope[BNY_ATTENTION_HEADS_MAX]; /* by row: the last rope_dim elements */
+  const void *q[BNY_ATTENTION_HEADS_MAX];      /* by row: address of the first head_dim - rope_dim elements */
+  const void *q_rope[BNY_ATTENTION_HEADS_MAX]; /* by row: address of the last rope_dim elements */
   int32_t rope_dim;
   float soft_cap;                    /* bound of t; 0: none */
   const bny_attention_sight *sights; /* by row; NULL: every row sees all keys */
-  const uint8_t *key_mask;           /* [keys], 0 where no row sees the key; NULL: none */
+  const uint8_t *key_mask;           /* [keys], 0 if no row sees the key; NULL: no such key */
   const void *k;                     /* [keys][head_dim] */
   int64_t k_token_stride;
   const void *v; /* [keys][value_dim] */
   int64_t v_token_stride;
-  const int32_t *pages; /* NULL: none. Else key i is key i % page_keys of page pages[i / page_keys] */
+  const int32_t *pages; /* key i is key i % page_keys of page pages[i / page_keys]; NULL: no pages */
   int32_t page_keys;
   int64_t k_page_stride;
   int64_t v_page_stride;
 } bny_attention_task;
 
-/* Sums over some keys of a task, for each head. */
+/* The sums over some keys of a task, for each row. */
 typedef struct bny_attention_sums {
-  double m[BNY_ATTENTION_HEADS_MAX];    /* a whole number, no less than any t; -inf without keys */
-  double d[BNY_ATTENTION_HEADS_MAX];    /* sum 2^(t - m); NaN where a logit is */
+  double m[BNY_ATTENTION_HEADS_MAX];    /* a whole number, at least the largest t; -inf without keys */
+  double d[BNY_ATTENTION_HEADS_MAX];    /* sum 2^(t - m); NaN if a logit is NaN */
   double n[BNY_ATTENTION_VALUE_FLOATS]; /* sum 2^(t - m) v, in rows of bny_attention_padded(value_dim) */
 } bny_attention_sums;
 
-/* Returns 2^(from - to) for whole numbers, from <= to; 0 where there is nothing to scale or the result would vanish. */
+/* Returns 2^(from - to) for whole numbers from <= to. Returns 0 if `from` is -inf or the result would underflow. */
 static inline double bny_attention_rescale(double from, double to) {
   if (from == to) /* includes both infinite */
     return 1;
@@ -104,41 +103,41 @@ static inline double bny_attention_rescale(double from, double to) {
 /* Merges b into a. The keys of b follow those of a. */
 void bny_attention_merge(const bny_attention_task *task, bny_attention_sums *a, const bny_attention_sums *b);
 
-/* Rounds to f32 wire form: m[heads], NaN where a logit is (d is 1 then); d[heads]; n[heads][value_dim]. */
+/* Rounds sums to f32 wire form: m[heads], d[heads] and n[heads][value_dim]. If a logit is NaN, m is NaN and d is 1. */
 void bny_attention_finish(const bny_attention_task *task, const bny_attention_sums *sums, float *m, float *d, float *n);
 
-/* Keys by codes of eight bits, in groups of eight: [dim][8 keys], and the last group of a page [dim][its keys]. */
+/* Keys as eight-bit codes, in groups of eight keys: [dim][8 keys]. The last group of a page is [dim][its keys]. */
 enum { BNY_CODE_LANES = 8, BNY_CODE_KEYS = 64 };
 
-/* Queries times the factor of logits, log2, and at least their lengths. */
+/* Queries, multiplied by the factor of base-2 logits, and upper bounds of their lengths. */
 typedef struct bny_code_query {
   int32_t rows, dim;
   float cap; /* 0: none */
   float length[BNY_ATTENTION_HEADS_MAX];
-  float q[BNY_ATTENTION_HEADS_MAX / 4][BNY_ATTENTION_HEAD_DIM_MAX][4]; /* four rows beside each other */
+  float q[BNY_ATTENTION_HEADS_MAX / 4][BNY_ATTENTION_HEAD_DIM_MAX][4]; /* four rows interleaved */
 } bny_code_query;
 
-/* The logit of a key is at most scale * (row * codes) + lost * length + slack, then capped, then plus error. */
+/* Bounds of logits. The logit of a key is at most scale * (row * codes) + lost * length + slack, capped, plus error. */
 typedef struct bny_code_keys {
   const float *scales, *losts;
   const int8_t *codes;
-  const char *next;                       /* the codes that are read after these */
-  int32_t row_bytes;                      /* a group of eight keys has eight times so many */
+  const char *next;                       /* codes to prefetch: they are read after these */
+  int32_t row_bytes;                      /* a group of eight keys takes eight times as many */
   int32_t count;                          /* 1 to BNY_CODE_KEYS */
-  int32_t width;                          /* keys that the page has from here on, which may be more */
-  uint64_t seen[BNY_ATTENTION_HEADS_MAX]; /* by row: bits of keys */
-  float slack[BNY_ATTENTION_HEADS_MAX];   /* the error is in it without a cap */
+  int32_t width;                          /* keys of the page from here on, at least `count` */
+  uint64_t seen[BNY_ATTENTION_HEADS_MAX]; /* by row: bit i is set if the row sees key i */
+  float slack[BNY_ATTENTION_HEADS_MAX];   /* includes the error if there is no cap */
   float error[BNY_ATTENTION_HEADS_MAX];
 } bny_code_keys;
 
 typedef struct bny_attention_kernels {
   const char *name;
-  const char *merges; /* name of the table of op.h that goes with it */
+  const char *merges; /* name of the matching table of op.h */
 
-  /* True if this processor can run the table. */
+  /* Returns true if this processor can run the table. */
   bool (*supported)(void);
 
-  /* Sums over keys [first, last) of the task. */
+  /* Computes the sums over keys [first, last) of the task. */
   void (*run)(const bny_attention_task *task, int32_t first, int32_t last, bny_attention_sums *sums);
 
   /* dots[r] = the product of row r with `box`, over `count` elements in f32; rows are `stride` apart. Eight lanes are
@@ -167,13 +166,15 @@ extern const bny_attention_kernels bny_attention_amx;
 extern const bny_attention_kernels bny_attention_neon;
 #endif
 
-/* Fastest first, the portable one last; ends with NULL. */
+/* The tables, fastest first and the portable one last. NULL ends the list. */
 extern const bny_attention_kernels *const bny_attention_table[];
 
-/* By name, or the fastest that is supported if name is NULL; NULL if the name is unknown or unsupported here. */
+/* Returns the table of a name, or the fastest supported one if name is NULL. Returns NULL if the name is unknown or not
+ * supported by this processor. */
 const bny_attention_kernels *bny_attention_kernels_find(const char *name);
 
-/* The fastest supported table that goes with the table of op.h of this name, or of all if none does or name is NULL. */
+/* Returns the fastest supported table that matches the table of op.h with this name. If there is none or name is NULL,
+ * returns the fastest of all. */
 const bny_attention_kernels *bny_attention_kernels_beside(const char *name);
 
 #endif

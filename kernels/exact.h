@@ -25,10 +25,10 @@
 
 enum { BNY_EXACT_BITS = 42 };
 
-/* A row, followed by int64_t hi[value_dim], int64_t lo[value_dim] and uint8_t flags[value_dim]. Beside it the wire's d
- * is 1, or 0 for an empty row. */
+/* The head of a row. int64_t hi[value_dim], int64_t lo[value_dim] and uint8_t flags[value_dim] follow it. The wire's d
+ * of the row is 1, or 0 if the row is empty. */
 typedef struct bny_exact_row {
-  double top_d, top_n; /* whole numbers; top_n is -inf where all values are 0 */
+  double top_d, top_n; /* whole numbers; top_n is -inf if all values are 0 */
   int64_t d_hi, d_lo;
 } bny_exact_row;
 
@@ -42,35 +42,36 @@ BNY_HD static inline uint8_t *bny_exact_flags(bny_exact_row *row, int32_t value_
   return (uint8_t *)(bny_exact_hi(row) + 2 * (int64_t)value_dim);
 }
 
-/* 2^k for -1022 <= k <= 1023, and 0 or a large power beyond. */
+/* Returns 2^k for -1022 <= k <= 1023, and 0 or a large power for other k. */
 BNY_HD static inline double bny_exact_power(double k) {
   double in_range = k < -1022.0 ? -1023.0 : k > 1023.0 ? 1023.0 : k;
   return bny_double_of_bits((uint64_t)((int64_t)in_range + 1023) << 52);
 }
 
-/* floor(log2 x) of a normal x > 0. */
+/* Returns floor(log2 x) for a normal x > 0. */
 BNY_HD static inline double bny_exact_exponent(double x) {
   return (double)((int64_t)(bny_bits_of_double(x) >> 52 & 0x7ff) - 1023);
 }
 
-/* The nearest whole number, for |x| <= 2^51. */
+/* Returns the nearest whole number, for |x| <= 2^51. */
 BNY_HD static inline double bny_exact_round(double x) { return (x + 0x1.8p52) - 0x1.8p52; }
 
-/* The same as an integer. */
+/* Returns the nearest whole number as an integer, for |x| <= 2^51. */
 BNY_HD static inline int64_t bny_exact_integer(double x) {
   return (int64_t)(bny_bits_of_double(x + 0x1.8p52) - 0x4338000000000000u);
 }
 
-/* floor(x / 42) for |x| < 2^51, by its nearest whole number. */
+/* Returns floor(x / 42) for |x| < 2^51, by way of the nearest whole number. */
 BNY_HD static inline double bny_exact_floor(double x) {
   double whole = bny_exact_round(x / BNY_EXACT_BITS);
   return whole - (bny_times_double(whole, BNY_EXACT_BITS) > x ? 1.0 : 0.0);
 }
 
-/* From |m| = 2^50 on, each f32 m has a grid of its own, because other values of m are 2^26 and more away. Grids have
- * numbers beyond those of other m, in the order of m, so far apart that places of two never meet. */
+/* From |m| = 2^50 on, each f32 m has its own grid, because other values of m are at least 2^26 away. The numbers of
+ * these grids lie beyond those of all other m, in the order of m. They are so far apart that digits of two grids never
+ * meet. */
 enum { BNY_EXACT_FAR_STEP = 16 };
-#define BNY_EXACT_FAR 0x1p46 /* the number for m = 2^50 */
+#define BNY_EXACT_FAR 0x1p46 /* the grid's number for m = 2^50 */
 #define BNY_EXACT_FAR_BITS 0x58800000u
 
 BNY_HD static inline double bny_exact_far_base(double m) {
@@ -81,14 +82,14 @@ BNY_HD static inline double bny_exact_far_base(double m) {
 
 BNY_HD static inline int bny_exact_is_far(double top) { return top >= 0x1p45 || top <= -0x1p45; }
 
-/* The m of the grid that a far top belongs to. */
+/* Returns the m of the grid that a far top belongs to. */
 BNY_HD static inline double bny_exact_far_m(double top) {
   double number = bny_exact_round(((top < 0 ? -top : top) - BNY_EXACT_FAR) / BNY_EXACT_FAR_STEP);
   double m = (double)bny_float_of_bits(BNY_EXACT_FAR_BITS + (uint32_t)number);
   return top < 0 ? -m : m;
 }
 
-/* Where x 2^m lies on the grid: x scale is in units of 2^(42 top). `largest` is |x| or more. */
+/* The place of x 2^m on the grid: x scale is in units of 2^(42 top). `largest` is at least |x|. */
 typedef struct bny_exact_place {
   double top, scale;
 } bny_exact_place;
@@ -102,27 +103,28 @@ BNY_HD static inline bny_exact_place bny_exact_at(double m, double largest) {
   return place;
 }
 
-/* The part of a row that a contribution with this top meets. 0: both places. 1: the row's lower place alone. -1: the
- * row first goes down by one place. 2 and -2: nothing is left of one of them. */
+/* Returns which places of a row a contribution with this top meets. 0: both places. 1: only the row's lower place. -1:
+ * the row first moves down by one place. 2: the contribution vanishes. -2: the row vanishes. */
 BNY_HD static inline int bny_exact_meet(double row_top, double top) {
   if (!(top > -(double)BNY_INFINITY_F)) return 2; /* nothing comes */
   double step = row_top - top;
   return row_top == top ? 0 : step == 1.0 ? 1 : step == -1.0 ? -1 : row_top > top ? 2 : -2;
 }
 
-/* The d of a sum is that of its digits times 2^-whole: (0.5, 1], unless an m in f32 has no room for its size. */
+/* Returns the power `whole` by which a sum is scaled: its d is the digits' sum times 2^-whole, in (0.5, 1]. The range
+ * is larger if m in f32 cannot take the power. */
 BNY_HD static inline double bny_exact_whole(double top, double sum) {
   double unit = bny_times_double(top - 1, BNY_EXACT_BITS);
   if (!bny_exact_is_far(top)) return (double)(float)(unit + bny_exact_exponent(sum) + 1) - unit;
   return bny_times_double(bny_exact_far_base(bny_exact_far_m(top)) - top + 1, BNY_EXACT_BITS);
 }
 
-/* The m of such a sum. */
+/* Returns the m of such a sum. */
 BNY_HD static inline double bny_exact_m(double top, double whole) {
   return bny_exact_is_far(top) ? bny_exact_far_m(top) : bny_times_double(top - 1, BNY_EXACT_BITS) + whole;
 }
 
-/* A sum of digits as a number, in units of 2^(42 (top - 1)). */
+/* Returns a sum of digits as a number, in units of 2^(42 (top - 1)). */
 BNY_HD static inline double bny_exact_value(int64_t hi, int64_t lo) {
   return bny_times_double((double)hi, 0x1p42) + (double)lo;
 }

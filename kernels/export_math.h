@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From wire form to a caller's statistics: the m and d that the caller's type can hold and that mean the same row. As
- * merge_math.h it is plain arithmetic, so that host and device give the same bits.
+ * Converts statistics from wire form to the caller's: an m and d that the caller's type can hold and that describe the
+ * same row. Like merge_math.h it is plain arithmetic, so host and device give the same bits.
  *
  *   given = m in the caller's base, rounded to the type;  rebase = 2^(m - given);  sum = d rebase;  n' = n rebase
  *
- * So what m loses when it is rounded goes into d. Where d then leaves the range of the type, the power of two in d goes
- * into m first. From |m| = 2^24 on f32 itself rounds m, on the way in too, and d stays as it is: an m such as -1e30
- * comes out with the d that went in, and the wire gets the same m from what came out. */
+ * The rounding error of m therefore goes into d. If d would then leave the range of the type, its power of two first
+ * goes into m. From |m| = 2^24 on, f32 itself rounds m on import and export, and d stays unchanged. An m such as -1e30
+ * is exported with its imported d, and importing it again gives the same m. */
 #ifndef BNY_EXPORT_MATH_H
 #define BNY_EXPORT_MATH_H
 
@@ -18,9 +18,9 @@
 
 /* The values that are the same for all rows of an output. */
 typedef struct bny_export_rules {
-  banyan_dtype type; /* type of the statistics */
+  banyan_dtype type; /* dtype of the statistics */
   int base_e, numerators;
-  double low, high; /* d in [low, high] is given as it is. Numerators need room beside it */
+  double low, high; /* d in [low, high] is exported unchanged; numerators need the remaining range */
 } bny_export_rules;
 
 BNY_HD static inline bny_export_rules bny_export_rules_make(const banyan_partial *out) {
@@ -39,7 +39,7 @@ BNY_HD static inline bny_export_rules bny_export_rules_make(const banyan_partial
   return rules;
 }
 
-/* As a statistic reads after having been stored. */
+/* Rounds a statistic to its type. */
 BNY_HD static inline float bny_stat_round(banyan_dtype type, float value) {
   if (type == BANYAN_F32) return value;
   return type == BANYAN_F16 ? bny_float_of_f16(bny_f16_of_float(value)) : bny_float_of_bf16(bny_bf16_of_float(value));
@@ -51,11 +51,11 @@ BNY_HD static inline float bny_export_in_base(double m, int base_e) {
   return (float)(base_e ? bny_times_double(m, BNY_LN_2) : m);
 }
 
-/* The usual row: m as it is, rounded to the type. False if the row needs bny_export_moved(). */
+/* Exports the m of a usual row: m rounded to the type. Returns false if the row needs bny_export_moved(). */
 BNY_HD static inline int bny_export_stays(const bny_export_rules *rules, float m, float d, float *given,
                                           double *rebase) {
   float stat = bny_stat_round(rules->type, bny_export_in_base((double)m, rules->base_e));
-  float finite = stat - stat == 0.0f ? stat : 0.0f; /* a NaN stays one */
+  float finite = stat - stat == 0.0f ? stat : 0.0f; /* a NaN stays NaN */
   *given = stat;
   *rebase = bny_stats_rebase(stat == finite ? m : 0.0f, finite, rules->base_e);
   double sum = bny_times_double((double)d, *rebase);
@@ -63,13 +63,14 @@ BNY_HD static inline int bny_export_stays(const bny_export_rules *rules, float m
   return (in_range & !bny_stat_is_infinite(stat)) | (d == 0.0f);
 }
 
-/* The next number of the type above one that it holds: half a unit of its last place is at most |value| 2^-bits. */
+/* Returns the next larger number of the type, for a value that the type can hold. Half a unit in the last place is at
+ * most |value| 2^-bits. */
 BNY_HD static inline float bny_export_next_up(banyan_dtype type, float value) {
   float unit = type == BANYAN_F16 ? 0x1.4p-11f : type == BANYAN_BF16 ? 0x1.4p-8f : 0x1.4p-24f;
   return bny_stat_round(type, value + bny_times(__builtin_fabsf(value), unit));
 }
 
-/* The others, with d > 0. */
+/* Exports the m of the other rows with d > 0. */
 BNY_HD static inline void bny_export_moved(const bny_export_rules *rules, float m, float d, float *given,
                                            double *rebase) {
   float limit = rules->type == BANYAN_F16 ? BNY_F16_MAX : rules->type == BANYAN_BF16 ? BNY_BF16_MAX : FLT_MAX;
@@ -91,7 +92,7 @@ BNY_HD static inline void bny_export_moved(const bny_export_rules *rules, float 
   *rebase = bny_stats_rebase(m, next, rules->base_e);
 }
 
-/* True if what is given is a row, and the same row. A row of NaN is given as such. */
+/* Returns true if the exported statistics describe the same row. A row of NaN stays a row of NaN. */
 BNY_HD static inline int bny_export_fits(const bny_export_rules *rules, float m, float d, float given, double rebase) {
   double sum = bny_times_double((double)d, rebase);
   float stored = bny_stat_round(rules->type, (float)sum);
@@ -101,7 +102,7 @@ BNY_HD static inline int bny_export_fits(const bny_export_rules *rules, float m,
   return (is_row & has_room) | (d == 0.0f) | (m != m) | (d != d);
 }
 
-/* The lse of a row that is not empty, and rounded to the type. */
+/* Return the lse of a row that is not empty: exact, and rounded to the type. */
 BNY_HD static inline float bny_export_lse_exact(float m, float d, int base_e) {
   float lse = bny_stats_lse(m, d, base_e);
   return __builtin_fabsf(m) == FLT_MAX ? m : lse;

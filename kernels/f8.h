@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Eight-bit floats of OCP, and the power-of-two scale that 32 of them share on the wire. As merge_math.h it is plain
- * arithmetic without branches for the host (C11) and the device (CUDA C++).
+ * The eight-bit floats of OCP, and the power-of-two scale that 32 of them share on the wire. Like merge_math.h it is
+ * plain arithmetic without branches, for the host (C11) and the device (CUDA C++).
  *
  *   e4m3   1 sign, 4 exponent (bias 7), 3 mantissa bits: largest 448, smallest 2^-9, no infinity, NaN is 0x7f
  *   e5m2   1 sign, 5 exponent (bias 15), 2 mantissa bits: the upper byte of an f16, largest finite 57344
  *
- * Reading is exact. Writing rounds to nearest even and saturates: beyond the largest finite number, infinities
- * included, it gives that number. A NaN gives 0x7f. */
+ * Reading is exact. Writing rounds to nearest even and saturates: larger values and infinities become the largest
+ * finite number. A NaN becomes 0x7f. */
 #ifndef BNY_F8_H
 #define BNY_F8_H
 
@@ -20,7 +20,7 @@
 
 BNY_HD static inline float bny_float_of_e4m3(uint8_t code) {
   uint32_t magnitude = code & 0x7fu;
-  /* subnormal: with 2^-6 in front as the implied one, then taken off again */
+  /* subnormal: adds an implied 2^-6 and subtracts it again */
   uint32_t subnormal = bny_bits_of_float(bny_float_of_bits((121u << 23) | magnitude << 20) - 0x1p-6f);
   uint32_t finite = magnitude < 8u ? subnormal : (magnitude << 20) + (120u << 23);
   uint32_t bits = magnitude == 0x7fu ? 0x7fc00000u : finite;
@@ -29,8 +29,8 @@ BNY_HD static inline float bny_float_of_e4m3(uint8_t code) {
 
 BNY_HD static inline float bny_float_of_e5m2(uint8_t code) { return bny_float_of_f16((uint16_t)(code << 8)); }
 
-/* Writes `value` with 23 - `shift` mantissa bits. `least` is the least normal number, `largest` the largest, and `unit`
- * the number whose last place in f32 is that of subnormals. */
+/* Rounds `value` to 23 - `shift` mantissa bits. `least` is the smallest normal number and `largest` the largest number.
+ * The last place of `unit` in f32 is that of subnormals. */
 BNY_HD static inline uint8_t bny_f8_of_float(float value, int shift, float least, float unit, float largest) {
   uint32_t bits = bny_bits_of_float(value);
   uint32_t magnitude = bits & 0x7fffffffu, low = bny_bits_of_float(least), high = bny_bits_of_float(largest);
@@ -53,8 +53,8 @@ BNY_HD static inline uint8_t bny_e5m2_of_float(float value) {
 
 /* ---- the scale of a partial -------------------------------------------------------------------------------------- */
 
-/* The factor of a row whose input has a scale, value = code x scale, and of one whose output has, code = value / scale.
- * Kept finite, so that a value of 0 stays 0. */
+/* Return the factor of a row with the scale of its input (value = code x scale) or of its output (code = value /
+ * scale). The factor is kept finite, so that a value of 0 stays 0. */
 BNY_HD static inline float bny_scaled_factor(float factor, float scale) {
   float product = bny_times(factor, scale);
   return product < FLT_MAX ? product : FLT_MAX;
@@ -71,22 +71,22 @@ BNY_HD static inline float bny_unscaled_factor(float factor, float scale) {
 
 /* ---- blocks of the wire ------------------------------------------------------------------------------------------ */
 
-/* Values that share a scale. The scale is a byte as in OCP MX: 2^(byte - 127). A byte of 0 has codes of 0 alone, and
- * reads as 0. */
+/* The number of values that share a scale. The scale is a byte as in OCP MX: 2^(byte - 127). A block with byte 0 has
+ * only codes of 0, and reads as 0. */
 enum { BNY_SCALE_BLOCK = 32 };
 
-/* The largest value of a block. Beyond it, rounding would leave f32: bny_saturate() comes first. */
+/* The largest value of a block. Rounding a larger value could exceed f32, so bny_saturate() comes first. */
 #define BNY_BLOCK_MAX 0x1.ep+127f
 
-/* The magnitude of a finite value as bits, which compare as numbers do, or 0 for infinities and NaN. */
+/* Returns the magnitude of a finite value as bits, which compare like numbers, or 0 for infinities and NaN. */
 BNY_HD static inline uint32_t bny_scale_magnitude(float value) {
   uint32_t magnitude = bny_bits_of_float(value) & 0x7fffffffu;
   return magnitude < 0x7f800000u ? magnitude : 0u;
 }
 
-/* The scale of a block whose largest magnitude has these bits: the least that brings it to 448 or below, but 2^-126 at
- * least, so that scale and inverse are normal numbers. The largest magnitude then reads as more than 224, and what was
- * read and is written again stays as it is. */
+/* Returns the scale of a block whose largest magnitude has these bits: the least scale that brings it to 448 or below.
+ * The scale is at least 2^-126, so that it and its inverse are normal numbers. The largest magnitude then has a code
+ * above 224, and values that are read and written again do not change. */
 BNY_HD static inline uint8_t bny_scale_byte(uint32_t magnitude) {
   uint32_t exponent = (magnitude + 0x1fffffu) >> 23;
   return (uint8_t)(exponent > 9u ? exponent - 8u : 1u);
@@ -96,7 +96,7 @@ BNY_HD static inline float bny_scale_of_byte(uint8_t byte) { return bny_float_of
 
 BNY_HD static inline float bny_scale_inverse(uint8_t byte) { return bny_float_of_bits((254u - byte) << 23); }
 
-/* The code of a value within a block: an infinity becomes NaN, because the scale leaves no room for it. */
+/* Returns the code of a value within a block. An infinity becomes NaN, because a scaled code cannot represent it. */
 BNY_HD static inline uint8_t bny_block_code(float value, float inverse) {
   uint32_t finite = (bny_bits_of_float(value) & 0x7fffffffu) < 0x7f800000u;
   return finite != 0 ? bny_e4m3_of_float(bny_times(value, inverse)) : (uint8_t)0x7f;

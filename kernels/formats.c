@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Wire formats: the table and the layout of a message. */
+ * The table of wire formats, and the layout of a message. */
 #include "exact.h"
 #include "f8.h"
 #include "op.h"

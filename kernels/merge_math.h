@@ -1,25 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The algebra of partials, one row at a time, for the host (C11, compiled with -ffp-contract=off) and the device (CUDA
- * C++). Products that are added to something are bny_times(), so that no compiler of a device fuses the two.
+ * C++). Products that are summed use bny_times(), so that no device compiler fuses a product with its sum.
  *
  * Logits are in base 2: t = scale * log2(e) * (q . k). A partial is m, d = sum 2^(t-m), n = sum 2^(t-m) v with m a
  * whole number, so that every rescaling in a merge is a power of two: exact unless it underflows.
  *
- * Everything here is plain IEEE arithmetic without calls into a mathematical library, so that the bits are the same on
- * every instruction set (payloads of NaN values excepted), and free of branches, so that compilers can vectorise loops
- * over rows.
+ * The code is plain IEEE arithmetic without calls into a mathematical library, so the bits are the same on every
+ * instruction set (except for payloads of NaN). It has no branches, so compilers can vectorise loops over rows.
  *
- * Range of d. Caller statistics may put any part of a row's weight into d. A merge drops what is 2^126 below the
- * largest m whatever its d, so import keeps d within [2^-32, 2^48] by moving its power of two into m, exactly; then
- * what is dropped is below 2^-46 of the result. Rows with |m| >= 2^23 are left alone, as m could not take the move
+ * Range of d. A caller's statistics may have any d. A merge drops partials whose m is more than 126 below the largest m,
+ * whatever their d. Import therefore keeps d within [2^-32, 2^48]: it moves the power of two of d into m, exactly. Dropped
+ * partials are then below 2^-46 of the result. Rows with |m| >= 2^23 stay unchanged, because m could not take the power
  * exactly.
  *
- * Lossy wires. Their rows have d in [0.5, 1], so |n| <= max |v| and a value that fits the wire's type fits as a
- * numerator. Import, and every merge whose values are rounded to the wire type, moves the power of two of d into m to
- * keep it so. A finite value that the type cannot hold all the same (beyond 65504 in f16) is saturated, not made
- * infinite: an infinity would turn into NaN wherever its row is later scaled by zero. Infinities and NaN that the
- * caller supplies stay such.
+ * Lossy wires. Their rows have d in [0.5, 1]. |n| is then at most max |v|, so a value that fits the wire's type also
+ * fits as a numerator. To keep this, import and every merge that rounds values to the wire type move the power of two
+ * of d into m. A finite value that the type still cannot hold (beyond 65504 in f16) is saturated and not made infinite,
+ * because an infinity would become NaN when its row is scaled by zero. The caller's own infinities and NaN are kept.
  */
 #ifndef BNY_MERGE_MATH_H
 #define BNY_MERGE_MATH_H
@@ -100,14 +98,14 @@ BNY_HD static inline float bny_float_of_f16(uint16_t value) {
   uint32_t magnitude = ((uint32_t)value & 0x7fffu) << 13;
   uint32_t exponent = magnitude & 0x0f800000u;
   uint32_t normal = magnitude + (112u << 23);
-  /* subnormal: with 2^-14 in front as the implied one, then taken off again */
+  /* subnormal: adds an implied 2^-14 and subtracts it again */
   uint32_t subnormal = bny_bits_of_float(bny_float_of_bits(magnitude | (113u << 23)) - 0x1p-14f);
   uint32_t special = (magnitude & 0x007fffffu) != 0 ? magnitude | 0x7fc00000u : 0x7f800000u;
   uint32_t bits = exponent == 0 ? subnormal : exponent == 0x0f800000u ? special : normal;
   return bny_float_of_bits(sign | bits);
 }
 
-/* A finite value of 65520 or more becomes infinite, as IEEE says; see bny_saturate() for wires. */
+/* Rounds to f16. A finite value of 65520 or more becomes infinite, as in IEEE 754. Wires use bny_saturate() first. */
 BNY_HD static inline uint16_t bny_f16_of_float(float value) {
   uint32_t bits = bny_bits_of_float(value);
   uint32_t magnitude = bits & 0x7fffffffu;
@@ -121,7 +119,7 @@ BNY_HD static inline uint16_t bny_f16_of_float(float value) {
   return (uint16_t)((bits >> 16 & 0x8000u) | half);
 }
 
-/* A finite value beyond +-limit becomes +-limit; infinities and NaN stay. */
+/* Limits a finite value to [-limit, limit]. Infinities and NaN stay unchanged. */
 BNY_HD static inline float bny_saturate(float value, float limit) {
   float high = value > limit && value < BNY_INFINITY_F ? limit : value;
   return high < -limit && high > -BNY_INFINITY_F ? -limit : high;
@@ -129,19 +127,20 @@ BNY_HD static inline float bny_saturate(float value, float limit) {
 
 /* ---- elementary functions ---------------------------------------------------------------------------------------- */
 
-/* 2^s for a whole s <= 0, and 0 for s < -126 and for NaN, which is what -inf minus -inf gives. */
+/* Returns 2^s for a whole s <= 0. Returns 0 for s < -126 and for NaN, the result of -inf minus -inf. */
 BNY_HD static inline float bny_exp2_whole(float s) {
   float kept = s >= -126.0f ? s : -127.0f;
   return bny_float_of_bits((uint32_t)((int32_t)kept + 127) << 23);
 }
 
-/* The least whole number >= t, for |t| < 2^51: adding 1.5 2^52 rounds to a whole number. */
+/* Returns the least whole number >= t, for |t| < 2^51. Adding 1.5 2^52 rounds to a whole number. */
 BNY_HD static inline double bny_ceil(double t) {
   double nearest = (t + 0x1.8p52) - 0x1.8p52;
   return nearest + (nearest < t ? 1.0 : 0.0);
 }
 
-/* 2^t for |t| <= 1000, within 1e-13 relative, exact for whole t: 2^k times the series of e^x, |x| <= ln(2) / 2. */
+/* Returns 2^t for |t| <= 1000, within a relative 1e-13, and exactly for whole t: 2^k times the series of e^x, |x| <=
+ * ln(2) / 2. */
 BNY_HD static inline double bny_exp2(double t) {
   double shifted = t + 0x1.8p52; /* its low bits are k, the whole number nearest to t */
   double x = bny_times_double(t - (shifted - 0x1.8p52), BNY_LN_2);
@@ -159,10 +158,10 @@ BNY_HD static inline double bny_exp2(double t) {
   return bny_double_of_bits(bny_bits_of_double(sum) + (bny_bits_of_double(shifted) << 52));
 }
 
-/* log2 of a normal positive number, within 1e-12, exact for powers of two:
- * x = f 2^k with f in [sqrt(1/2), sqrt(2)), s = (f - 1) / (f + 1), ln f = 2 (s + s^3/3 + s^5/5 + ...). The series is
- * summed in pairs, and pairs in pairs. That is a chain of 6 operations, where Horner's order has 14. A warp that gives
- * an lse has nothing else to do meanwhile. In bny_exp2() the same would make decode kernels spill. */
+/* Returns log2 of a normal positive number, within 1e-12, and exactly for powers of two: x = f 2^k with f in
+ * [sqrt(1/2), sqrt(2)), s = (f - 1) / (f + 1), ln f = 2 (s + s^3/3 + s^5/5 + ...). The series is summed in pairs, and
+ * pairs in pairs: a chain of 6 operations instead of 14 in Horner's order. The chain matters because a warp that
+ * exports an lse has no other work meanwhile. In bny_exp2() this order would make decode kernels spill. */
 BNY_HD static inline double bny_log2(double x) {
   uint64_t bits = bny_bits_of_double(x);
   uint64_t offset = bits - 0x3fe6a09e667f3bcdu; /* minus the bits of sqrt(1/2): the upper 12 are k */
@@ -205,7 +204,7 @@ BNY_HD static inline void bny_stats_import(float stat, float sum, int base_e, in
   uint64_t exponent = (bny_bits_of_double(floored) - 1) >> 52; /* k + 1022 */
   double k = bny_double_of_bits(0x4330000000000000u | exponent) - (0x1p52 + 1022.0);
   double inverse = bny_double_of_bits((2045 - exponent) << 52);
-  /* selects of doubles alone: compilers vectorise those */
+  /* selects only doubles, because compilers vectorise that */
   double low = (tight | normalised) != 0 ? 0x1p+300 : 0x1p-32;
   double asked = weight > 0x1p48 ? k : 0.0;
   asked = weight < low ? k : asked;
@@ -244,17 +243,18 @@ BNY_HD static inline void bny_stats_merge(float a_m, float a_d, float b_m, float
 
 /* ---- to a caller's statistics ------------------------------------------------------------------------------------ */
 
-/* 1 / d, or 0 for an empty row: normalised values are n * (1 / d), each operation rounded to f32. */
+/* Returns 1 / d, or 0 for an empty row. Normalised values are n * (1 / d), with each operation rounded to f32. */
 BNY_HD static inline float bny_stats_reciprocal(float d) { return d > 0.0f ? 1.0f / d : 0.0f; }
 
-/* lse of a row that is not empty: m + log2 d, times ln 2 in base e. */
+/* Returns the lse of a row that is not empty: m + log2 d, times ln 2 in base e. */
 BNY_HD static inline float bny_stats_lse(float m, float d, int base_e) {
   double t = (double)m + bny_log2((double)d);
   return (float)(t * (base_e ? BNY_LN_2 : 1.0));
 }
 
-/* Returns the factor from d and n relative to the wire's m to d and n relative to `given`: 2^(m - t). `given` is the m
- * that the caller receives, rounded to its type and in its base. The factor is exactly 1 if m was given as it is. */
+/* Returns the factor 2^(m - t) that makes d and n relative to `given` instead of the wire's m. `given` is the m that
+ * the caller receives, rounded to its type and in its base; t is `given` in base 2. The factor is exactly 1 if m was
+ * exported unchanged. */
 BNY_HD static inline double bny_stats_rebase(float m, float given, int base_e) {
   double shift = (double)m - bny_times_double((double)given, base_e ? BNY_LOG2_E : 1.0);
   shift = shift > -1000.0 ? shift : -1000.0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An executor asks this of a device's kernels: encode a caller's partials into wire form, merge wire forms, finish into
- * the caller's convention. One table per instruction set; all tables give the same bits.
+ * The kernels that an executor calls. They encode a caller's partials into wire form, merge wire forms, and finish into
+ * the caller's convention. Each instruction set has one table, and all tables give the same bits.
  *
- * Wire form of a box of rows: m[rows] and d[rows] as f32 (m a whole number, or -inf for an empty row), then
- * n[rows] of bny_wire_row_bytes() each: value_dim values in the wire dtype; rows token-major. A row of e4m3 is
- * value_dim codes, a byte of scale for each 32 of them, and zeros up to a multiple of four bytes: value = code x
- * 2^(byte - 127). See f8.h and bny_wire_layout(). A row of the exact order is a bny_exact_row: see exact.h.
+ * Wire form of a box of rows: m[rows] and d[rows] as f32 (m a whole number, or -inf for an empty row), then n[rows] of
+ * bny_wire_row_bytes() each: value_dim values in the wire dtype; rows token-major. A row of e4m3 is value_dim codes, a
+ * byte of scale for each 32 of them, and zeros up to a multiple of four bytes: value = code x 2^(byte - 127). See f8.h
+ * and bny_wire_layout(). A row of the exact order is a bny_exact_row: see exact.h.
  */
 #ifndef BNY_KERNELS_OP_H
 #define BNY_KERNELS_OP_H
@@ -17,12 +17,12 @@
 
 #include "banyan.h"
 
-/* A wire format: one row of formats.def for each type of values, and that of BANYAN_ORDER_EXACT. */
+/* The wire formats: one for each row of formats.def, and that of BANYAN_ORDER_EXACT. */
 typedef enum bny_wire {
 #define BNY_FORMAT(id, name, dtype, bytes, bound) BNY_WIRE_##id,
 #include "formats.def"
 #undef BNY_FORMAT
-  BNY_WIRE_COUNT, /* the formats above have a type of values */
+  BNY_WIRE_COUNT, /* the number of formats with a type of values */
   BNY_WIRE_EXACT
 } bny_wire;
 
@@ -30,39 +30,37 @@ typedef struct bny_wire_format {
   const char *name;
   banyan_dtype dtype;
   size_t element_bytes;
-  double error_bound; /* relative, of one rounding of a row: |n' - n|_2 <= bound |n|_2, but for underflow */
+  double error_bound; /* relative error of rounding a row once: |n' - n|_2 <= bound |n|_2, except for underflow */
 } bny_wire_format;
 
 extern const bny_wire_format bny_wire_formats[BNY_WIRE_EXACT + 1];
 
-/* The values_dtype of rows that attention has summed for the exact order: `values` has rows of BNY_WIRE_EXACT one after
- * another, and lse and sum the wire's m and d. */
+/* The values_dtype of rows that attention has summed for the exact order. `values` holds contiguous rows of
+ * BNY_WIRE_EXACT, and lse and sum hold the wire's m and d. */
 #define BNY_EXACT_ROWS ((banyan_dtype)64)
 
-/* BNY_WIRE_COUNT if there is none. */
+/* Returns the format of a type of values, or BNY_WIRE_COUNT if there is none. */
 bny_wire bny_wire_of_dtype(banyan_dtype dtype);
 
-/* Bytes of a row's values in wire form. */
+/* Returns the bytes of a row's values in wire form. */
 size_t bny_wire_row_bytes(bny_wire wire, int32_t value_dim);
 
-/* Offsets within a message that holds `rows` rows. The message and its n begin at multiples of 64 bytes; d follows
- * m. */
+/* The byte offsets in a message of `rows` rows. The message and its n begin at multiples of 64 bytes; d follows m. */
 typedef struct bny_wire_layout {
   size_t m, d, n, bytes;
 } bny_wire_layout;
 
 bny_wire_layout bny_wire_layout_make(bny_wire wire, int64_t rows, int32_t value_dim);
 
-/* A box of rows within a message: row (t, h) of the box is element t * token_stride + h of m and d, and the same times
- * bny_wire_row_bytes() of n. The pointers are already at the box's first row. */
+/* A box of rows in a message. The pointers are at the box's first row. Row (t, h) has index t * token_stride + h: its m
+ * and d are elements of this index, and its n begins at this index times bny_wire_row_bytes(). */
 typedef struct bny_wire_view {
   float *m;
   float *d;
   void *n;
   int64_t token_stride; /* in rows; >= heads */
   bool stream;          /* destination of encode: stores may bypass the caches; the bits are the same */
-  uint64_t *saturated;  /* destination of encode: finite values that a lossy wire cannot hold are counted here; or
-                         * NULL */
+  uint64_t *saturated;  /* destination of encode: counts finite values that a lossy wire cannot hold; or NULL */
 } bny_wire_view;
 
 typedef struct bny_box {
@@ -73,18 +71,19 @@ typedef struct bny_box {
 
 static inline bool bny_box_is_empty(const bny_box *box) { return box->tokens == 0 || box->heads == 0; }
 
-/* Most sources of one merge; the planner merges more in groups. */
+/* The most sources of one merge. The planner merges more sources in groups. */
 enum { BNY_MERGE_SOURCES_MAX = 64 };
 
 typedef struct bny_kernels {
   const char *name;
 
-  /* True if this processor can run the table. */
+  /* Returns true if this processor can run the table. */
   bool (*supported)(void);
 
-  /* Converts box rows of the caller's partial, whose first row is (token0, head0) of it, to wire form. Returns -1, or t
-   * * heads + h (within the box) of the first row whose statistics are NaN or +inf without being declared empty, or
-   * whose d is negative, NaN or infinite; dst is then unspecified. in has been checked by bny_partial_check(). */
+  /* Converts the box's rows of the caller's partial to wire form. The box begins at row (token0, head0) of the partial.
+   * Returns -1 on success. If a row has bad statistics, returns t * heads + h of the first such row in the box, and dst
+   * is unspecified. Statistics are bad if they are NaN or +inf and not declared empty, or if d is negative, NaN or
+   * infinite. bny_partial_check() must have accepted `in`. */
   int64_t (*encode)(const bny_box *box, const banyan_partial *in, int32_t token0, int32_t head0, bny_wire wire,
                     const bny_wire_view *dst);
 
@@ -99,10 +98,10 @@ typedef struct bny_kernels {
   void (*merge)(const bny_box *box, bny_wire wire, int count, const bny_wire_view *sources, bool round_nodes,
                 const bny_wire_view *dst);
 
-  /* The same merge, its result given to the caller's partial at (token0, head0) in the caller's convention, without
-   * going through memory in wire form: normalised values are n * (1 / d), rounded twice. count = 1 finishes one source.
-   * Returns -1, or t * heads + h of the first row that is lost: the caller's type cannot hold its statistics, see
-   * export_math.h. All other rows are as they should be. */
+  /* Merges like merge(), and writes the result to the caller's partial at (token0, head0) in the caller's convention,
+   * without a wire form in memory. Normalised values are n * (1 / d), rounded twice. count = 1 finishes one source.
+   * Returns -1 on success. If the caller's type cannot hold the statistics of a row (export_math.h), returns t * heads
+   * + h of the first such row. All other rows are correct. */
   int64_t (*merge_finish)(const bny_box *box, bny_wire wire, int count, const bny_wire_view *sources, bool round_nodes,
                           const banyan_partial *out, int32_t token0, int32_t head0);
 
@@ -113,42 +112,44 @@ typedef struct bny_kernels {
   void (*exact_add)(void *row, const void *other, int32_t value_dim);
 } bny_kernels;
 
-/* Fastest first, the portable one last; ends with NULL. */
+/* The tables, fastest first and the portable one last. NULL ends the list. */
 extern const bny_kernels *const bny_kernels_table[];
 
-/* By name, or the fastest that is supported if name is NULL; NULL if the name is unknown or unsupported here. */
+/* Returns the table of a name, or the fastest supported one if name is NULL. Returns NULL if the name is unknown or not
+ * supported by this processor. */
 const bny_kernels *bny_kernels_find(const char *name);
 
-/* Reasons to reject a descriptor before a kernel sees it: what is unset, out of range, contradictory or overlapping.
- * Returns NULL if it is fine, else a static text such as "values_dtype is unset". */
+/* Checks a descriptor before a kernel uses it, for fields that are unset, out of range, contradictory or overlapping.
+ * Returns NULL if it is valid, else a static text such as "values_dtype is unset". */
 const char *bny_partial_check(const banyan_partial *partial, const bny_box *box, bool is_output);
 
-/* True if two of the tokens x heads rows of `width` share memory. Strides and width are in one unit. */
+/* Returns true if two of the tokens x heads rows of `width` share memory. Strides and width have the same unit. */
 bool bny_rows_overlap(int64_t tokens, int64_t token_stride, int64_t heads, int64_t head_stride, int64_t width);
 
-/* True if two arrays of an output (values, lse, sum) share memory. Then names[] has theirs. They have been checked by
- * bny_partial_check(). Arrays that interleave are apart if they have a stride in common, and lie in different
+/* Returns true, and sets names[], if two arrays of an output (values, lse, sum) share memory. bny_partial_check() must
+ * have accepted the output. Interleaved arrays do not share memory if they have a common stride and different
  * columns. */
 bool bny_partial_overlaps_itself(const banyan_partial *out, const bny_box *box, const char *names[2]);
 
-/* True if an array of `in` (`all` its rows) and one of `out` share memory, unless each row of the result has the same
- * place and type in both. Then names[] has theirs. The result begins at (token0, head0) of the input. */
+/* Returns true, and sets names[], if an array of `in` and one of `out` share memory. Arrays in which each row of the
+ * result has the same address and type do not count. `all` is the box of the input's rows. The result begins at row
+ * (token0, head0) of the input. */
 bool bny_partial_overlaps(const banyan_partial *in, const bny_box *all, const banyan_partial *out,
                           const bny_box *result, int32_t token0, int32_t head0, const char *names[2]);
 
-/* True for extents, in elements, beyond which the address arithmetic of kernels overflows. */
+/* Returns true if the extents, in elements, would overflow the address arithmetic of kernels. */
 bool bny_extent_too_large(int64_t tokens, int64_t token_stride, int64_t heads, int64_t head_stride);
 
 /* Reads the scales of `heads` heads in host memory. Returns the first head whose scale is not finite or not above 0, or
  * -1. */
 int32_t bny_partial_scale_check(const banyan_partial *partial, int32_t heads);
 
-size_t bny_dtype_bytes(banyan_dtype dtype); /* 0 if unknown */
+size_t bny_dtype_bytes(banyan_dtype dtype); /* returns 0 for an unknown type */
 
-/* Returns true for the types that need no scale: statistics and queries are of these. */
+/* Returns true for types without a scale, which statistics and queries have. */
 bool bny_dtype_is_float(banyan_dtype dtype);
 
-/* Returns true for the floats of eight bits, which have a scale. */
+/* Returns true for eight-bit floats, which have a scale. */
 bool bny_dtype_is_f8(banyan_dtype dtype);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Descriptors of a caller's partials: the checks before a kernel sees one, and the one to start from. */
+ * Descriptors of the caller's partials: checks before a kernel uses one, and default values. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -12,21 +12,22 @@ static bool misaligned(const void *pointer, banyan_dtype dtype) {
   return (uintptr_t)pointer % bny_dtype_bytes(dtype) != 0;
 }
 
-/* Extents beyond this overflow the address arithmetic of kernels. */
+/* The limit keeps the address arithmetic of kernels from overflowing. */
 bool bny_extent_too_large(int64_t tokens, int64_t token_stride, int64_t heads, int64_t head_stride) {
   return (double)tokens * fabs((double)token_stride) + (double)heads * fabs((double)head_stride) > 0x1p58;
 }
 
-/* True if two of the tokens x heads rows of `width` elements share an element: if |i a + j b| < width for some
- * (i, j) != (0, 0) with |i| < tokens, |j| < heads. It is enough to look at i >= 0. */
+/* Returns true if two of the tokens x heads rows of `width` elements share an element. They do if |i a + j b| < width
+ * for some (i, j) != (0, 0) with |i| < tokens and |j| < heads. Only i >= 0 need be checked. */
 bool bny_rows_overlap(int64_t tokens, int64_t token_stride, int64_t heads, int64_t head_stride, int64_t width) {
   int64_t a = llabs(token_stride), b = llabs(head_stride);
   if ((tokens > 1 && a < width) || (heads > 1 && b < width)) return true;
   if (tokens < 2 || heads < 2 || a >= (heads - 1) * b + width || b >= (tokens - 1) * a + width) {
-    return false; /* the usual layouts */
+    return false; /* the case of all usual layouts */
   }
   if (tokens > heads) return bny_rows_overlap(heads, head_stride, tokens, token_stride, width);
-  /* Signs do not matter: with (i, j) also (i, -j) is in range. For each i the nearest multiples of b. */
+  /* Signs do not matter, because (i, -j) is in range if (i, j) is. For each i, only the nearest multiples of b are
+   * checked. */
   for (int64_t i = 1; i < tokens; i++) {
     int64_t j = i * a / b, rest = i * a % b;
     if ((j < heads && rest < width) || (j + 1 < heads && b - rest < width)) return true;
@@ -81,7 +82,7 @@ static const char *check_pointers(const banyan_partial *partial, const bny_box *
     return "values_scale is given, but only values of BANYAN_E4M3 and BANYAN_E5M2 have a scale";
   if (misaligned(partial->sum, partial->stats_dtype)) return "sum is not aligned to its dtype";
   if (box->tokens <= 0 || box->heads <= 0) {
-    return NULL; /* no rows: nothing is touched */
+    return NULL; /* no rows, so no memory is accessed */
   }
   if (partial->values == NULL && box->value_dim > 0) return "values is NULL";
   if (is_output && partial->values_kind == BANYAN_VALUES_NUMERATOR && partial->lse == NULL)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whether the arrays of a combine share memory: those of its output with one another, and with those of its input. */
+ * Finds arrays of a combine that share memory: two arrays of its output, or one of its output and one of its input. */
 #include <stdlib.h>
 
 #include "op.h"
@@ -8,13 +8,13 @@
 enum { ARRAYS = 3 };
 static const char *const array_names[ARRAYS] = {"values", "lse", "sum"};
 
-/* Rows of `row` bytes in memory, between `low` and `end`. Strides are in bytes; 0: there is one token, or one head. */
+/* Rows of `row` bytes in memory, between `low` and `end`. Strides are in bytes; 0 means one token or one head. */
 typedef struct array {
   intptr_t low, end;
   int64_t token_stride, head_stride, tokens, heads, row;
 } array;
 
-/* Array `which` of a partial: where it is, and what it is made of. A pointer of NULL: there is none. */
+/* The location and layout of an array of a partial. A NULL pointer means that the partial does not have it. */
 typedef struct place {
   char *at;
   int64_t token_stride, head_stride;
@@ -56,7 +56,7 @@ static void arrays_of(const banyan_partial *partial, const bny_box *box, arrays 
 
 /* Pieces of rows: those of one token, which follow one another from token to token, or those of one head. */
 typedef struct pieces {
-  int64_t stride, bytes; /* from a piece to the next, and of one */
+  int64_t stride, bytes; /* distance between pieces, and size of a piece */
   int64_t row_stride, row;
 } pieces;
 
@@ -67,7 +67,7 @@ static pieces pieces_of(const array *of, bool by_tokens) {
 
 static bool fit(int64_t a, int64_t b) { return a == b || a == 0 || b == 0; }
 
-/* Returns true if a piece and one `distance` behind it have no byte in common. */
+/* Returns true if a piece and another one `distance` bytes after it have no byte in common. */
 static bool are_beside(const pieces *a, const pieces *b, int64_t distance) {
   if (distance >= a->bytes || -distance >= b->bytes) return true;
   int64_t stride = a->row_stride > b->row_stride ? a->row_stride : b->row_stride;
@@ -76,7 +76,7 @@ static bool are_beside(const pieces *a, const pieces *b, int64_t distance) {
   return at >= a->row && at + b->row <= stride;
 }
 
-/* Returns true if pieces of both repeat alike, and lie beside each other. */
+/* Returns true if the pieces of both arrays have the same stride and do not overlap. */
 static bool are_beside_by(const array *first, const array *second, bool by_tokens) {
   pieces a = pieces_of(first, by_tokens), b = pieces_of(second, by_tokens);
   int64_t stride = a.stride > b.stride ? a.stride : b.stride, distance = second->low - first->low;
@@ -86,13 +86,13 @@ static bool are_beside_by(const array *first, const array *second, bool by_token
   return are_beside(&a, &b, at) && are_beside(&a, &b, at - stride);
 }
 
-/* Returns true if no byte belongs to both: one ends before the other begins, or both have a stride in common and lie in
- * different columns. Other ways to interleave count as overlapping. */
+/* Returns true if the arrays share no byte. One must end before the other begins, or both have a common stride and
+ * different columns. Other interleavings count as overlapping. */
 static bool are_apart(const array *a, const array *b) {
   return a->end <= b->low || b->end <= a->low || are_beside_by(a, b, true) || are_beside_by(a, b, false);
 }
 
-/* Returns true if each row of the output has the place and type of the same row of the input. */
+/* Returns true if each row of the output has the address and type of the same row of the input. */
 static bool are_same(const place *in, const place *out, const bny_box *result, int32_t token0, int32_t head0) {
   int64_t first = token0 * in->token_stride + head0 * in->head_stride;
   return in->dtype == out->dtype && out->at == in->at + first * (int64_t)bny_dtype_bytes(in->dtype) &&

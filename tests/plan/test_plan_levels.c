@@ -71,7 +71,7 @@ static bny_levels *levels_of(const char *what, bny_locality_notes *notes) {
 }
 
 /* Ranks that are set to one locality of the file may share a node, as processes that share a GPU do, and nothing more.
- * */
+ */
 TEST(ranks_of_two_nodes_in_one_place) {
   static const struct {
     int32_t topo_ranks[4], node_of[4];
