@@ -9,16 +9,16 @@
  * The code is plain IEEE arithmetic without calls into a mathematical library, so the bits are the same on every
  * instruction set (except for payloads of NaN). It has no branches, so compilers can vectorise loops over rows.
  *
- * Range of d. A caller's statistics may have any d. A merge drops partials whose m is more than 126 below the largest m,
- * whatever their d. Import therefore keeps d within [2^-32, 2^48]: it moves the power of two of d into m, exactly. Dropped
- * partials are then below 2^-46 of the result. Rows with |m| >= 2^23 stay unchanged, because m could not take the power
- * exactly.
+ * Range of d. A caller's statistics may have any d. A merge drops partials whose m is more than 126 below the largest
+ * m, whatever their d. Import therefore keeps d within [2^-32, 2^48]: it moves the power of two of d into m, exactly.
+ * Dropped partials are then below 2^-46 of the result. Rows with |m| >= 2^23 stay unchanged, because their m cannot
+ * take the power exactly.
  *
  * Lossy wires. Their rows have d in [0.5, 1]. |n| is then at most max |v|, so a value that fits the wire's type also
  * fits as a numerator. To keep this, import and every merge that rounds values to the wire type move the power of two
  * of d into m. A finite value that the type still cannot hold (beyond 65504 in f16) is saturated and not made infinite,
  * because an infinity would become NaN when its row is scaled by zero. The caller's own infinities and NaN are kept.
- */
+ * */
 #ifndef BNY_MERGE_MATH_H
 #define BNY_MERGE_MATH_H
 
