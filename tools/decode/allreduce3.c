@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The three reductions of the Tree Attention paper, on banyan_combine():
+ * The three all-reduces of the Tree Attention paper, on banyan_combine():
  *   1. M = max over ranks of m
  *   2. D = sum over ranks of d 2^(m - M)
  *   3. N = sum over ranks of n 2^(m - M);  out = N / D
- * A combine of partials with equal maxima is a sum. It takes d = 0 for an empty row, so in (3), where only the
- * numerators matter, every rank gives D itself as d, which also keeps the values in the range of a 16-bit wire. */
+ * A combine of partials with equal maxima is a sum. A row with d = 0 counts as empty. In (3) only the numerators are
+ * used, so every rank passes D as d, which also keeps the values in the range of a 16-bit wire format. */
 #include <math.h>
 
 #include "tools/decode/decode.h"
@@ -17,7 +17,7 @@ typedef struct allreduce3_state {
   banyan_attention_desc attention;
   banyan_partial own;
   float *n, *m, *d;             /* parts of `own` */
-  float *zero;                  /* the maximum that all ranks give in (2) and (3) */
+  float *zero;                  /* the maximum that all ranks pass in (2) and (3) */
   float *max, *max_sum;         /* result of (1) */
   float *den, *den_max;         /* result of (2): den * 2^den_max */
   float *all_n, *all_m, *all_d; /* result of (3): all_n * 2^all_m */
@@ -73,7 +73,7 @@ static banyan_status allreduce3_create(const decode_task *task, void **result) {
   return allreduce3_plan(state, task);
 }
 
-/* n and d of this rank to the common maximum. */
+/* Rescales n and d of this rank to the common maximum. */
 static void rescale(allreduce3_state *state) {
   for (size_t r = 0; r < state->rows; r++) {
     float factor = state->m[r] == -INFINITY ? 0 : exp2f(state->m[r] - state->max[r]);
@@ -111,7 +111,7 @@ static banyan_status allreduce3_run(void *opaque, int64_t *local_ns) {
 static void allreduce3_query(void *opaque, decode_facts *facts) {
   allreduce3_state *state = opaque;
   *facts = (decode_facts){.extra_bytes = state->held};
-  for (int i = REDUCTIONS - 1; i >= 0; i--) { /* the largest first: its algorithm and reason lead */
+  for (int i = REDUCTIONS - 1; i >= 0; i--) { /* the largest first: its algorithm and reason are reported */
     decode_facts_add(facts, state->ops[i], 1);
   }
 }

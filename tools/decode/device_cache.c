@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * KV caches on a device that repeat one random stretch, whose rows the host can compute again. */
+ * KV caches on a device that repeat one random stretch, so that the CPU can recompute any row. */
 #include "tools/decode/decode.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 
 #include "tools/common/float.h"
 
-/* Not a multiple of any length of a row, so that rows differ. */
+/* Not a multiple of any row length, so that rows differ. */
 enum { STRETCH_MAX = (1 << 22) + 8 * 1237, CHUNK = 1 << 16 };
 
 /* ---- the stretch ------------------------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Times attention and combine on a device, apart and fused, in captured graphs. */
+ * Times attention and combine on a device, separately and fused, in captured graphs. */
 #include "tools/decode/decode.h"
 
 #include <math.h>
@@ -10,7 +10,8 @@
 
 enum { CACHES_MAX = 64, RUNS_MIN = 4, WARMUP = 5, ROWS_CHECKED = 6 };
 
-/* f32 sums of products whose weights are two 16-bit terms. What the combine may cost comes on top. */
+/* Error bound of attention: f32 sums of products whose weights are two 16-bit terms. The bound of the combine is
+ * added. */
 static const double error_bound = 3e-5;
 
 typedef enum form { ATTENTION, APART, FUSED, COPY } form;
@@ -19,7 +20,7 @@ typedef enum form { ATTENTION, APART, FUSED, COPY } form;
 typedef struct rank_memory {
   decode_piece keys[CACHES_MAX], values[CACHES_MAX]; /* MLA: no values */
   void *lengths;
-  float *rows, *out; /* o, and behind them lse */
+  float *rows, *out; /* o, followed by lse */
   banyan_op *attention[CACHES_MAX], *fused[CACHES_MAX], *combine;
 } rank_memory;
 
@@ -234,7 +235,7 @@ static bool time_form(measurement *m, form form, double *p50_us, double *p99_us,
 
 /* ---- right or wrong ---------------------------------------------------------------------------------------------- */
 
-/* A row of the cache of the last run in a graph, over the shards of `nranks` ranks from `first` on. */
+/* Checks one row of the last run in a graph, over the shards of `nranks` ranks from `first` on. */
 static void check_row(const measurement *m, int32_t row, int32_t first, int32_t nranks, const float *got,
                       double *worst) {
   const decode_shape *shape = &m->settings->shape;
@@ -258,11 +259,11 @@ static void check_row(const measurement *m, int32_t row, int32_t first, int32_t 
   decode_row_attend(&m->stretch, &wanted, out, weight);
   for (int32_t i = 0; i < m->value_dim; i++) {
     double off = fabs((double)got[i] - out[i]) / weight[i];
-    *worst = off <= *worst ? *worst : off; /* NaN is worse */
+    *worst = off <= *worst ? *worst : off; /* NaN raises it too */
   }
 }
 
-/* Some rows of what rank `first` has in `memory`. */
+/* Checks some rows of the result that rank `first` has in `memory`. */
 static bool check(const measurement *m, const float *memory, int32_t first, int32_t nranks, tool_error *error) {
   int32_t rows = m->settings->shape.batch * m->settings->shape.heads;
   int32_t step = rows > ROWS_CHECKED ? (rows - 1) / (ROWS_CHECKED - 1) : 1;
@@ -277,7 +278,7 @@ static bool check(const measurement *m, const float *memory, int32_t first, int3
   return true;
 }
 
-/* Results of before must not pass for those of now. */
+/* Overwrites the results, so that earlier ones cannot pass the check. */
 static bool spoil(measurement *m, tool_error *error) {
   bool ok = true;
   for (int32_t r = 0; ok && r < m->ranks.nranks; r++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Used instead of device_decode.c where CUDA's headers are missing. */
+ * Replaces device_decode.c in builds without CUDA's headers. */
 #include "tools/decode/decode.h"
 
 bool decode_device_built(void) { return false; }

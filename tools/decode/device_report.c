@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Prints what was measured on a device, as text and as JSON. */
+ * Prints the results of a device, as text or as JSON. */
 #include "tools/decode/decode.h"
 
 #include <inttypes.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention and the combine of its rows as one operation. Between nodes, `overlap` may run the batch in slices: one is
- * combined while the next is attended to. `fused` never does, because it does not say how long attention will be. */
+ * Attention and the combine of its rows as one operation. Between nodes, `overlap` may run the batch in slices: one
+ * slice is combined while attention of the next runs. `fused` never runs slices, because it passes no expected
+ * attention time. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +10,7 @@
 
 typedef struct fused_state {
   banyan_op *op;
-  uint64_t rows_bytes;          /* partials that the operation holds */
+  uint64_t rows_bytes;          /* size of the partials in the operation */
   float *bounds, *error, *read; /* with epsilon */
   const float *out;
   int32_t rows, result_rows, dim;
@@ -17,7 +18,7 @@ typedef struct fused_state {
 
 static void fused_destroy(void *opaque) { banyan_op_free(((fused_state *)opaque)->op); }
 
-/* Codes of pages of 16 keys. */
+/* Makes the codes of pages of 16 keys, by which attention skips pages. */
 static banyan_status prune(const decode_task *task, banyan_attention_desc *attention, fused_state *state) {
   enum { PAGE_KEYS = 16 };
   const decode_problem *problem = task->problem;
@@ -68,7 +69,7 @@ static banyan_status fused_run(void *state, int64_t *local_ns) {
   return decode_run_op(((fused_state *)state)->op);
 }
 
-/* The operation says how many slices there are in its description alone. */
+/* Parses the number of slices from the operation's description, the only place that has it. */
 static int32_t slices_of(const banyan_op *op) {
   char text[16384];
   banyan_op_describe(op, text, sizeof text);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Times one rank's attention kernel beside the speed at which threads read the same memory. */
+ * Times one rank's attention kernel, and compares it with the speed at which threads read the same memory. */
 #include "tools/decode/decode.h"
 
 #include <sched.h>
@@ -17,13 +17,14 @@ typedef struct kernel_result {
   int32_t threads;
   int64_t keys;                 /* visible keys of all sequences */
   uint64_t kv_bytes;            /* size of these keys and their values */
-  uint64_t read_bytes;          /* size of the cache, whose sequences all have room for the longest */
+  uint64_t read_bytes;          /* size of the cache, where each sequence has the capacity of the longest */
   double attention_us, read_us; /* medians */
   double max_abs_error, max_rel_error;
-  double local_share; /* share of the cache's pages on the NUMA node where all threads run; -1: not known */
+  double local_share; /* fraction of the cache's pages on the NUMA node where all threads run; -1 unknown */
 } kernel_result;
 
-/* Reads the memory of the keys, or the file that has them, which attention then finds dropped from memory. */
+/* Times reading of the keys from memory, or from their file. A file is then dropped from memory again, as attention
+ * requires. */
 static bool read_keys(const decode_parts *parts, decode_readers *readers, double *us, tool_error *error) {
   if (parts != NULL)
     return decode_parts_drop(parts, error) && decode_parts_read_us(parts, us, error) && decode_parts_drop(parts, error);
@@ -31,13 +32,13 @@ static bool read_keys(const decode_parts *parts, decode_readers *readers, double
   return true;
 }
 
-/* Attention and the loop take turns, so that what else the machine does meets both. parts: NULL, or where keys are. */
+/* Attention and the read loop alternate, so that other load affects both. `parts` is NULL if all keys are in memory. */
 static bool measure(banyan_op *op, const decode_parts *parts, decode_readers *readers, int32_t repeat,
                     kernel_result *result, tool_error *error) {
   double *attention = tool_new(2 * (size_t)repeat, sizeof *attention), *read = attention + repeat;
   banyan_status status = BANYAN_OK;
   bool answered = true;
-  for (int32_t round = -1; round < repeat && status == BANYAN_OK && answered; round++) { /* the first is not counted */
+  for (int32_t round = -1; round < repeat && status == BANYAN_OK && answered; round++) { /* round -1 is a warm-up */
     int32_t at = round < 0 ? 0 : round;
     answered = read_keys(parts, readers, &read[at], error);
     int64_t since = tool_now_ns();
@@ -51,7 +52,7 @@ static bool measure(banyan_op *op, const decode_parts *parts, decode_readers *re
   return status == BANYAN_OK || tool_error_banyan(error, status, "attention");
 }
 
-/* The rows of all runs have the same bits, so the last ones stand for all. */
+/* All runs give the same bits, so it compares only the rows of the last run. */
 static bool compare(const decode_problem *problem, const float *out, banyan_comm *comm, kernel_result *result,
                     tool_error *error) {
   tool_world alone = {.comm = comm, .nranks = 1, .how = "one process", .program = "banyan-decode"};
@@ -74,7 +75,7 @@ static bool measure_shard(const decode_kernel_settings *settings, const decode_p
   if (parts != NULL) decode_parts_describe(problem, parts, &desc);
   banyan_partial partial;
   banyan_op *op = NULL;
-  memset(out, 0xff, values * sizeof *out); /* what is not written shows */
+  memset(out, 0xff, values * sizeof *out); /* NaN in elements that are not written */
   banyan_partial_init(&partial, out, BANYAN_F32, out + values, BANYAN_F32, problem->heads, problem->value_dim);
   banyan_status status = banyan_attention_init(comm, &desc, &partial, &op);
   bool ok = status == BANYAN_OK || tool_error_banyan(error, status, "attention");
@@ -87,8 +88,8 @@ static bool measure_shard(const decode_kernel_settings *settings, const decode_p
   return ok && compare(problem, out, comm, result, error);
 }
 
-/* Looks at some of the pages, evenly spread. Threads on several nodes each have pages of their own, so that one share
- * would say nothing. */
+/* Samples the pages at equal distances. If the threads run on several NUMA nodes, each node has its own pages, and a
+ * single fraction would be meaningless. */
 static double local_share_of(const void *block, size_t bytes) {
   enum { LOOKED_AT = 1024, PAGE = 4096 };
   void *pages[LOOKED_AT];
@@ -131,7 +132,7 @@ static bool run(const decode_kernel_settings *settings, const decode_problem *pr
 
 /* ---- report ------------------------------------------------------------------------------------------------------ */
 
-/* The multiplications and additions of all rows, whose number decides where many heads share a key, as in MLA. */
+/* Returns the rate of multiplications and additions. It limits the speed where many heads share a key, as in MLA. */
 static double gflops(const decode_problem *problem, const kernel_result *result) {
   double each = 2.0 * problem->heads * (problem->head_dim + problem->value_dim);
   return result->attention_us > 0 ? each * (double)result->keys / result->attention_us * 1e-3 : 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * banyan-decode: real attention over a KV cache that is sharded over ranks, by several methods, checked and timed. */
+ * banyan-decode: runs attention over a KV cache that is sharded over ranks, by several methods, and checks and times
+ * them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,15 +21,15 @@ typedef struct arguments {
   decode_shape shape;
   banyan_dtype dtype; /* 0: f32 */
   decode_settings settings;
-  int wanted; /* methods: bits */
+  int wanted; /* bit set of methods */
   const decode_method *methods[METHODS_MAX];
   int method_count;
   int32_t repeat;
   uint64_t seed;
   bool json;
   const char *epsilon;
-  const char *shaped, *chosen; /* the first option of these groups that is given; NULL: none */
-  const char *device;          /* NULL: ranks are on the host */
+  const char *shaped, *chosen; /* first option of each group on the command line; NULL: none */
+  const char *device;          /* NULL: ranks run on CPUs */
   bool kernel_only;
   int32_t threads; /* threads of --kernel-only; 0: one for each core */
   int32_t recent;  /* keys of --kernel-only in memory; 0: all */

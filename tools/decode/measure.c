@@ -26,7 +26,8 @@ static bool fail_run(const trial *t, banyan_status status, tool_error *error) {
   return tool_error_banyan(error, status, t->method->name);
 }
 
-/* One run onto a spoilt output, so that what it does not write shows; its hash. */
+/* Runs once into an output that is filled with NaN, so that missing writes are detected. Returns the hash of the
+ * output. */
 static bool run_afresh(const trial *t, uint64_t *hash, tool_error *error) {
   int64_t local_ns;
   memset(t->task->out, 0xff, t->out_elements * sizeof(float));
@@ -36,8 +37,9 @@ static bool run_afresh(const trial *t, uint64_t *hash, tool_error *error) {
   return true;
 }
 
-/* Worst row of this rank: the largest |out - reference| of an element, and |out - reference|_2 / |reference|_2. */
-/* beyond: the largest relative error beyond what is certified of its row. */
+/* Worst row of this rank: the largest |out - reference| of an element, and the largest |out - reference|_2 /
+ * |reference|_2. */
+/* *beyond is the largest excess of a row's relative error over its certified error. */
 static void measure_errors(const trial *t, const double *reference, const float *certified, double *max_abs,
                            double *max_rel, double *beyond) {
   const decode_problem *problem = t->task->problem;
@@ -156,7 +158,8 @@ static void finish_result(const decode_settings *settings, decode_result *result
   result->verified = equal && result->beyond <= result->rel_error_bound;
 }
 
-/* All that a layer needs, made and measured. task has world, problem, settings and lengths. */
+/* Makes the shard and the query of a layer, and measures all methods. `task` has world, problem, settings and
+ * lengths. */
 static bool measure_layer(decode_task *task, int32_t layer, decode_shard *shard, int count, int32_t repeat,
                           sample_set *samples, decode_result *results, tool_error *error) {
   const decode_problem *problem = task->problem;

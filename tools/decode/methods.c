@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The methods that banyan-decode compares; the tree is the library's own combine. */
+ * What the methods share, and the method tree, which is local attention and one combine. */
 #include "tools/decode/decode.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A cache in two parts: recent keys in memory, older ones in a mapped file. */
+ * A cache in two parts: recent keys in memory, and older keys in a mapped file. */
 #include "tools/decode/decode.h"
 
 #include <fcntl.h>

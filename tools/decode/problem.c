@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The cache to decode: from a file of tensors, or random, with its queries and shards. */
+ * The decode problem: a KV cache from a file of tensors or from random values, with its queries and shards. */
 #include "tools/decode/decode.h"
 
 #include <ctype.h>
@@ -12,10 +12,11 @@
 
 #include "tools/common/float.h"
 
-/* Tokens are read in pieces of about this many elements. */
+/* Tokens are read in batches of about this many elements. */
 enum { PIECE_ELEMENTS = 1 << 16 };
 
-/* Standard deviations of the random values: logits of deviation 1.5, so that some keys weigh more than others. */
+/* Standard deviations of the random values. Logits have deviation 1.5, so that some keys have larger weights than
+ * others. */
 static const float query_deviation = 1.5f;
 
 static void set_lengths(decode_problem *problem) {
@@ -135,7 +136,7 @@ static bool set_scale(decode_problem *problem, tool_error *error) {
   return true;
 }
 
-/* Queries beside a cache of eight bits are bf16, as in models that keep such caches. */
+/* Queries of an 8-bit cache are bf16, as in models with such caches. */
 static banyan_dtype query_dtype(banyan_dtype dtype) { return tool_dtype_bytes(dtype) == 1 ? BANYAN_BF16 : dtype; }
 
 bool decode_problem_open(const char *path, banyan_dtype dtype, decode_problem *problem, tool_error *error) {
@@ -192,7 +193,7 @@ static bool read_file(const decode_problem *problem, int32_t layer, decode_tenso
   return true;
 }
 
-/* The computation uses the values as they are kept, which is rounded to the dtype. */
+/* Rounds values to the dtype of the cache, because the computation uses the stored values. */
 static bool keep(const decode_problem *problem, int32_t layer, decode_tensor tensor, size_t count, float *values,
                  tool_error *error) {
   banyan_dtype dtype = tensor == DECODE_Q ? problem->q_dtype : problem->dtype;
@@ -289,8 +290,7 @@ bool decode_shard_fill(const decode_problem *problem, int32_t layer, int32_t ran
   float *values = tool_new((size_t)piece * (size_t)dim, sizeof *values);
   bool ok = true;
   int64_t lines = (int64_t)problem->batch * problem->kv_heads;
-  for (int64_t line = 0; ok && line < decode_problem_tensors(problem) * lines;
-       line++) { /* those of k, then those of v */
+  for (int64_t line = 0; ok && line < decode_problem_tensors(problem) * lines; line++) { /* first k, then v */
     int32_t sequence = (int32_t)(line % lines / problem->kv_heads), kv_head = (int32_t)(line % problem->kv_heads);
     int32_t first, number;
     deal(problem, problem->lengths[sequence], rank, nranks, &first, &number);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Threads that read memory as fast as it goes: what attention is compared with. */
+ * Threads that read memory at full speed, with which attention is compared. */
 #include "tools/decode/decode.h"
 
 #include <pthread.h>
@@ -12,10 +12,10 @@ typedef struct reader {
   const uint64_t *words;
   size_t count;
   int64_t begin_ns, end_ns; /* times of the last run */
-  uint64_t sum;             /* so that the reads are not removed */
+  uint64_t sum;             /* keeps the compiler from removing the reads */
 } reader;
 
-/* The threads wait for the next run rather than for one another, so those that have started can always be ended. */
+/* Each thread waits for the next run and not for other threads, so any thread that has started can be ended. */
 struct decode_readers {
   pthread_mutex_t lock;
   pthread_cond_t begun, done;
@@ -25,7 +25,7 @@ struct decode_readers {
   reader each[];
 };
 
-/* A thread that shares its core with another may begin long after it, so each says when it began and ended. */
+/* Records begin and end per thread, because a thread that shares its core may begin long after another. */
 static void read_part(reader *self) {
   self->begin_ns = tool_now_ns();
   self->sum += read_all(self->words, self->count);

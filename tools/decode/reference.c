@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention in double precision over the whole cache. */
+ * Attention in double precision over the complete cache. */
 #include "tools/decode/decode.h"
 
 #include <math.h>
 
-/* Keys that are read and weighed at a time, and multiplications between two signs of life. */
+/* Keys that are processed at a time, and multiplications between two barriers. */
 enum { BLOCK_TOKENS = 256 };
 static const double round_multiplications = 4e8;
 
-/* Rows [row0, row0 + rows) belong to this rank. out collects numerators, max and sum belong to each row. */
+/* This rank computes rows [row0, row0 + rows). out accumulates the numerators, and max and sum are per row. */
 typedef struct reference_work {
   const decode_problem *problem;
   int32_t layer;
@@ -66,7 +66,7 @@ static bool read_block(const reference_work *work, decode_tensor tensor, int32_t
   return true;
 }
 
-/* One block of keys of one (sequence, KV head), for those of its rows that are this rank's. */
+/* Processes a block of keys of one (sequence, KV head) for its rows on this rank. */
 static bool do_block(const reference_work *work, int32_t group, int32_t block, tool_error *error) {
   const decode_problem *problem = work->problem;
   int32_t sequence = group / problem->kv_heads, kv_head = group % problem->kv_heads;
@@ -89,8 +89,8 @@ static int32_t blocks_of_group(const decode_problem *problem, int32_t group) {
   return (problem->lengths[group / problem->kv_heads] + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
 }
 
-/* The blocks of this rank, and `rounds` barriers spread over them: ranks that have less to do wait in barriers, each
- * far shorter than the deadline. A failure of this rank does not stop its barriers. */
+/* Processes the blocks of this rank, with `rounds` barriers between them. Ranks with less work wait in barriers, each
+ * far shorter than the deadline. After a failure, this rank still enters its barriers. */
 static bool do_work(const tool_world *world, const reference_work *work, int64_t rounds, tool_error *error) {
   const decode_problem *problem = work->problem;
   int32_t sharing = problem->heads / problem->kv_heads;

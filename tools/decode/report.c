@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Prints results as text and as JSON, and decides whether they are right. */
+ * Prints results as text or as JSON, and decides whether they are correct. */
 #include "tools/decode/decode.h"
 
 #include <inttypes.h>
@@ -76,7 +76,7 @@ static void print_verdict(const decode_report *report, FILE *stream) {
   const char *separator = "all ranks bitwise equal: ";
   for (int i = 0; i < report->count && report->world->nranks > 1; i++) {
     const decode_result *r = &report->results[i];
-    if (r->ranks_comparable && r->method->same_bits) { /* it was looked at, or the result would not be verified */
+    if (r->ranks_comparable && r->method->same_bits) { /* verified, so its bits were compared */
       fprintf(stream, "%s%s", separator, r->method->name);
       separator = ", ";
     }
@@ -86,7 +86,7 @@ static void print_verdict(const decode_report *report, FILE *stream) {
           bound);
 }
 
-/* The library's sentence about its choice, a row for each algorithm. */
+/* Prints the library's reason for its choice, one line per algorithm. */
 static void print_reason(const char *reason, FILE *stream) {
   enum { COLUMN = 20 };
   fprintf(stream, "\n%-*s%s\n", COLUMN, "algorithm", "predicted");

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ring Attention on banyan_shift(): in step s a rank attends to the shard of rank - s, while that shard already travels
- * on to the next rank. After nranks steps every rank has seen all keys; each began with its own, so that they merge in
- * different orders and their results differ in the last bits. */
+ * Ring Attention on banyan_shift(). In step s a rank attends to the shard of rank - s, while that shard already travels
+ * to the next rank. After nranks steps every rank has attended to all keys. Each rank begins with its own keys, so the
+ * merge order differs between ranks, and results differ in the last bits. */
 #include <math.h>
 
 #include "tools/decode/decode.h"
 
-/* Own shard -> A, then A -> B and B -> A by turns. */
+/* Own shard -> A, then alternately A -> B and B -> A. */
 enum { OWN_TO_A, A_TO_B, B_TO_A, SHIFTS };
 
 typedef struct ring_state {
@@ -18,7 +18,7 @@ typedef struct ring_state {
   size_t value_offset; /* where v begins in a shard */
   void *travelling[2];
   int32_t *lengths;             /* [nranks][batch] */
-  banyan_partial visit;         /* attention to the shard at hand */
+  banyan_partial visit;         /* attention to the current shard */
   float *n, *m, *d;             /* parts of that partial */
   float *sum_n, *sum_m, *sum_d; /* merged so far */
   float *out;
@@ -66,7 +66,7 @@ static banyan_status ring_create(const decode_task *task, void **result) {
   return status;
 }
 
-/* merge: m = max(a.m, b.m), x = a.x 2^(a.m - m) + b.x 2^(b.m - m); the first visit is taken as it is. */
+/* Merges a visit: m = max(a.m, b.m), x = a.x 2^(a.m - m) + b.x 2^(b.m - m). The first visit is copied. */
 static void ring_merge(ring_state *state, bool first) {
   size_t rows = (size_t)state->problem->batch * (size_t)state->problem->heads;
   size_t dim = (size_t)state->problem->head_dim;
