@@ -10,8 +10,8 @@ typedef struct comparison {
   const topo_comparison *options;
   const topo_view *views[2];
   topo_fold folds[2];
-  int32_t *scope[2]; /* by node: its host, numbered alike on both sides; -1: none */
-  int32_t *pair[2];  /* by node: its counterpart on the other side; -1 */
+  int32_t *scope[2]; /* by node: its host, with the same number on both sides; -1 none */
+  int32_t *pair[2];  /* by node: its counterpart on the other side; -1 none */
   bool hosts_named;
   topo_change *changes;
   int32_t nchanges;
@@ -23,8 +23,8 @@ static void report(comparison *c, topo_change change) {
   c->changes[c->nchanges++] = change;
 }
 
-/* Returns whether a node is left out of the comparison: what is outside of the only host, and switches, which one host
- * has inside and many have above them. */
+/* Returns whether a node is excluded from the comparison. With a single host, these are nodes outside of it, and
+ * switches, which may be inside one host or above several. */
 static bool is_outside(const comparison *c, int side, int32_t n) {
   int32_t host = c->folds[side].host[n];
   bool in_switch = c->views[side]->topo->nodes[n].kind == BNY_TOPO_SWITCH;
@@ -46,7 +46,7 @@ static int by_key(const void *a, const void *b) {
 
 static bool is_compared(bny_topo_kind kind) { return kind != BNY_TOPO_PCI && kind != BNY_TOPO_PORT; }
 
-/* Returns what identifies a node: kind and name, number or bus id; NULL if it has no bus id. */
+/* Returns the key of a node: kind and number, bus id or name. Returns NULL if `by_bus` and there is no bus id. */
 static const char *key_of(const bny_topo_node *node, bool by_bus) {
   if (by_bus && node->bus_id == NULL) return NULL;
   if ((node->kind == BNY_TOPO_NUMA || node->kind == BNY_TOPO_PACKAGE) && node->index >= 0)
@@ -119,7 +119,7 @@ static void pair_all(comparison *c) {
 
 /* ---- devices ----------------------------------------------------------------------------------------------------- */
 
-/* Returns the host's name on the side where several are. */
+/* Returns the name of a host, on the side that has several hosts. */
 static const char *host_name(const comparison *c, int side, int32_t host) {
   int32_t only = c->options->only;
   return only >= 0 ? c->views[1]->topo->nodes[only].name : c->views[side]->topo->nodes[host].name;
@@ -133,7 +133,7 @@ static void name_node(const comparison *c, int side, int32_t n, bool with_bus, t
   if (with_bus && node->bus_id != NULL) topo_append(text, " (%s)", node->bus_id);
 }
 
-/* Reports "gpu GPU7 (0000:8a:00.0)", or for several "3 NICs: mlx5_1, mlx5_2 ..". */
+/* Reports "gpu GPU7 (0000:8a:00.0)", or "3 NICs: mlx5_1, mlx5_2 .." for several nodes. */
 static void report_group(comparison *c, int side, const int32_t *nodes, int32_t count) {
   const bny_topo *topo = c->views[side]->topo;
   bny_topo_kind kind = topo->nodes[nodes[0]].kind;
@@ -156,7 +156,7 @@ static void report_group(comparison *c, int side, const int32_t *nodes, int32_t 
                                                                            : -1}});
 }
 
-/* Reports nodes without a counterpart, but no devices of a host that is missing itself. */
+/* Reports nodes without a counterpart, except the devices of a missing host. */
 static void report_unpaired(comparison *c, int side) {
   const bny_topo *topo = c->views[side]->topo;
   int32_t *group = tool_new((size_t)topo->nnodes, sizeof *group), *host_of = c->folds[side].host;
@@ -178,7 +178,7 @@ static void report_unpaired(comparison *c, int side) {
   }
 }
 
-static bool differ(double a, double b) { return fabs(a - b) > 0.005 * fmax(a, b); /* output is no more exact */ }
+static bool differ(double a, double b) { return fabs(a - b) > 0.005 * fmax(a, b); /* the precision of the output */ }
 
 static bool differ_text(const char *a, const char *b) {
   return (a == NULL) != (b == NULL) || (a != NULL && strcmp(a, b) != 0);
@@ -203,7 +203,7 @@ static void append_texts(const comparison *c, topo_string *text, const char *wha
   }
 }
 
-/* Returns the NUMA node or package that a node is in; NULL. */
+/* Returns the NUMA node or package that contains a node; NULL if there is none. */
 static const bny_topo_node *place_of(const bny_topo *topo, int32_t n) {
   int32_t numa = bny_topo_ancestor(topo, n, BNY_TOPO_NUMA), package = bny_topo_ancestor(topo, n, BNY_TOPO_PACKAGE);
   return numa >= 0 ? &topo->nodes[numa] : package >= 0 ? &topo->nodes[package] : NULL;
@@ -281,8 +281,8 @@ static bool is_nvswitch(const bny_topo *topo, const bny_topo_link *link, int32_t
          (link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI);
 }
 
-/* Lists links between nodes of both sides. Parallel links are merged, as are a GPU's to all NVSwitches. PCI links and
- * ports are reported with their devices. */
+/* Lists links between nodes that both sides have. Parallel links are merged, and so are the links of a GPU to all
+ * NVSwitches. PCI links and ports are reported with their devices. */
 static edge *edges_of(const comparison *c, int side, int32_t *count) {
   const bny_topo *topo = c->views[side]->topo;
   edge *edges = tool_new((size_t)topo->nlinks, sizeof *edges);
@@ -361,7 +361,8 @@ static void compare_edges(comparison *c) {
 
 /* ---- the whole comparison ---------------------------------------------------------------------------------------- */
 
-/* A speed that is assumed here and known there is no difference between machines. */
+/* Removes the marks of assumed speeds: a speed that is assumed on one side and known on the other is not a
+ * difference. */
 static void drop_tildes(char *text) {
   char *to = text;
   for (const char *from = text; *from != '\0'; from++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Writes text in colour, and keeps control characters of files out of the terminal. */
+ * Writes text in colour, without control characters from files. */
 #include "tools/topo/topo.h"
 
 #include <ctype.h>
@@ -48,7 +48,7 @@ static void put_plain(FILE *out, const topo_view *view, const char *text, size_t
 }
 
 static void put_bytes(FILE *out, const topo_view *view, topo_ink ink, const char *text, size_t bytes) {
-  /* The sixteen colours of every terminal, because users adapt these to be readable. */
+  /* Only the 16 standard colours are used, because users configure these to be readable. */
   static const char *const codes[TOPO_INKS] = {
       [TOPO_INK_PLAIN] = "",      [TOPO_INK_DIM] = "2",    [TOPO_INK_BOLD] = "1",     [TOPO_INK_HOST] = "1",
       [TOPO_INK_CPU] = "36",      [TOPO_INK_PCI] = "2",    [TOPO_INK_GPU] = "1;32",   [TOPO_INK_NIC] = "1;33",
@@ -104,12 +104,12 @@ void topo_clip(char *text, int32_t columns) {
   char *end = text;
   for (int32_t kept = 0; kept < columns - 2; kept++) end = (char *)after_character(end);
   while (end > text && end[-1] == ' ') end--;
-  for (int32_t dot = 0; dot < 2 && dot < columns; dot++) /* the cut part is longer than that */
+  for (int32_t dot = 0; dot < 2 && dot < columns; dot++) /* the removed part is longer than the dots */
     *end++ = '.';
   *end = '\0';
 }
 
-/* Byte limits may have cut a character; its rest becomes '?'. Strings of a model are UTF-8. */
+/* Replaces an incomplete character, which a byte limit may have left, by '?'. Strings of a model are UTF-8. */
 static void mend(char *text) {
   for (unsigned char *at = (unsigned char *)text; *at != '\0'; at++) {
     int wanted = *at >= 0xf0 ? 3 : *at >= 0xe0 ? 2 : *at >= 0xc0 ? 1 : 0, found = 0;
@@ -134,7 +134,7 @@ void topo_append(topo_string *string, const char *format, ...) {
 
 /* ---- names in ranges --------------------------------------------------------------------------------------------- */
 
-/* Returns the number at a name's end, and its start; -1: none. */
+/* Returns the number at the end of a name, and sets *start to its position; -1 if there is none. */
 static int64_t number_at_end(const char *name, size_t *start) {
   size_t length = strlen(name), at = length;
   while (at > 0 && isdigit((unsigned char)name[at - 1])) at--;
@@ -150,7 +150,7 @@ static bool follows(const char *before, const char *name) {
          memcmp(name, before, start) == 0;
 }
 
-/* Appends one of several pieces. Returns false if it does not fit beside the count of those left out. */
+/* Appends one of several pieces. Returns false if it does not fit together with the count of omitted pieces. */
 static bool append_piece(topo_string *string, const char *start, const char *piece, int32_t left, int32_t columns) {
   bool first = string->text + strlen(string->text) == start;
   int32_t reserve = left > 0 ? (int32_t)sizeof " and 1000 more" - 1 : 0;
@@ -173,7 +173,7 @@ void topo_append_names(topo_string *string, const bny_topo *topo, const int32_t 
     topo_string piece = {.text = ""};
     size_t number = 0, start_before = 0;
     number_at_end(first, &number);
-    /* "mlx5_4, 6, 7" after a name that differs in its number alone */
+    /* "mlx5_4, 6, 7": only the number, if the previous name differs only in it */
     bool same = in_short && i > 0 && number_at_end(topo->nodes[nodes[i - 1]].name, &start_before) >= 0 &&
                 number == start_before && memcmp(first, topo->nodes[nodes[i - 1]].name, number) == 0;
     topo_append(&piece, "%.80s", same ? first + number : first);
@@ -239,20 +239,22 @@ void topo_append_model(topo_string *text, const bny_topo_node *node) {
 
 static const char separators[] = "-_.:;/ ";
 
-/* Returns the length of the part that begins here, with the separators behind it. */
+/* Returns the length of the part that begins here, including the separators after it. */
 static size_t part_of(const char *text) {
   size_t bytes = strcspn(text, separators);
   return bytes + strspn(text + bytes, separators);
 }
 
-/* Adds a part of a name. If parts were left out before it, or if it is empty, no separator ends what is there. */
+/* Adds a part of a name. If the part is empty, or parts before it were omitted, trailing separators are removed
+ * first. */
 static void part_add(topo_string *text, bool left, const char *part, size_t bytes) {
   size_t end = strlen(text->text);
   while ((left || bytes == 0) && end > 0 && strchr(separators, text->text[end - 1])) text->text[--end] = '\0';
   topo_append(text, "%s%.*s", left && end > 0 && bytes > 0 ? ELLIPSIS : "", (int)bytes, part);
 }
 
-/* Adds the next part of all names but where it is the same in all of them. Returns false if a name has no more. */
+/* Adds the next part of all names, unless it is the same in all of them. Returns false if a name has no further
+ * part. */
 static bool parts_add(topo_string *texts, const char **rest, int32_t count, bool *left) {
   bool same = true;
   for (int32_t i = 0; i < count; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The last parts of the picture: findings, and the reports of this machine's probes. */
+ * Writes the last parts of the picture: findings, and the reports of this machine's probes. */
 #include <string.h>
 
 #include "tools/topo/topo.h"
@@ -31,7 +31,7 @@ void topo_put_findings(FILE *out, const topo_view *view) {
 
 /* ---- probes ------------------------------------------------------------------------------------------------------ */
 
-/* Advice if a probe found no library or driver. The report itself names what is missing. */
+/* Advice if a probe found no library or driver. The report names the missing one. */
 static const struct {
   const char *probe, *advice;
 } advices[] = {

@@ -103,7 +103,7 @@ topo_facts topo_fold_facts(const topo_fold *fold, int32_t node) {
   bny_topo_kind kind = topo->nodes[node].kind;
   topo_facts facts = {.leaf = -1};
   way_up(fold, node, &facts);
-  int32_t device = bny_topo_device(topo, node); /* a partition has its device's links */
+  int32_t device = bny_topo_device(topo, node); /* a partition shares the links of its device */
   for (int32_t l = bny_topo_first_link(topo, device); l >= 0; l = bny_topo_next_link(topo, device, l)) {
     const bny_topo_link *link = &topo->links[l];
     if (bny_topo_other_end(topo, device, l) == device) continue;
@@ -136,7 +136,7 @@ double topo_fold_uplink(const topo_fold *fold, int32_t n, bool *assumed) {
 
 /* ---- visible nodes ----------------------------------------------------------------------------------------------- */
 
-/* Children come after parents, so a pass from the last node knows a node's children. */
+/* Finds the shown nodes. It visits nodes from last to first, because children come after parents. */
 static void find_shown(topo_fold *fold) {
   const bny_topo *topo = fold->topo;
   int32_t *below = tool_new((size_t)topo->nnodes, sizeof *below); /* shown directly below, if this one is hidden */
@@ -167,7 +167,7 @@ static void find_places(topo_fold *fold) {
     fold->child[n] = fold->next[n] = fold->port[n] = fold->rank[n] = -1;
     fold->severity[n] = -1;
   }
-  for (int pass = 0; pass < 3; pass++) { /* later insertions come first: switches are last */
+  for (int pass = 0; pass < 3; pass++) { /* the last insertion becomes the first child: switches are last */
     for (int32_t n = topo->nnodes - 1; n >= 0; n--) {
       bny_topo_kind kind = topo->nodes[n].kind;
       int32_t above = kind == BNY_TOPO_PORT ? topo->nodes[n].parent : fold->above[n];
@@ -188,8 +188,8 @@ static void find_places(topo_fold *fold) {
   }
 }
 
-/* Switches with ports are of the first tier, and each further tier is linked to the one below. Switches above hosts
- * that have neither ports nor NVLinks are of the first tier as well. */
+/* Finds the tiers of switches. Switches with ports have tier 1, and each further tier is linked to the one below.
+ * Switches above hosts that have neither ports nor NVLinks also have tier 1. */
 static void find_tiers(topo_fold *fold) {
   const bny_topo *topo = fold->topo;
   int32_t *queue = tool_new((size_t)topo->nnodes, sizeof *queue), head = 0, tail = 0;
@@ -257,7 +257,7 @@ static uint64_t look_of(const topo_fold *fold, int32_t n, uint64_t below) {
 }
 
 static void find_looks(topo_fold *fold) {
-  uint64_t *below = tool_new((size_t)fold->topo->nnodes, sizeof *below); /* a sum, so that order does not matter */
+  uint64_t *below = tool_new((size_t)fold->topo->nnodes, sizeof *below); /* a sum, so that order has no effect */
   for (int32_t n = fold->topo->nnodes - 1; n >= 0; n--) {
     fold->look[n] = look_of(fold, n, below[n]);
     if (fold->shown[n] && fold->above[n] >= 0) below[fold->above[n]] += bny_hash_of(fold->look[n]);
@@ -285,7 +285,7 @@ topo_fold topo_fold_make(const bny_topo *topo, const bny_topo_levels *levels) {
 
 typedef struct placed {
   uint64_t look;
-  int32_t node, place, group; /* `place`: own place; `group`: place of its group's first */
+  int32_t node, place, group; /* place: index in the list; group: index of the first in its group */
 } placed;
 
 static int by_look(const void *a, const void *b) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * JSON output: the model in the format of topo/import/json.h, which can be read again, and the data derived from it:
+ * JSON output: the model in the format of topo/import/json.h, which can be imported again, and derived data:
  *   "levels": [{"kind", "groups": [{"ranks": [..], "node", "path", "gbytes_per_s", "latency_us", "all_to_all",
  *               "uniform", "source"}]}]
  *   "ranks": [{"rank", "device", "host", "local", "nic", "nic_path", "nic_shared", "nic_gbytes_per_s", "rail",
@@ -17,7 +17,7 @@
 #include "tools/topo/json.h"
 #include "tools/topo/measure/measure.h"
 
-/* Returns a list of what `make` returns for each number below `count`. */
+/* Returns an array of the results of `make` for 0 to count - 1. */
 static json_t *list_of(int32_t count, json_t *(*make)(const void *all, int32_t i, const json_t *nodes), const void *all,
                        const json_t *nodes) {
   json_t *list = json_array();
@@ -26,10 +26,10 @@ static json_t *list_of(int32_t count, json_t *(*make)(const void *all, int32_t i
   return list;
 }
 
-/* NULL, which is left out, if the value is not known. */
+/* Returns NULL, which is omitted, for an unknown value. */
 static json_t *known(double value) { return value > 0 ? json_real(value) : NULL; }
 
-/* The id of a node; NULL for -1. */
+/* Returns the id of a node; NULL for -1. */
 static json_t *id_of(const json_t *nodes, int32_t node) {
   return node < 0 ? NULL : json_object_get(json_array_get(nodes, (size_t)node), "id");
 }

@@ -12,6 +12,6 @@ json_t *topo_json_findings(const bny_topo_levels *levels, const json_t *nodes, b
 
 json_t *topo_json_probes(const topo_view *view); /* [{"name", "outcome", "text"}] */
 
-char *topo_json_text(json_t *json); /* takes the reference; NULL means that there was no memory */
+char *topo_json_text(json_t *json); /* takes the reference; NULL: out of memory */
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Levels: one line each in the picture, and the table of --levels. */
+ * Writes levels: one line each in the picture, and the table of --levels. */
 #include <string.h>
 
 #include "tools/topo/topo.h"
@@ -111,7 +111,7 @@ typedef struct row {
   char cells[COLUMNS][24];
   topo_ink ink;
   const bny_topo_level *level;
-  int32_t first; /* first group; the row's others are like it */
+  int32_t first; /* first group; the others of the row are equal */
   int32_t count;
 } row;
 
@@ -183,7 +183,7 @@ static void put_table(FILE *out, const topo_view *view, const row *rows, int32_t
   }
 }
 
-/* Equal groups share a row, unless --all is given. */
+/* Makes the rows. Equal groups share a row, unless --all is set. */
 static row *make_rows(const topo_view *view, int32_t *nrows) {
   int32_t capacity = 0;
   for (int32_t i = 0; i < view->levels->nlevels; i++) capacity += view->levels->levels[i].ngroups;

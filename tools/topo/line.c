@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lines of a table whose least important words are dropped where the terminal is too narrow. */
+ * Lines of a table. If the terminal is too narrow, the least important words are dropped. */
 #include "tools/topo/topo.h"
 
 topo_line *topo_lines_add(topo_lines *lines) {
@@ -20,7 +20,7 @@ static int32_t left_width(const topo_line *line) {
   return topo_width(line->prefix.text) + topo_width(line->label.text) + (line->severity > BNY_TOPO_INFO ? 2 : 0);
 }
 
-/* Marks the words that fit: the least important are dropped first, but a shortened word is better than none. */
+/* Marks the words that fit. The least important words are dropped first, but a shortened word is preferred to none. */
 static void fit(const topo_line *line, int32_t room, bool *kept) {
   int32_t wanted = 0;
   for (int32_t w = 0; w < line->nwords; w++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * banyan-topo: shows the topology of this machine, or of one that a file or a line of text describes. */
+ * banyan-topo: shows the topology of this machine, or of a machine that a file or a line of text describes. */
 #include <errno.h>
 #include <langinfo.h>
 #include <locale.h>
@@ -26,7 +26,7 @@ typedef enum task { TASK_SHOW, TASK_LEVELS, TASK_CHECK, TASK_DIFF, TASK_MEASURE 
 
 typedef enum colouring { COLOUR_AUTO, COLOUR_ALWAYS, COLOUR_NEVER } colouring;
 
-/* A model and what is derived from it. */
+/* A model and its derived data. */
 typedef struct machine {
   bny_topo *topo;
   bny_topo_levels *levels;
@@ -45,10 +45,10 @@ typedef struct arguments {
   const char *output; /* NULL: standard output */
   colouring colour;
   bool all;
-  const char *measure_only; /* the first option given that goes with --measure; NULL: none */
+  const char *measure_only; /* first option that requires --measure; NULL: none */
   topo_measure_options measure;
   const char *save_costs; /* NULL: not requested */
-  const char *check_only; /* the first option given that goes with --check; NULL: none */
+  const char *check_only; /* first option that requires --check; NULL: none */
   const char *profile, *save_profile, *mute;
 } arguments;
 
@@ -70,7 +70,7 @@ static bool parse_from(void *opaque, const char *text, tool_error *error) {
   return true;
 }
 
-/* For --format, and for --json, which has no text. */
+/* Stores the argument of --format, or "json" for --json, which has no argument. */
 static bool parse_format(void *opaque, const char *text, tool_error *error) {
   arguments *a = opaque;
   const char *format = text == NULL ? "json" : text;
@@ -213,11 +213,11 @@ static void set_up_view(const arguments *a, topo_view *view) {
   view->all = a->all;
 }
 
-/* Sets the title to the given name, made printable and UTF-8. */
+/* Sets the title to the name of the input, as printable UTF-8. */
 static void set_title(machine *m, const char *from) {
   const char *name = from == NULL ? "this machine" : strcmp(from, "-") == 0 ? "standard input" : from;
   size_t length = strlen(name);
-  if (length >= sizeof m->title) /* the end is more specific */
+  if (length >= sizeof m->title) /* keep the end, which is more specific */
     snprintf(m->title, sizeof m->title, "...%s", name + length - (sizeof m->title - 4));
   else
     snprintf(m->title, sizeof m->title, "%s", name);
@@ -228,7 +228,7 @@ static void set_title(machine *m, const char *from) {
   bny_topo_free(printable);
 }
 
-/* Adds the costs that plans assume between CPU ranks if the topology gives none. */
+/* Sets the costs that plans assume between CPU ranks by default. */
 static topo_measure_options with_plans(topo_measure_options options) {
   for (int near = 0; near < TOPO_NEARS; near++) {
     const bny_price *link = &bny_prices_default.rows[near == TOPO_NEAR_SYSTEM ? BNY_LINK_SOCKETS : BNY_LINK_MEMORY];
@@ -296,7 +296,8 @@ static char *check(const arguments *a, machine machines[2], int *exit_status, to
   return text;
 }
 
-/* Appends the check of one input. One that cannot be read is an error line, and the others are still checked. */
+/* Appends the check of one input. An input that cannot be read gives an error line, and the others are still
+ * checked. */
 static bool check_one(const arguments *a, const char *name, machine machines[2], FILE *out, int *worst, bool *first,
                       tool_error *error) {
   tool_error why = {.text = ""};
@@ -332,7 +333,7 @@ static char *check_all(const arguments *a, const topo_inputs *inputs, machine ma
   return good ? text : NULL;
 }
 
-/* Returns the text to write; NULL and *error. */
+/* Returns the text to write. On failure it returns NULL and sets *error. */
 static char *work(const arguments *a, machine machines[2], int *exit_status, tool_error *error) {
   bool json = strcmp(a->format, "json") == 0;
   *exit_status = TOOL_EXIT_OK;

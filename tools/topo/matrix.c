@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A table of the paths from a host's GPUs to one another and to its NICs. */
+ * Writes a table of the paths from a host's GPUs to each other and to its NICs. */
 #include <string.h>
 
 #include "tools/topo/topo.h"
@@ -29,7 +29,7 @@ static bool serves(const matrix *m, int32_t nic) {
   return false;
 }
 
-/* Collects GPUs and NICs. Returns false if there is nothing to compare, or too much. */
+/* Collects GPUs and NICs. Returns false if there are too few or too many for a table. */
 static bool gather(matrix *m, int32_t host) {
   const bny_topo *topo = m->view->topo;
   int32_t ngpus = 0, nnics = 0;
@@ -57,7 +57,8 @@ static int32_t table_width(const matrix *m) {
   return names_width(m, m->gpus, m->ngpus) + m->ngpus * (m->cell + 1) + m->nnics * (m->nic_cell + 1);
 }
 
-/* Fits the table to the width: names, or else numbers; all NICs, or else those that serve GPUs, or else none. */
+/* Fits the table to the width. If needed, NICs get numbers in place of names, then only NICs that serve GPUs are shown,
+ * then none. */
 static void lay_out(matrix *m) {
   m->cell = names_width(m, m->gpus, m->ngpus);
   m->nic_cell = names_width(m, m->nics, m->nnics);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Connections between hosts: NVSwitches across hosts, and the network's switches by tier. */
+ * Draws connections between hosts: NVSwitches across hosts, and network switches by tier. */
 #include "tools/topo/topo.h"
 
-enum { TIERS = 4, ALIKE = 2, GROUPS_MOST = 12 }; /* all tiers above the fourth are drawn as one */
+enum { TIERS = 4, ALIKE = 2, GROUPS_MOST = 12 }; /* tiers above the fourth are drawn as one */
 
 static bool is_above_hosts(const topo_fold *fold, int32_t n) {
   return fold->topo->nodes[n].kind == BNY_TOPO_SWITCH && fold->host[n] < 0;
@@ -70,7 +70,7 @@ void topo_network_draw(const topo_fold *fold, const topo_view *view, topo_lines 
   if (count > 0) topo_lines_add(lines);
   for (int32_t t = highest > TIERS ? TIERS : highest; count > 0 && t >= 0; t--) {
     int32_t here = 0;
-    for (int faulty = 1; faulty >= 0; faulty--) { /* first, so that they are never among those that are not listed */
+    for (int faulty = 1; faulty >= 0; faulty--) { /* faulty ones first, so that they are always listed */
       for (int32_t n = 0; n < total; n++) {
         bool is_here = is_above_hosts(fold, n) && (fold->tier[n] == t || (t == TIERS && fold->tier[n] > t));
         if (is_here && (fold->severity[n] > BNY_TOPO_INFO) == faulty) nodes[here++] = n;

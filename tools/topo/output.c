@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The formats of output by name and by file name, and writing them. */
+ * Finds output formats by name and by file name, and writes output. */
 #include "tools/topo/topo.h"
 
 #include <errno.h>
@@ -99,7 +99,7 @@ bool topo_output(const char *path, const char *text, tool_error *error) {
   if (there && !S_ISREG(about.st_mode)) return write_through(path, text, error);
   mode_t mask = umask(0);
   umask(mask);
-  char *real = there ? realpath(path, NULL) : NULL; /* a symbolic link is kept */
+  char *real = there ? realpath(path, NULL) : NULL; /* keeps a symbolic link */
   bool good = replace(real == NULL ? path : real, there ? about.st_mode & 07777 : 0666 & ~mask, text, error);
   free(real);
   return good;

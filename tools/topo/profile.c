@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * --profile: what a machine lacks of one in good health becomes findings. */
+ * --profile: reports what a machine lacks compared with a healthy machine. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 static bool is_less(double now, double expected) { return now < 0.95 * expected; }
 
-/* Returns the id of a change for the worse; "profile-differs" of any other. */
+/* Returns the finding id for a change for the worse; "profile-differs" for any other change. */
 static const char *id_of(const topo_change *change, const bny_topo *topo) {
   bool missing = change->kind == TOPO_MISSING;
   if (change->kind == TOPO_ADDED) return "profile-differs";
@@ -35,7 +35,7 @@ static const char *id_of(const topo_change *change, const bny_topo *topo) {
   return "profile-differs";
 }
 
-/* Adds a finding for each change, but those of levels, which follow from the rest. */
+/* Adds a finding for each change, except changes of levels, which follow from the others. */
 static void add_findings(const topo_comparison *comparison, bny_topo_levels *levels) {
   static const char *const words[] = {"the profile has it, this machine does not", "the profile does not have it",
                                       "the profile has the first"};

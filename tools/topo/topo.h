@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Shared by the files of banyan-topo. */
+ * What the files of banyan-topo share. */
 #ifndef BNY_TOOLS_TOPO_TOPO_H
 #define BNY_TOOLS_TOPO_TOPO_H
 
@@ -13,7 +13,7 @@
 #include "topo/model/model.h"
 #include "topo/probe/probe.h"
 
-/* The views of banyan-topo: each turns a model and its derived data into text, in a file of its own. */
+/* The views of banyan-topo. Each is one file that turns a model and its derived data into text. */
 
 typedef struct topo_view {
   const bny_topo *topo;
@@ -21,10 +21,10 @@ typedef struct topo_view {
   const char *title;                    /* origin: a file's name, a description, "this machine" */
   bool colour;                          /* text: escape sequences */
   bool utf8;                            /* text: box characters, otherwise ASCII */
-  bool all;                             /* text: equal parts are not folded */
+  bool all;                             /* text: do not fold equal parts */
   bool titled;                          /* --check: lines begin with the title */
   int32_t columns;                      /* text: maximum width */
-  const bny_topo_probe_report *reports; /* from this machine's probes */
+  const bny_topo_probe_report *reports; /* reports of this machine's probes */
   int32_t nreports;
   const struct topo_measured *measured; /* with --measure; otherwise NULL */
 } topo_view;
@@ -34,7 +34,7 @@ char *topo_view_levels(const topo_view *view); /* level_table.c: --levels */
 char *topo_view_json(const topo_view *view);   /* json.c: model, levels, findings, probes */
 char *topo_view_svg(const topo_view *view);    /* picture/svg.c */
 
-/* Drawing for the text views of banyan-topo: short strings, colours, names in ranges. */
+/* Helpers of the text views: short strings, colours, and ranges of names. */
 
 typedef enum topo_ink {
   TOPO_INK_PLAIN,
@@ -64,28 +64,28 @@ topo_ink topo_ink_of_severity(bny_topo_severity severity);
 void topo_put(FILE *out, const topo_view *view, topo_ink ink, const char *text);
 void topo_put_blanks(FILE *out, int32_t count);
 
-/* Writes text in lines within the view's width. The first starts after `used` columns; the others are indented as
- * far. */
+/* Writes text in lines within the view's width. The first line starts after `used` columns, and the others are indented
+ * by as many. */
 void topo_put_wrapped(FILE *out, const topo_view *view, topo_ink ink, int32_t used, const char *text);
 
 int32_t topo_width(const char *text); /* in columns */
 
-/* Cuts a text to that many columns; dots mark the cut. */
+/* Truncates a text to that many columns. Dots mark the truncation. */
 void topo_clip(char *text, int32_t columns);
 
-/* A string of limited length, cut between characters. An all-zero value is empty. */
+/* A string of limited length, truncated between characters. A zero-initialised string is empty. */
 typedef struct topo_string {
   char text[320];
 } topo_string;
 
 void topo_append(topo_string *string, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Appends "GPU0..GPU3, GPU6" in at most that many columns, then "and 3 more"; in short "mlx5_0..3, 6". */
+/* Appends "GPU0..GPU3, GPU6" in at most that many columns, then "and 3 more". The short form is "mlx5_0..3, 6". */
 void topo_append_names(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count, int32_t columns,
                        bool in_short);
 
-/* Returns the names without the parts that are the same in all of them: "B09-P1-LEAF-02" and
- * "A09-P1-LEAF-01" become "B09…02" and "A09…01". */
+/* Returns the names without their common parts: "B09-P1-LEAF-02" and "A09-P1-LEAF-01" become "B09…02" and
+ * "A09…01". */
 topo_string *topo_names_shortened(const char *const *names, int32_t count);
 
 /* Appends ascending numbers as "0-7, 16-23" or "0-56 by 8". */
@@ -97,80 +97,79 @@ void topo_append_speed(topo_string *string, double gbytes_per_s, bool assumed);
 /* Appends "1 GPU", "8 GPUs" or "2 NUMA nodes". */
 void topo_append_count(topo_string *string, int32_t count, bny_topo_kind kind);
 
-/* Appends the model, "NVIDIA H100 80GB HBM3", or the generation if only that is known. */
+/* Appends the model, "NVIDIA H100 80GB HBM3", or only the generation if the model is unknown. */
 void topo_append_model(topo_string *string, const bny_topo_node *node);
 
-/* Sets words of a level: "4 groups of 8 GPUs", "371 GB/s", "all to all", "NVL". */
+/* Writes four texts that describe a level: "4 groups of 8 GPUs", "371 GB/s", "all to all", "NVL". */
 void topo_level_words(const bny_topo_levels *levels, const bny_topo_level *level, topo_string words[4]);
 
-/* Returns a level's name for people: that of packages is "NUMA node" if packages are not known. */
+/* Returns the displayed name of a level. The package level is called "NUMA node" if packages are unknown. */
 const char *topo_level_name(const topo_view *view, const bny_topo_level *level);
 
 /* Writes the title of a part of the picture. */
 void topo_put_heading(FILE *out, const topo_view *view, const char *text);
 
-/* Write parts of the picture, each after an empty line and a heading; nothing if a part is empty. */
+/* Write parts of the picture, each after an empty line and a heading. Empty parts are omitted. */
 void topo_put_levels(FILE *out, const topo_view *view);
 void topo_put_findings(FILE *out, const topo_view *view);
 void topo_put_probes(FILE *out, const topo_view *view);
 
-/* The nodes of a model that get a line in the picture, and which of them look alike. */
+/* Folding: which nodes of a model get a line in the picture, and which nodes look alike. */
 
-/* Hidden are ports, host bridges, PCI switches with less than two children, and the only
- * NUMA node of a package; their children belong to the next shown node above. Switches inside a host belong to the
- * host. */
+/* Ports, host bridges, PCI switches with fewer than two children, and the only NUMA node of a package are hidden. Their
+ * children belong to the next shown node above. Switches inside a host belong to the host. */
 typedef struct topo_fold {
   const bny_topo *topo;
   const bny_topo_levels *levels;
   bool *shown;
-  int32_t *host;            /* including itself; -1 */
-  int32_t *above;           /* next shown node above; -1 */
-  int32_t *child, *next;    /* first shown child, next sibling; -1. Switches are last */
-  int32_t *port;            /* first port of a NIC; the others by `next` */
+  int32_t *host;            /* host of each node, itself included; -1 none */
+  int32_t *above;           /* next shown node above; -1 none */
+  int32_t *child, *next;    /* first shown child, next sibling; -1 none; switches are last */
+  int32_t *port;            /* first port of a NIC; `next` links the others */
   int32_t *rank;            /* -1 */
-  int32_t *tier;            /* network switches: from 1 for those with NICs or alone; 0: none */
-  topo_string *short_names; /* names of leaf switches, without what all have in common */
-  int32_t *short_name;      /* by node: its place among them; -1 */
-  int8_t *severity;         /* worst finding about it; -1: none above INFO */
-  uint64_t *look;           /* equal for nodes that look alike with everything below; names do not count */
+  int32_t *tier;            /* network switches: from 1 for switches with NICs or no ports; 0: none */
+  topo_string *short_names; /* names of leaf switches, without their common parts */
+  int32_t *short_name;      /* by node: index in short_names; -1 none */
+  int8_t *severity;         /* severity of the worst finding; -1: none above INFO */
+  uint64_t *look;           /* equal for subtrees that look alike apart from names */
 } topo_fold;
 
 topo_fold topo_fold_make(const bny_topo *topo, const bny_topo_levels *levels);
 
 /* Speeds are 0 if unknown. */
 typedef struct topo_facts {
-  double own; /* over PCI, of the device itself */
-  double up;  /* the same, on its way to the next shown node above */
+  double own; /* PCI speed of the device itself */
+  double up;  /* PCI speed up to the next shown node above */
   bool up_assumed;
   int32_t links;      /* NVLinks or xGMI links */
   double links_speed; /* sum of all */
   bool links_assumed, links_refused, xgmi;
-  int32_t peers, switches; /* at the other ends; a switch's GPUs are peers */
+  int32_t peers, switches; /* at the other ends; GPUs behind a switch are peers */
   bool c2c;                /* has a coherent link to the CPU */
   double coherent;         /* its speed */
   bool coherent_assumed;
   double net; /* sum of all ports */
   bool net_assumed;
   int32_t ports, ports_down;
-  int32_t leaf;          /* network switch; -1 */
+  int32_t leaf;          /* network switch; -1 none */
   int32_t below, beside; /* network switch only: ports on it, links to other switches */
   double beside_speed;
 } topo_facts;
 
 topo_facts topo_fold_facts(const topo_fold *fold, int32_t node);
 
-/* Returns the speed of a network switch's links to higher tiers. */
+/* Returns the total speed of a network switch's links to higher tiers. */
 double topo_fold_uplink(const topo_fold *fold, int32_t node, bool *assumed);
 
-/* Divides a list of nodes into groups that look alike. Reorders `nodes` so that groups are contiguous and in the order
- * of their first nodes, and keeps the order within a group. Writes the end of each group to `ends`, which has room for
- * `count`. A group of less than `least` is split into single nodes. Returns the number of groups. */
+/* Divides a list of nodes into groups that look alike, and returns their number. Reorders `nodes` so that groups are
+ * contiguous and sorted by their first nodes; the order within a group is kept. Writes the end of each group to
+ * ends[count]. A group of fewer than `least` nodes is split into single nodes. */
 int32_t topo_fold_groups(const topo_fold *fold, int32_t *nodes, int32_t count, int32_t least, int32_t *ends);
 
-/* Lines of the tree: a name with its branch, a speed, and further words if they fit. All lines are collected before the
- * first is written, so that columns align. */
+/* Lines of the tree. A line has a name with its branch, a speed, and further words if they fit. All lines are collected
+ * before the first is written, so that columns align. */
 
-/* Topics of words, most important first; the last are dropped first. */
+/* Topics of words, most important first. If a line is too long, the last topics are dropped first. */
 typedef enum topo_line_rank {
   TOPO_LINE_LINKS,
   TOPO_LINE_SERVICE,
@@ -200,41 +199,43 @@ typedef struct topo_lines {
   int32_t count;
 } topo_lines;
 
-topo_line *topo_lines_add(topo_lines *lines); /* an empty line, which is a gap */
+topo_line *topo_lines_add(topo_lines *lines); /* an empty line is a gap */
 void topo_lines_put(const topo_lines *lines, const topo_view *view, FILE *out);
 
-/* Adds a word; empty text is ignored. */
+/* Adds a word. Empty text is ignored. */
 void topo_line_say(topo_line *line, topo_ink ink, topo_line_rank rank, const char *text);
 
-/* Draws what is above hosts (network.c): network switches by tier, and switches of NVLink domains. */
+/* Draws the nodes above hosts (network.c): network switches by tier, and switches of NVLink domains. */
 void topo_network_draw(const topo_fold *fold, const topo_view *view, topo_lines *lines);
 
 /* Writes the paths between the devices of a host (matrix.c). */
 void topo_put_matrix(FILE *out, const topo_view *view, const topo_fold *fold, int32_t host);
 
-/* --check: findings alone, for scripts that watch many machines, also against a profile; and --diff. */
+/* --check prints only findings, for scripts that watch many machines, and may compare with a profile. --diff compares
+ * two models. */
 
-/* Removes the findings of these ids, which commas separate. Returns false and *error if an id is unknown. */
+/* Removes the findings with these comma-separated ids. Returns false and sets *error if an id is unknown. */
 bool topo_check_mute(bny_topo_levels *levels, const char *ids, tool_error *error);
 
 /* Adds a finding for each probe of this machine that failed. */
 void topo_check_probes(const topo_view *view, bny_topo_levels *levels);
 
-/* Returns lines of "SEVERITY: ID: TEXT", or an empty text. Infos are left out, unless the view has `all`. JSON is
+/* Returns lines of "SEVERITY: ID: TEXT", or an empty text. Infos are omitted unless view->all is set. JSON is
  * {"status", "source", "hosts", "gpus", "nics", "findings", "probes"} with status "healthy", "note" or "fault". *status
  * receives the exit status. */
 char *topo_check(const topo_view *view, bool json, int *status);
 
-/* Adds what the machine lacks of a profile, which is a machine in good health. A profile of one host is the measure of
- * every host. */
+/* Adds findings for everything that the machine lacks compared with a profile, which describes a healthy machine. A
+ * profile of one host is compared with every host. */
 void topo_check_profile(const topo_view *profile, const topo_view *machine, bny_topo_levels *levels);
 
 /* Returns one line per difference: "- " only in the first, "+ " only in the second, "~ " changed. JSON is {"first",
  * "second", "same", "differences": [{"change": "missing|added|changed", "what", "text"}]}. */
 char *topo_diff(const topo_view *first, const topo_view *second, bool json, int *status);
 
-/* Compares two models as users see them. Devices are the same if they share a bus id, or else a name, in hosts of the
- * same name; if each model has one host, these are the same. PCI switches count only by the speed of devices below. */
+/* Compares two models as users see them. Devices correspond if they have the same bus id, or else the same name, in
+ * hosts of the same name. If each model has one host, these hosts correspond. PCI switches are compared only by the
+ * speed of the devices below. */
 
 typedef enum topo_change_kind { TOPO_MISSING, TOPO_ADDED, TOPO_CHANGED } topo_change_kind;
 
@@ -243,19 +244,19 @@ typedef struct topo_change {
   topo_change_kind kind;
   const char *what;        /* "gpu" and other kinds of nodes, "link", "level" */
   const char *text;        /* "gpu GPU7: PCI 48 GB/s -> 24 GB/s" */
-  int32_t nodes[2];        /* on each side: the device, or one end of the link; of one that is missing its host; -1 */
+  int32_t nodes[2];        /* per model: the device or one end of the link, or its host if it is missing; -1 none */
   int32_t lanes[2];        /* devices: PCI lanes */
   double pci[2], net[2];   /* devices */
   bny_topo_link_kind link; /* links */
-  int32_t links[2];        /* links: parallel ones */
+  int32_t links[2];        /* links: number of parallel links */
   double speed[2];         /* links */
 } topo_change;
 
 typedef struct topo_comparison {
   const topo_view *first, *second;
-  int32_t only; /* a host of the second model, to which the only host of the first is compared; -1: all is compared */
-  const char *arrow; /* between what was and what is */
-  bool together;     /* nodes of one kind and host that one model alone has are one change */
+  int32_t only;      /* host of the second model that the only host of the first is compared with; -1: all */
+  const char *arrow; /* text between old and new value */
+  bool together;     /* report missing nodes of one kind and host as one change */
 } topo_comparison;
 
 topo_change *topo_compare(const topo_comparison *comparison, int32_t *count);
@@ -263,31 +264,31 @@ topo_change *topo_compare(const topo_comparison *comparison, int32_t *count);
 /* The inputs of one call: files, descriptions, "-" for standard input, and folders of files. */
 
 typedef struct topo_inputs {
-  const char **names; /* a name that the caller gave, or FOLDER/FILE */
+  const char **names; /* a name from the command line, or FOLDER/FILE */
   int32_t count;
 } topo_inputs;
 
-/* Adds an input. A folder stands for its files in the order of their names, without hidden ones and folders in it.
- * Returns false and *error if a folder cannot be read or has no file. */
+/* Adds an input. A folder stands for its files in the order of their names, without hidden files and subfolders.
+ * Returns false and sets *error if a folder cannot be read or has no file. */
 bool topo_inputs_add(topo_inputs *inputs, const char *name, tool_error *error);
 
-/* Output formats of banyan-topo, one row each, and where the output goes. */
+/* Output formats of banyan-topo, one row each, and the writing of output. */
 
 #define TOPO_FORMATS "text, json, svg, xml, matrix"
 #define TOPO_SUFFIXES ".txt, .json, .svg, .xml"
 typedef struct topo_format {
-  const char *name, *suffix;                                    /* suffix of such files; NULL: none */
-  char *(*view)(const topo_view *view);                         /* this or the next */
-  char *(*export)(const bny_topo *topo, bny_topo_error *error); /* text to be freed; NULL and *error */
+  const char *name, *suffix;                                    /* suffix of files; NULL: none */
+  char *(*view)(const topo_view *view);                         /* either view or export is set */
+  char *(*export)(const bny_topo *topo, bny_topo_error *error); /* the caller frees it; NULL: *error is set */
   const char *cannot;
 } topo_format;
 
 const topo_format *topo_format_find(const char *name);                                       /* NULL: unknown */
-char *topo_format_text(const topo_format *format, const topo_view *view, tool_error *error); /* NULL and *error */
+char *topo_format_text(const topo_format *format, const topo_view *view, tool_error *error); /* NULL: *error is set */
 const char *topo_format_of_path(const char *path); /* format by suffix; NULL: unknown */
 
-/* Writes to standard output if path is NULL or "-". A file is written beside `path` and renamed, so it is complete or
- * unchanged. Pipes and devices are written directly. */
+/* Writes to standard output if path is NULL or "-". A file is written next to `path` and renamed, so `path` is complete
+ * or unchanged. Pipes and devices are written directly. */
 bool topo_output(const char *path, const char *text, tool_error *error);
 
 #endif

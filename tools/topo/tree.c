@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The picture of a machine or cluster in a terminal. */
+ * Draws a machine or cluster in a terminal. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/topo/topo.h"
 
 enum {
-  ALIKE = 3,        /* from this many siblings that look alike, they share a line */
+  ALIKE = 3,        /* this many siblings that look alike share a line */
   HOSTS_ALIKE = 2,  /* the same for hosts */
   HOSTS_DRAWN = 3,  /* this many different hosts are drawn */
   HOSTS_NAMED = 12, /* this many more get a line */
@@ -17,7 +17,7 @@ typedef struct drawing {
   const topo_view *view;
   topo_fold fold;
   topo_lines lines;
-  bool gpus_alike; /* GPUs of the current host share a model, which the host's line names */
+  bool gpus_alike; /* GPUs of the current host have one model, which the line of the host shows */
 } drawing;
 
 /* ---- contents of a line ------------------------------------------------------------------------------------------ */
@@ -33,7 +33,7 @@ static void label_of(const drawing *d, const int32_t *nodes, int32_t count, topo
     topo_append_count(label, count, node->kind);
   } else if (folds && node->kind != BNY_TOPO_PCI && node->index >= 0) {
     topo_append(label, "%s %d", node->kind == BNY_TOPO_NUMA ? "NUMA node" : "CPU package", (int)node->index);
-  } else if (folds) { /* no number: named by a file or an importer */
+  } else if (folds) { /* no number: a file or an importer named them */
     topo_append(label, "%s%s",
                 node->kind == BNY_TOPO_PCI    ? "PCI switch "
                 : node->kind == BNY_TOPO_NUMA ? "NUMA "
@@ -130,7 +130,7 @@ static void say_network(drawing *d, const int32_t *nodes, int32_t count, const t
   }
 }
 
-/* Adds the GPUs that a switch joins, in a host or above. */
+/* Adds the GPUs that a switch joins, inside a host or above. */
 static void say_switch(const topo_facts *facts, int32_t count, topo_line *line) {
   topo_string text = {.text = ""};
   if (facts->peers > 0) {
@@ -279,7 +279,7 @@ static void draw_host(drawing *d, const int32_t *hosts, int32_t count) {
   draw_below(d, "", hosts, 1, 1);
 }
 
-/* Names hosts that are not drawn, with their numbers of devices. */
+/* Lists hosts that are not drawn, with their numbers of devices. */
 static void name_hosts(drawing *d, const int32_t *hosts, int32_t count) {
   topo_line *line = host_line(d, hosts, count, false);
   int32_t kinds[BNY_TOPO_KINDS] = {0};
@@ -294,20 +294,20 @@ static void name_hosts(drawing *d, const int32_t *hosts, int32_t count) {
 
 typedef struct host_group {
   int32_t start, count;
-  int8_t severity; /* worst finding about a part of its hosts */
+  int8_t severity; /* worst finding about any part of its hosts */
 } host_group;
 
-/* Orders groups by severity, then by size, largest first, then by the model. */
+/* Orders groups by severity, then by size (largest first), then by the order of the model. */
 static int by_severity(const void *a, const void *b) {
   const host_group *x = a, *y = b;
   if (x->severity != y->severity) return x->severity > y->severity ? -1 : 1;
   return x->count != y->count ? (x->count > y->count ? -1 : 1) : (x->start > y->start) - (x->start < y->start);
 }
 
-/* Puts the largest group first, so that what is usual is seen, then those at fault. */
+/* Puts the largest group first, which shows the normal case, and then the groups with faults. */
 static void order_groups(const drawing *d, const int32_t *hosts, host_group *groups, int32_t ngroups) {
   const bny_topo_levels *levels = d->view->levels;
-  for (int32_t f = levels->nfindings - 1; f >= 0; f--) { /* the gravest is last to be noted */
+  for (int32_t f = levels->nfindings - 1; f >= 0; f--) { /* the most severe finding is stored last */
     int32_t node = levels->findings[f].node, host = node < 0 ? -1 : d->fold.host[node];
     for (int32_t g = 0; host >= 0 && levels->findings[f].severity > BNY_TOPO_INFO && g < ngroups; g++)
       for (int32_t i = groups[g].start; i < groups[g].start + groups[g].count; i++)
@@ -340,7 +340,7 @@ static void draw_groups(drawing *d, const int32_t *hosts, host_group *groups, in
     topo_append(&topo_lines_add(&d->lines)->label, "and %d hosts more, none like these; --all draws them", (int)left);
 }
 
-/* Draws hosts, and other nodes at the top. *first receives the first host drawn; -1. */
+/* Draws hosts, and other nodes at the top. *first receives the first drawn host; -1 if none. */
 static void draw_hosts(drawing *d, int32_t *first) {
   const bny_topo *topo = d->fold.topo;
   int32_t *tops = tool_new((size_t)topo->nnodes, sizeof *tops), *ends = tool_new((size_t)topo->nnodes, sizeof *ends);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Measurements as the file that BANYAN_COSTS names; src/locality/costs.c reads it. */
+ * Writes measurements as a BANYAN_COSTS file, which src/locality/costs.c reads. */
 #include "tools/topo/measure/measure.h"
 
 #include <stdlib.h>
@@ -11,8 +11,9 @@
 
 /* ---- merging ----------------------------------------------------------------------------------------------------- */
 
-/* Returns the time to merge a byte: the median over batches, each source counted. Messages of 32 rows of 128 values fit
- * the second-level cache, as those that a rank merges right after it received them do. Returns 0 without memory. */
+/* Returns the time to merge a byte, where the bytes of each source count. It is the median over batches. Messages of 32
+ * rows of 128 values fit the second-level cache, like messages that a rank merges right after receiving them. Returns 0
+ * if out of memory. */
 static double merge_ns_per_byte(void) {
   enum { SOURCES = 4, ROWS = 32, VALUES = 128, BATCHES = 31, REPEATS = 50 };
   const bny_kernels *kernels = bny_kernels_find(NULL);
@@ -42,8 +43,8 @@ static double merge_ns_per_byte(void) {
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-/* A class of links has the price of the widest kind of pairs that it spans and that was measured. Pairs of other kinds
- * are cheaper, so that plans over ranks whose places are unknown are not too hopeful. */
+/* A class of links has the cost of the farthest measured kind of pairs in it. Nearer pairs cost less, so plans for
+ * ranks with unknown locality do not underestimate. */
 static const struct {
   bny_link_class class;
   topo_near widest, narrowest;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The CPUs allowed to this process, what they share, and the pairs of them to measure. */
+ * Lists the CPUs that this process may use, what they share, and the pairs to measure. */
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
@@ -16,12 +16,13 @@ const char *topo_near_name(topo_near near) {
 
 /* ---- places ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the first number in a file of a CPU, which is the least of a list of CPUs; -1 if there is none. */
+/* Returns the first number in a file of a CPU, which is the lowest CPU of a list; -1 if there is none. */
 static int32_t first_number(const char *sysfs, int32_t cpu, const char *file) {
   return (int32_t)bny_sysfs_number("%s/devices/system/cpu/cpu%d/%s", sysfs, cpu, file);
 }
 
-/* The level identifies a cache, because instruction caches exist only at level 1. */
+/* Returns the cache of a CPU at a level. Above level 1 the level is unique, because instruction caches exist only
+ * there. */
 static int32_t cache_of(const char *sysfs, int32_t cpu, int32_t level) {
   for (int index = 0; index < 16; index++) {
     char file[64];
@@ -36,7 +37,7 @@ static int32_t cache_of(const char *sysfs, int32_t cpu, int32_t level) {
   return -1;
 }
 
-/* The CPU's folder has a link to its NUMA node. */
+/* Sets *numa if a name in the CPU's folder is the link to its NUMA node. */
 static void visit_node(void *numa, const char *folder, const char *name) {
   int number, end = 0;
   (void)folder;
@@ -59,7 +60,7 @@ static topo_place place_of(const char *sysfs, int32_t cpu) {
   return place;
 }
 
-/* A machine may have more CPUs than a cpu_set_t holds. */
+/* Returns a set of dynamic size, because a machine may have more CPUs than a cpu_set_t holds. */
 static cpu_set_t *allowed_cpus(int32_t *ncpus, size_t *bytes) {
   for (int32_t count = CPU_SETSIZE; count <= 1 << 20; count *= 2) {
     cpu_set_t *set = CPU_ALLOC(count);
@@ -114,7 +115,7 @@ static topo_measured_pair pair_of(const topo_measured_rank *ranks, int32_t a, in
   return (topo_measured_pair){.a = a, .b = b, .near = topo_near_between(&ranks[a].place, &ranks[b].place)};
 }
 
-/* Takes the pair whose ranks were used least, among some random ones. */
+/* Takes the pair with the least used ranks from a random sample. */
 static topo_measured_pair take_one(choice *c, const topo_measured_rank *ranks, topo_near near) {
   int64_t best = 0;
   int32_t best_used = INT32_MAX, *list = c->lists[near];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Measurements as JSON. */
+ * Writes measurements as JSON. */
 #include <jansson.h>
 #include <math.h>
 

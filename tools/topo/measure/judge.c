@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Expected values and slow pairs, from the measured values alone.
+ * Computes expected values and finds slow pairs, from measured values only.
  *
- * A pair is compared with the median of all pairs of the same nearness, if there are enough. A rank that is slow with
- * every other would distort that median and appear in many findings. Such ranks are therefore found first, worst first,
- * each against the median of pairs without it. Their pairs are then excluded. */
+ * A pair is compared with the median of all pairs of the same nearness, if there are enough pairs. A rank that is slow
+ * with every other rank would distort that median and appear in many findings. Such ranks are therefore found first,
+ * beginning with the slowest. Each is compared with the median of pairs without it, and its pairs are then excluded. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ enum { FINDING_BYTES = 480, RANK_PAIRS = 2, UNSTEADY_BLOCKS = 8 };
 
 static const double slow_against_plan = 2;
 
-/* The latency between CPUs of one kind varies by a few ns without consequence. */
+/* Smaller differences of latency are ignored, because they have no effect. */
 static const double line_matters_ns = 20;
 
 static bool is_time(topo_metric metric) { return metric <= TOPO_TAKE; }
@@ -50,7 +50,7 @@ static double kind_median(const topo_measured *measured, topo_near near, topo_me
   return median_of(values, n);
 }
 
-/* Returns the factor by which the worse direction is worse than `expected`. */
+/* Returns the factor by which the slower direction is worse than `expected`. */
 static double times_worse(const topo_measured_pair *pair, topo_metric metric, double expected) {
   double worst = 0;
   for (int d = 0; d < directions(metric); d++) {
@@ -298,8 +298,8 @@ double topo_measured_against_plan(const topo_measured *measured, topo_near near)
   return worst;
 }
 
-/* Compares a kind with the plan. The limit is higher where pairs cannot be compared with one another, because the plan
- * is for machines in general. Elsewhere it is a note that the whole kind is slower. */
+/* Compares a kind with the plan. The limit is higher if its pairs cannot be compared with each other, because the plan
+ * is for machines in general. Otherwise a note reports that the entire kind is slower. */
 static void plan_judge(topo_measured *measured) {
   for (int near = 0; near < TOPO_NEARS; near++) {
     const topo_measured_kind *kind = &measured->kinds[near];
@@ -339,7 +339,7 @@ static void unsteady_find(topo_measured *measured) {
                                         : "other programs ran, or the clock changed");
 }
 
-/* Reports CPUs that other programs used, which explains their worst figures. */
+/* Reports CPUs that other programs used, because this explains their worst values. */
 static void disturbed_find(topo_measured *measured) {
   int32_t worst = -1, count = 0;
   double share = 0.1;

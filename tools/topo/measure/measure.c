@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Chooses blocks to measure, their order and duration, and evaluates the results. */
+ * Chooses the blocks to measure, with their order and duration, and evaluates the results. */
 #include "tools/topo/measure/measure.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ enum { PAIR_MS = 30, SWEEPS_LEAST = 3, PAIRS_MOST = 500, PAIRS_LEAST = 24, READE
 /* Values of an item, which index the rows of its blocks. */
 enum { VALUES = 2 * TOPO_METRICS };
 
-/* The unit of measurement: a pair, a rank's own copying, or a link. */
+/* The unit of measurement: a pair, a rank that copies its own data, or a link. */
 typedef enum item_kind { ITEM_PAIR, ITEM_LOCAL, ITEM_LINK } item_kind;
 
 typedef struct topo_item {
@@ -22,7 +22,7 @@ typedef struct topo_item {
   int32_t nblocks;
   double line_least;
   int32_t nclean[VALUES];
-  double (*values)[TOPO_BLOCKS_MAX]; /* [VALUES]: clean ones from the front, disturbed ones from the back */
+  double (*values)[TOPO_BLOCKS_MAX]; /* [VALUES]: undisturbed blocks from the front, disturbed ones from the back */
 } topo_item;
 
 /* The results of one block. */
@@ -237,7 +237,7 @@ static bool measure_all(session *s, double seconds, tool_error *error) {
 
 /* ---- medians ----------------------------------------------------------------------------------------------------- */
 
-/* Uses the clean blocks if there are any, otherwise all. Sorts them. */
+/* Returns a percentile over the undisturbed blocks, or over all blocks if there are none. Sorts the values. */
 static double percentile(const topo_item *item, int value, double percent) {
   int32_t nclean = item->nclean[value], ndisturbed = item->nblocks - nclean;
   if (nclean > 0) return tool_percentile(item->values[value], (size_t)nclean, percent);
@@ -333,7 +333,7 @@ topo_measured *topo_measure(const topo_measure_options *options, const bny_topo 
 void topo_measured_apply(const topo_measured *measured, bny_topo *topo) {
   for (int32_t l = 0; l < measured->nlinks; l++) {
     const topo_measured_link *found = &measured->links[l];
-    /* A link of the model has one speed for both directions. Few readers measure the CPUs rather than the link. */
+    /* A link of the model has one speed for both directions. Few readers would measure the CPUs and not the link. */
     bool whole = measured->nranks == measured->nallowed || found->nreaders >= 8;
     if (found->nblocks > 0 && whole && found->link < topo->nlinks) {
       bny_topo_link *link = &topo->links[found->link];

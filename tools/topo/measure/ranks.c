@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The parent's side: it starts the ranks, gives orders, notices deaths and ends the ranks. A signal such as SIGINT is
- * taken after they have ended. If the parent is killed, the kernel ends its ranks (PR_SET_PDEATHSIG). The shared memory
- * has no name and disappears with them. */
+ * The parent's side. It starts the ranks, sends orders, detects ranks that die, and ends all ranks. A signal such as
+ * SIGINT is delivered after they have ended. If the parent is killed, the kernel ends its ranks (PR_SET_PDEATHSIG). The
+ * shared memory has no name and disappears with the processes. */
 #include "tools/topo/measure/measure.h"
 
 #include <errno.h>
@@ -91,7 +91,7 @@ static _Noreturn void be_rank(topo_ranks *ranks, int32_t rank, pid_t parent) {
 
 /* ---- the parent -------------------------------------------------------------------------------------------------- */
 
-/* Blocks signals that would end the program until the ranks are gone, in all processes. */
+/* Blocks signals that would end the program, in all processes, until the ranks have ended. */
 static void signals_hold(topo_ranks *ranks) {
   static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
   struct sigaction action;
@@ -214,6 +214,6 @@ void topo_ranks_stop(topo_ranks *ranks) {
       while (waitpid(ranks->pids[r], NULL, 0) < 0 && errno == EINTR) continue;
   }
   if (ranks->memory != NULL) munmap(ranks->memory, ranks->memory_bytes);
-  if (ranks->nranks > 0) sigprocmask(SIG_SETMASK, &ranks->mask_before, NULL); /* delivers a signal that waited */
+  if (ranks->nranks > 0) sigprocmask(SIG_SETMASK, &ranks->mask_before, NULL); /* delivers a pending signal */
   *ranks = (topo_ranks){0};
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Measurements as text. */
+ * Writes measurements as text. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ static const char *const kind_titles[TOPO_NEARS] = {
 
 /* ---- paragraphs -------------------------------------------------------------------------------------------------- */
 
-/* Writes a heading and text beside it, wrapped at blanks. */
+/* Writes a heading and a text next to it, wrapped at blanks. */
 static void paragraph(const page *p, const char *heading, const char *colour, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -104,7 +104,7 @@ static void matrix_cell(const page *p, int32_t row, int32_t column, topo_metric 
   fprintf(p->stream, "%s%5s%s", colour, text, colour[0] == '\0' ? "" : "\033[0m");
 }
 
-/* Writes as many columns side by side as fit. */
+/* Writes a matrix in blocks of as many columns as fit. */
 static void matrix(const page *p, const char *title, topo_metric metric) {
   const topo_measured *measured = p->measured;
   int32_t fit = ((p->columns < 40 ? 100 : p->columns) - 5) / 5;

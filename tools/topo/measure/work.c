@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The work of a rank. Signals follow banyan's transport for shared memory: the owner of a line stores a number with
- * release order, and the peer polls it with acquire order and a pause, then reads. A rank writes only its own
- * memory. */
+ * The work of a rank. Signals work as in banyan's shared-memory transport: the owner of a cache line stores a number
+ * with release order. The peer polls it with acquire order and a pause, and then reads the data. A rank writes only its
+ * own memory. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The layout of a picture: boxes, lines, texts and badges, in pixels from the top left. It depends only on the view,
- * and drawing it is a walk through the lists.
+ * and drawing only walks through the lists.
  *
  * From the top: title; network switches by tier; one horizontal line per leaf switch or rail; NVLink switches across
  * hosts; hosts; findings; legend. A host is nested boxes: packages and NUMA nodes contain PCI switches, which contain
  * columns of a GPU and its NICs. Boxes stand side by side and nothing is above a GPU, so its NVLinks go straight up.
  *
- * Of hosts that look alike only a few are drawn; the rest are named in a box beside them. */
+ * If many hosts look alike, only a few are drawn, and a box next to them names the others. */
 #ifndef BNY_TOOLS_TOPO_PICTURE_LAYOUT_H
 #define BNY_TOOLS_TOPO_PICTURE_LAYOUT_H
 
@@ -16,7 +16,7 @@ typedef enum topo_box_kind {
   TOPO_BOX_HOST,
   TOPO_BOX_AREA,  /* package or NUMA node with its devices */
   TOPO_BOX_PCI,   /* PCI switch, or a host bridge, with its devices */
-  TOPO_BOX_MORE,  /* stands for parts that are not drawn */
+  TOPO_BOX_MORE,  /* represents parts that are not drawn */
   TOPO_BOX_STRIP, /* lower edge of an area, with its name */
   TOPO_BOX_GPU,
   TOPO_BOX_NIC,
@@ -33,8 +33,8 @@ typedef enum topo_colour {
   TOPO_COLOUR_XGMI,
   TOPO_COLOUR_SYS,
   TOPO_COLOUR_NET,  /* between switches */
-  TOPO_COLOUR_SLOW, /* below its rating or its peers, refused, or missing */
-  TOPO_COLOUR_RAIL, /* and the next TOPO_RAILS - 1 */
+  TOPO_COLOUR_SLOW, /* slower than its rating or its peers, refused, or missing */
+  TOPO_COLOUR_RAIL, /* first of TOPO_RAILS colours */
   TOPO_RAILS = 8,
   TOPO_COLOURS = TOPO_COLOUR_RAIL + TOPO_RAILS
 } topo_colour;
@@ -44,7 +44,7 @@ typedef struct topo_box {
   int32_t node; /* -1: none or several */
   double x, y, width, height;
   topo_colour colour; /* bars, switches and rails */
-  bool dashed;        /* only assumed */
+  bool dashed;        /* assumed */
   const char *tip;    /* known facts */
 } topo_box;
 
@@ -55,7 +55,7 @@ typedef struct topo_stroke {
   double width;
   topo_colour colour;
   bool dashed;   /* assumed, or missing */
-  bool over;     /* drawn over others, with a gap around */
+  bool over;     /* drawn over other lines, with a gap around it */
   bool junction; /* joins another line at its last point */
   const char *tip;
 } topo_stroke;
@@ -64,7 +64,7 @@ typedef enum topo_anchor { TOPO_ANCHOR_START, TOPO_ANCHOR_MIDDLE, TOPO_ANCHOR_EN
 
 typedef struct topo_label {
   double x, y, size; /* y: base line */
-  double width;      /* width in the widest usual font */
+  double width;      /* width in the widest common font */
   topo_anchor anchor;
   bool bold;
   bool backed; /* on a white background */
@@ -95,17 +95,17 @@ topo_layout *topo_layout_new(const topo_view *view);
 /* ---- for the files that fill a layout ---------------------------------------------------------------------------- */
 
 void topo_layout_line(topo_layout *layout, topo_stroke line);
-void topo_layout_label(topo_layout *layout, topo_label label); /* sets its width; drops empty texts */
+void topo_layout_label(topo_layout *layout, topo_label label); /* sets its width; ignores empty texts */
 void topo_layout_badge(topo_layout *layout, topo_badge badge);
 
 double topo_text_width(const char *text, double size, bool bold);
 /* Returns the text, shortened with an ellipsis if needed. */
 const char *topo_text_fit(const char *text, double size, bool bold, double width);
-/* Shortens names so that they fit and no two different ones become the same: what all begin with is cut first, then the
+/* Shortens names so that they fit and different names stay different. The common prefix is removed first, then the
  * middle. The results replace `names`. */
 void topo_text_fit_names(const char **names, int32_t count, double size, bool bold, double width);
-/* Takes the first line of at most that width off *text, if possible at a blank or hyphen. Returns NULL after the
- * last. */
+/* Removes the first line of at most that width from *text; it breaks at a blank or hyphen if possible. Returns NULL
+ * after the last line. */
 const char *topo_text_wrap(const char **text, double size, double width);
 
 #endif

@@ -15,33 +15,33 @@ enum {
   TAP_GAP = 6,     /* between lines to the network */
   LANE_GAP = 11,   /* between horizontal lines */
   STACK_MOST = 4,  /* NICs below a GPU */
-  HOSTS_MOST = 16, /* drawn hosts, however narrow */
-  TIER_MOST = 16,  /* drawn switches of a tier */
+  HOSTS_MOST = 16, /* largest number of drawn hosts */
+  TIER_MOST = 16,  /* largest number of drawn switches per tier */
   MORE_WIDTH = 168,
   UNIT_LINES = 6
 };
 
 #define TOPO_SMALL 9.0 /* the smallest text */
 
-/* Where a node is drawn. A host's x and y are those of its contents. */
+/* The position of a node in the picture. For a host, x and y are those of its contents. */
 typedef struct topo_spot {
-  int32_t parent, first, next; /* the box around it, and what is in it; -1 */
+  int32_t parent, first, next; /* enclosing box, first box inside, next sibling; -1 none */
   int32_t host;                /* nnodes: unknown */
   int32_t box;                 /* -1 */
   int32_t taps;                /* NIC: lines to the network */
-  int32_t column, order;       /* device: its column in the box, and its place below the column's top; -1 */
-  bool holds;                  /* is a box around others */
+  int32_t column, order;       /* device: column in the box, and position in the column; -1 */
+  bool holds;                  /* encloses other boxes */
   bool devices;                /* holds a GPU or NIC */
   bool drawn;                  /* its host is drawn */
   double x, y, width, height;  /* relative to the parent until the hosts are placed */
-  double stretched;            /* part of the height, to be as high as those beside it */
+  double stretched;            /* height added to match the boxes next to it */
   double tap_x;                /* NIC: its first line to the network */
 } topo_spot;
 
-/* The facts that devices of a kind have in common, which the foot of a host says. */
+/* The common facts of devices of a kind, which are shown at the foot of a host. */
 typedef struct topo_alike {
   int32_t count;
-  bool model, pcie, net, links; /* whether they are alike in these */
+  bool model, pcie, net, links; /* whether the devices agree in these */
   topo_string name;             /* name of the model */
   topo_facts facts;
 } topo_alike;
@@ -53,22 +53,22 @@ typedef struct topo_work {
   topo_layout *layout;
   topo_fold fold;
   topo_spot *spots;      /* by node, and one for nodes without a host */
-  int32_t *host_set;     /* by node: its class of hosts that look alike; -1 */
-  int32_t *rail;         /* by node: the rail of a NIC; -1 */
-  bool *faulty;          /* by node: a warning or fault is about it, or about its port */
-  int32_t *scratch;      /* by node, for any function that calls none of the others */
-  int32_t nhosts;        /* with contents */
-  bool detailed;         /* one host: devices show models, bus ids and the like */
+  int32_t *host_set;     /* by node: class of hosts that look alike; -1 none */
+  int32_t *rail;         /* by node: the rail of a NIC; -1 none */
+  bool *faulty;          /* by node: there is a warning or fault about it or its port */
+  int32_t *scratch;      /* by node; any function may use it between calls of other functions */
+  int32_t nhosts;        /* hosts with contents */
+  bool detailed;         /* only one host: devices show models, bus ids and the like */
   topo_alike gpus, nics; /* devices of all hosts */
   double fastest_nic;    /* GB/s */
-  bool rails_only;       /* NICs are on rails whose switches are not known */
+  bool rails_only;       /* NICs have rails, but no known switches */
   int32_t drawn[HOSTS_MOST], ndrawn;
   double unit_width, gpu_height, nic_height;
   double right;      /* end of drawn hosts */
   double sky;        /* height between a host's frame and its contents: NVLinks */
   double domain;     /* height of NVLink switches across hosts */
   double content;    /* height of the highest host's contents, with the links between CPUs */
-  double foot;       /* height of a host's name and what is below it */
+  double foot;       /* height of a host's name and the lines below it */
   double frame;      /* top of the hosts */
   double bottom;     /* end of the hosts */
   double more_x;     /* left edge of the box for hosts that are not drawn; 0: none */
@@ -80,7 +80,7 @@ typedef struct topo_work {
 /* spots.c: nested boxes and their sizes. */
 void topo_spots_make(topo_work *work);
 void topo_spots_measure(topo_work *work);
-void topo_spots_place(topo_work *work); /* when the hosts are placed */
+void topo_spots_place(topo_work *work); /* after the hosts are placed */
 void topo_spots_draw(topo_work *work, int32_t host);
 void topo_append_c2c(topo_string *text, const topo_facts *facts, const char *before); /* "C2C 450 GB/s" */
 double topo_spot_middle(const topo_work *work, int32_t node);
@@ -103,7 +103,7 @@ void topo_draw_notes(topo_work *work, double y);
 const char *topo_tip_node(const topo_work *work, int32_t node);
 const char *topo_tip_link(const topo_work *work, int32_t link);
 
-/* Spreads the horizontal lines of a group over lanes, so that those in one lane do not touch. Returns the number of
+/* Distributes the horizontal lines of a group over lanes, so that lines in one lane do not touch. Returns the number of
  * lanes. */
 typedef struct topo_extent {
   double left, right;
@@ -111,11 +111,11 @@ typedef struct topo_extent {
 } topo_extent;
 int32_t topo_lanes(topo_extent *extents, int32_t count, int32_t group);
 
-int32_t topo_nic_of(const bny_topo *topo, int32_t node); /* the node itself, or a port's NIC; -1 */
+int32_t topo_nic_of(const bny_topo *topo, int32_t node); /* the node itself, or the NIC of a port; -1 none */
 bool topo_is_gpu_link(const bny_topo_link *link);        /* NVLink or xGMI between two nodes */
 const char *topo_host_name(const topo_work *work, int32_t host);
 
-/* How a box or line looks beyond its kind. */
+/* The appearance of a box or line besides its kind. */
 typedef struct topo_look {
   topo_colour colour;
   double width;                /* line */
@@ -128,7 +128,7 @@ void topo_put_line(topo_work *work, double x1, double y1, double x2, double y2, 
 void topo_text(topo_work *work, double x, double y, double size, bool bold, topo_colour colour, topo_anchor anchor,
                const char *text);
 
-/* A small text around x, shortened to the room. */
+/* Writes a small text centred at x, shortened to the width `room`. */
 void topo_note(topo_work *work, double x, double y, double room, const char *text);
 
 /* "370.8", "48", "3.125", independent of the locale. */
