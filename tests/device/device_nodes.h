@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Combines of ranks with emulated devices on several nodes (world_staged), in memory that devices reach as it is. What
- * rank is where is in the names of nodes. */
+ * Combines of ranks with emulated devices on several nodes (world_staged), in memory that devices reach directly. The
+ * names of nodes assign ranks to nodes. */
 #ifndef BNY_TESTS_DEVICE_NODES_H
 #define BNY_TESTS_DEVICE_NODES_H
 
@@ -18,7 +18,7 @@ static inline void device_nodes_run(combine_task *of, world_body body, world_set
   world_run(&setup, body);
 }
 
-/* Until the stream of this rank is done, which it is at some time, whatever happened. */
+/* Waits for the stream of this rank, which ends even after a failure. */
 static inline bool device_nodes_finish(world_rank *self) {
   tool_error error = {.text = ""};
   if (!self->on->is_device) return true;
@@ -33,7 +33,7 @@ static inline banyan_status device_nodes_start(world_rank *self, const combine_a
   return banyan_combine(self->comm, &desc, &in, out->tokens && out->heads ? &out->partial : NULL);
 }
 
-/* A rank that leaves at once, and does not wait for others. */
+/* Lets a rank leave at once, without a wait for others. */
 static inline void device_nodes_leave(world_rank *self) {
   banyan_comm_destroy(self->comm);
   self->comm = NULL;

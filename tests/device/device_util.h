@@ -20,7 +20,7 @@ static inline const char *fake_cuda_path(void) {
   return path;
 }
 
-/* Counters of the fake driver, which stays loaded. */
+/* Returns a function of the fake driver, which stays loaded. */
 static inline void *fake_cuda_function(const char *name) {
   void *library = dlopen(fake_cuda_path(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   void *function = library ? dlsym(library, name) : NULL;
@@ -30,7 +30,7 @@ static inline void *fake_cuda_function(const char *name) {
 }
 #define FAKE_CUDA(name) ((name##_function *)fake_cuda_function(#name))
 
-/* Writes the file that BANYAN_CUDA_IMAGE names from now on; nothing is left of it when the process ends. */
+/* Writes an image to a file and sets BANYAN_CUDA_IMAGE to it. The file disappears when the process ends. */
 static inline void fake_cuda_set_image(const void *image, size_t bytes) {
   char path[64];
   int file = memfd_create("image", 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans of decode calls, and the division of work that kernels make of them: pure arithmetic. */
+ * Tests plans of decode calls, and the division of work that kernels derive from them. All of it is arithmetic. */
 #include <limits.h>
 
 #include "cuda/program.h"
@@ -42,7 +42,7 @@ static bny_decode_plan plan_of(const bny_decode_request *request, const bny_deco
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-/* The table of docs/design.md: head_dims that have a kernel, and how many heads of MLA it takes at a time; 0:
+/* The table of docs/design.md: which head_dims have a kernel, and how many heads of MLA a kernel takes at a time; 0:
  * none. */
 TEST(devices_run_what_the_table_says) {
   static const struct {
@@ -75,15 +75,15 @@ TEST(devices_run_what_the_table_says) {
     }
 }
 
-/* Lean ones where they serve the request, else general ones, by the rows of q that share keys. Copies follow from
- * whether rows lie side by side, unless they are set. */
+/* Lean kernels are chosen if they serve the request, else general ones, by the rows of q that share keys. The kind of
+ * copies depends on whether rows are contiguous, unless it is set. */
 TEST(kernels_are_chosen) {
   enum { BULK = BNY_DECODE_COPY_BULK, ASYNC = BNY_DECODE_COPY_ASYNC };
   enum { LEAN = BNY_ROWS_lean, GENERAL = BNY_ROWS_general, E4M3 = BNY_ROWS_e4m3, FLASHMLA = BNY_ROWS_flashmla };
   static const struct {
     const bny_decode_machine *machine;
     int32_t dim, heads;
-    const char *name; /* after "bny_decode_bf16_"; NULL: there is none */
+    const char *name; /* kernel name after "bny_decode_bf16_"; NULL: none */
     int kv, tokens;
     bool rows_apart;
     int copy;
@@ -136,7 +136,7 @@ TEST(kernels_are_chosen) {
   }
 }
 
-/* More tokens make more items, and so more work. */
+/* More tokens make more items and therefore more work. */
 TEST(tokens_are_planned_for) {
   bny_decode_request one = request_of(2, 16, 1, 128, 256), many = one;
   one.kv = many.kv = BNY_ROWS_general;
@@ -161,7 +161,7 @@ TEST(kernels_are_rejected) {
   ck_assert_int_eq(bny_decode_kernel_choose(&wide, &small, &kernel), BANYAN_ERR_UNSUPPORTED);
   ck_assert_int_eq(bny_decode_kernel_choose(&single, &h100, &kernel), BANYAN_ERR_UNSUPPORTED);
   ck_assert_int_eq(bny_decode_kernel_choose(&heads, &h100, &kernel), BANYAN_ERR_ARGUMENT);
-  /* A fault that names the last of these would be taken for one of pages or starts. */
+  /* The detail of a fault in the last sequence would be mistaken for a fault of pages or starts. */
   ck_assert_int_eq(bny_decode_kernel_choose(&many, &h100, &kernel), BANYAN_ERR_UNSUPPORTED);
   ck_assert_ptr_nonnull(strstr(banyan_last_error(), "4194304"));
   ck_assert_ptr_null(kernel);
@@ -174,7 +174,8 @@ TEST(kernels_are_rejected) {
 
 /* ---- division ---------------------------------------------------------------------------------------------------- */
 
-/* Every key tile of every item is one team's; pieces are neighbours; slots are not shared; shares are equal. */
+/* Checks that every key tile of every item belongs to one CTA group, that splits are adjacent, that slots are not
+ * shared, and that shares are equal. */
 static void check_division(const bny_decode_division *division, const uint32_t *key_tiles, uint32_t items,
                            const char *text) {
   uint64_t total = 0;
@@ -280,7 +281,7 @@ TEST(too_much_is_rejected) {
   ck_assert_int_eq(bny_decode_plan_make(&request, &h100, kernel, &residency, &plan), BANYAN_ERR_UNSUPPORTED);
 }
 
-/* Shares of plans, of sequences as long as they may be and shorter. */
+/* Divides plans, with sequences of the maximum length and shorter ones. */
 TEST(plans_divide) {
   for (int round = 0; round < 300; round++) {
     int32_t kv_heads = random_int(1, 4), group = random_int(1, 40), keys = 1 << random_int(4, 15);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A CUDA device over the fake driver: how it is chosen and rejected, its memory, streams and kernels, that the thread's
- * context stays as it was, and that nothing of it is left. */
+ * Tests a CUDA device over the fake driver: how it is chosen and rejected, and its memory, streams and kernels. The
+ * thread's context must not change, and no object may remain. */
 #include <sys/wait.h>
 
 #include "base/clock.h"
@@ -11,7 +11,7 @@
 #include "tests/device/device_util.h"
 #include "tests/support/world.h"
 
-/* Opening fails, and the text says so. */
+/* Checks that opening fails with this status and text. */
 static void rejects(const bny_device_choice *choice, banyan_status wanted, const char *says) {
   bny_device *device = NULL;
   banyan_status status = bny_device_open("cuda", choice, &device);
@@ -108,7 +108,7 @@ TEST(by_local_rank) {
   bny_device *device = open_or_fail(&choice);
   ck_assert_int_eq(device->facts.ordinal, 3);
   device->ops->close(device);
-  machine("devices=1,first=3"); /* a launcher has hidden the others */
+  machine("devices=1,first=3"); /* a launcher hides the other devices */
   device = open_or_fail(&choice);
   ck_assert_int_eq(device->facts.ordinal, 0);
   ck_assert_int_eq(device->facts.uuid[15], 3);
@@ -129,7 +129,8 @@ TEST(by_context) {
   ck_nothing_is_left();
 }
 
-/* Images of a toolkit load on drivers of its major version. That is said before anything is opened, with the remedy. */
+/* Images of a toolkit load only on drivers of its major version or newer. The error comes before anything is opened,
+ * and names the remedy. */
 TEST(older_drivers) {
   static const int major = CUDA_VERSION / 1000 * 1000;
   char words[64], says[256];
@@ -201,7 +202,7 @@ TEST(kinds_are_tried) {
       {"no-files,no-ipc", 1u << BNY_MEMORY_FABRIC | 1u << BNY_MEMORY_HOST},
       {"no-fabric,no-host", 1u << BNY_MEMORY_FILE | 1u << BNY_MEMORY_IPC},
       {"no-vmm,no-ipc,no-host", 0},
-      {"full", (1u << BNY_MEMORY_KINDS) - 1}, /* may be there when it is asked for */
+      {"full", (1u << BNY_MEMORY_KINDS) - 1}, /* memory may be available later */
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     machine(cases[i].words);
@@ -249,7 +250,8 @@ static void write_then_read(bny_device *writer, void *to, bny_device *reader, co
   ck_assert_ptr_null(words[0].host);
 }
 
-/* Each kind, between two devices and on one, whoever frees first; whichever device is current on the thread. */
+/* Shares each kind of memory between two devices and on one device, with either side freeing first, and with either
+ * device current on the thread. */
 TEST_LOOP(memory_is_shared, 4 * BNY_MEMORY_KINDS) {
   bny_memory_kind kind = (bny_memory_kind)(_i % BNY_MEMORY_KINDS);
   bool owner_first = _i / BNY_MEMORY_KINDS % 2, one_device = _i / BNY_MEMORY_KINDS / 2;
@@ -303,8 +305,8 @@ TEST(imports_that_fail_leave_nothing) {
     }
 }
 
-/* After a fork, private memory would have other pages in the parent than those that its device reads, because the first
- * writer gets copies. */
+/* After a fork, the first writer of private memory gets copies of pages. The parent's pages would then differ from
+ * those that its device reads. */
 TEST(registered_memory_is_not_inherited) {
   bny_device *device = open_ordinal(1);
   size_t bytes = (size_t)4 * (size_t)sysconf(_SC_PAGESIZE);
@@ -455,8 +457,8 @@ TEST_LOOP(launches_carry_attributes, 2) {
   device->ops->close(device);
 }
 
-/* A first launch loads nothing, and no memory for threads' stacks is made by it: drivers may wait for all kernels to do
- * so. The fake one rejects launches that would. */
+/* A first launch loads nothing and allocates no stack memory, because drivers may wait for all kernels to do so. The
+ * fake driver rejects launches that would. */
 TEST_LOOP(kernels_are_ready_when_found, 3) {
   static const char *const machines[] = {"", "local=5000", "local=5000,cuFuncLoad"};
   bny_device_kernel kernel;
@@ -475,8 +477,8 @@ TEST_LOOP(kernels_are_ready_when_found, 3) {
   device->ops->close(device);
 }
 
-/* An image that a driver cannot use is not supported, and both versions and the remedy are named. Other failures say
- * nothing of versions. */
+/* An image that a driver cannot use is reported as unsupported, with both versions and the remedy. Other failures do
+ * not mention versions. */
 TEST(images_that_do_not_load) {
   static const struct {
     CUresult result;
@@ -511,7 +513,7 @@ TEST(images_that_do_not_load) {
   ck_nothing_is_left();
 }
 
-/* While another thread captures, set-up may not spoil it. */
+/* Set-up must not invalidate a capture of another thread. */
 TEST(set_up_amid_a_capture) {
   machine("capturing");
   bny_device *device = open_ordinal(1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Arenas shared by the devices of a group, over the fake driver: ranks as threads and as processes, each kind of
- * memory, what is agreed where devices differ, broken mappings, silent ranks, and that nothing is left. Kinds of memory
- * and broken mappings are tested on a GPU too. */
+ * Tests arenas shared by the devices of a group, over the fake driver. Ranks are threads or processes. The tests cover
+ * each kind of memory, agreement among different devices, broken mappings, silent ranks, and leaks. Kinds of memory and
+ * broken mappings are tested on a GPU too. */
 #include <dirent.h>
 
 #include "base/clock.h"
@@ -12,21 +12,21 @@
 enum { BYTES = 1 << 16, RANKS_MAX = 5, MS = 1000000 };
 
 typedef struct task {
-  const char *words; /* value of FAKE_CUDA; device r is that of rank r */
+  const char *words; /* value of FAKE_CUDA; rank r uses device r */
   int32_t nranks;
   bool processes, one_device, strict, nodes_differ;
-  bool alone;            /* each rank's process sees its own device alone, as launchers may have it */
-  const char *odd_words; /* the same for rank 1 */
+  bool alone;            /* each rank's process sees only its own device, as under some launchers */
+  const char *odd_words; /* words for rank 1 */
   int64_t deadline_ms;   /* 0: 15 s */
   /* The expected outcome. */
   banyan_status status;
   bny_memory_kind kind;
-  bool pcie;           /* links are taken for PCIe */
+  bool pcie;           /* links count as PCIe */
   const char *says;    /* part of every rank's error */
-  int32_t odd_rank;    /* one that does otherwise, or -1 */
-  int32_t odd_gathers; /* it takes part in as many gathers; -1: all */
+  int32_t odd_rank;    /* the rank that behaves differently, or -1 */
+  int32_t odd_gathers; /* how many gathers that rank takes part in; -1: all */
   bool odd_bytes, odd_strict;
-  bool silence; /* a bootstrap may say that it failed, instead of why */
+  bool silence; /* the error may be that of the bootstrap */
 } task;
 
 static int count_files(void) {
@@ -49,7 +49,7 @@ static int gather_fading(void *context, const void *mine, void *all, size_t byte
   return self->under->allgather(self->under->context, mine, all, bytes, timeout_ns);
 }
 
-/* Word i of what `writer` writes into its part of the arena of `owner`. */
+/* Returns word i of the data of `writer` in the arena of `owner`. */
 static uint64_t word_of(int32_t writer, int32_t owner, int i) {
   return (uint64_t)(writer * 100 + owner) << 32 | (uint32_t)(i + 1);
 }
@@ -61,7 +61,7 @@ static bool copy(world_rank *self, bny_device *device, void *to, const void *fro
          world_ok(self, bny_device_wait(device, NULL, bny_clock_ns() + WORLD_GUARD_NS), "wait");
 }
 
-/* Each rank writes into all arenas; then each reads its own. */
+/* Each rank writes into all arenas, and then reads its own. */
 static bool use_arenas(world_rank *self, const bny_arenas *arenas) {
   bny_device *device = arenas->device;
   const bny_device_ops *ops = device->ops;
@@ -92,7 +92,7 @@ static bny_memory_kind kind_of(const task *task) {
 }
 
 static bool check_addresses(world_rank *self, const task *task, const bny_arenas *arenas) {
-  static void *_Atomic owners[RANKS_MAX]; /* shared by the ranks of this process */
+  static void *_Atomic owners[RANKS_MAX]; /* shared by all ranks of this process */
   if (task->processes || arenas->kind != BNY_MEMORY_IPC) return true;
   atomic_store(&owners[self->rank], arenas->memories[self->rank]->address);
   if (!world_meet(self)) return false;
@@ -136,7 +136,7 @@ static void share_and_check(world_rank *self, const task *task, bny_device *devi
   bny_exchange exchange = {&bootstrap, bny_clock_ns() + (task->deadline_ms ? task->deadline_ms : 15000) * MS};
   bny_arenas *arenas = NULL;
   banyan_status status = bny_arenas_make(device, &exchange, &config, &arenas);
-  bool silent = odd && task->odd_gathers >= 0; /* what it makes of itself is no matter */
+  bool silent = odd && task->odd_gathers >= 0; /* the result of the silent rank is not checked */
   if (status == BANYAN_OK) {
     if (world_check(self, task->status == BANYAN_OK, "it worked")) check_share(self, task, arenas);
     bny_arenas_free(arenas);
@@ -198,7 +198,7 @@ TEST_LOOP(every_kind, 2 * BNY_MEMORY_KINDS) {
                       .odd_rank = -1});
 }
 
-/* Ranks of two nodes, in one NVLink domain. */
+/* Ranks are on two nodes of one NVLink domain. */
 TEST(nodes_share_by_fabric) {
   for (int processes = 0; processes < 2; processes++) {
     task task = {.words = "",
@@ -215,8 +215,8 @@ TEST(nodes_share_by_fabric) {
   }
 }
 
-/* Processes that see their own device alone: links are NVLink where memory goes by fabric handles or all have
- * multicast, and where nothing shows it they are not. */
+/* Each process sees only its own device. Links count as NVLink if memory is shared by fabric handles or all devices
+ * have multicast. Without such evidence they count as PCIe. */
 TEST(links_of_devices_that_are_not_seen) {
   static const struct {
     const char *words, *odd_words;
@@ -308,7 +308,7 @@ TEST(arenas_too_small_are_rejected) {
 
 /* ---- what is broken ---------------------------------------------------------------------------------------------- */
 
-/* stderr of a task. */
+/* Runs a task and reads its stderr. */
 static void run_and_read(task task, char *text, size_t bytes) {
   FILE *said = tmpfile();
   int before = dup(STDERR_FILENO);
@@ -322,7 +322,8 @@ static void run_and_read(task task, char *text, size_t bytes) {
   fclose(said);
 }
 
-/* Rank 1 writes into nothing. The pair is named, and either all end or all go on in another way. */
+/* The writes of rank 1 are lost. The error names the pair, and either all ranks fail or all use another kind of
+ * memory. */
 TEST(broken_mappings_are_found) {
   static const char *const pair = "what rank 1 wrote into the arena of rank 0 by memory files did not arrive";
   char text[8192];
@@ -337,7 +338,8 @@ TEST(broken_mappings_are_found) {
     run_task(task);
     task.strict = false;
     task.status = BANYAN_OK;
-    task.kind = processes ? BNY_MEMORY_HOST : BNY_MEMORY_IPC; /* in one process it goes by addresses, which are right */
+    task.kind = processes ? BNY_MEMORY_HOST : BNY_MEMORY_IPC; /* ranks of one process use addresses, which are
+                                                               * correct */
     run_and_read(task, text, sizeof text);
     ck_assert_msg(strstr(text, pair) && strstr(text, "the next kind is tried"), "%s", text);
     ck_assert_msg(!processes == !strstr(text, "arenas lie in host memory, which is slower"), "%s", text);
@@ -365,7 +367,7 @@ TEST(imports_that_fail_are_told) {
   }
 }
 
-/* On any device: arenas by kinds of memory that are allowed, in which one rank maps other memory than its peer's. */
+/* For any device: arenas by the allowed kinds of memory, where one rank maps other memory than its peer's. */
 typedef struct mapping {
   uint32_t kinds;
   int32_t victim, owner; /* victim -1: no mapping is broken */
@@ -374,7 +376,7 @@ typedef struct mapping {
 
 static _Thread_local struct {
   banyan_status (*import)(bny_device *device, const bny_device_offer *offer, bny_device_memory **memory);
-  int before; /* imports before the one that is broken; below 0: none is */
+  int before; /* imports before the broken one; below 0: no import is broken */
 } broken;
 
 static banyan_status import_or_break(bny_device *device, const bny_device_offer *offer, bny_device_memory **memory) {
@@ -410,7 +412,7 @@ static void map_and_use(world_rank *self) {
     snprintf(pair[1], sizeof pair[1], "rank %d", what->owner);
     world_check(self, what->strict && strstr(banyan_last_error(), pair[0]) && strstr(banyan_last_error(), pair[1]),
                 "%s and %s are not named: %s", pair[0], pair[1], banyan_last_error());
-    status = bny_arenas_make(device, &exchange, &config, &arenas); /* the device is as good as before */
+    status = bny_arenas_make(device, &exchange, &config, &arenas); /* the device must still work */
   } else {
     world_check(self, !breaks || !must_fail, "a broken mapping was not found");
   }
@@ -419,8 +421,8 @@ static void map_and_use(world_rank *self) {
   device->ops->close(device);
 }
 
-/* A broken mapping is named, or ranks go on in another way. Ranks that are threads of one device have two ways that are
- * as good. */
+/* A broken mapping is reported, or ranks use another kind of memory. Ranks that are threads on one device have two
+ * kinds of equal rank. */
 TEST_EVERYWHERE(mappings, 24) {
   static const int32_t ranks[] = {2, 3, 8};
   const int kind = (_i + _i / 8) % BNY_MEMORY_KINDS;
@@ -432,7 +434,7 @@ TEST_EVERYWHERE(mappings, 24) {
     return;
   }
   WORLD_RUN(map_and_use, .on = on, .nranks = nranks, .bare = true, .one_device = what.one_device, .argument = &what);
-  if (kind == BNY_MEMORY_HOST) return; /* there is no other */
+  if (kind == BNY_MEMORY_HOST) return; /* there is no slower kind */
   what.kinds = (1u << BNY_MEMORY_KINDS) - (1u << kind);
   for (int way = 0; way < 4; way++) {
     what.victim = way / 2 ? nranks - 1 : 0;
@@ -442,7 +444,7 @@ TEST_EVERYWHERE(mappings, 24) {
   }
 }
 
-/* One rank leaves after any number of gathers: all others end in time. */
+/* One rank leaves after any number of gathers. All others end in time. */
 TEST_LOOP(silent_ranks_are_waited_for_in_vain, 2) {
   for (int gathers = 0; gathers < 8; gathers++) {
     double began = world_now_s();
@@ -460,7 +462,7 @@ TEST_LOOP(silent_ranks_are_waited_for_in_vain, 2) {
 static void run_busy_rank(world_rank *self) {
   bny_device *device = NULL;
   if (!world_ok(self, open_fake(self->rank, &device), "open")) return;
-  share_and_check(self, self->argument, device); /* what the device still works on stays until this process ends */
+  share_and_check(self, self->argument, device); /* memory that the device still uses stays until this process ends */
 }
 
 TEST(busy_devices_are_not_waited_for) {

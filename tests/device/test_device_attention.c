@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention on devices, beside its results, over the fake driver: which shapes are combined within its kernel,
- * how many blocks it takes, what it asks of the driver, and how one rank's rejection reaches all. */
+ * Tests attention on devices over the fake driver, except for its results: which shapes are combined within the kernel,
+ * the number of blocks, the driver's calls, and how one rank's rejection reaches all ranks. */
 #include "tests/device/device_util.h"
 #include "tests/support/attend.h"
 
@@ -9,7 +9,7 @@ enum { PROBLEMS = 5 };
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
 typedef struct many {
-  bool is_long; /* sequences that might be long make grids as large as they may be */
+  bool is_long; /* long sequences, for the largest grids */
   attend *problems[PROBLEMS];
 } many;
 
@@ -55,7 +55,7 @@ typedef struct served {
   const char *algorithm, *says;
 } served;
 
-/* Made alone: no memory is touched, and so there need not be any. */
+/* Only makes the operation, which accesses no memory, so none is allocated. */
 static void describe_served(world_rank *self) {
   const served *what = self->argument;
   static uint16_t cache[1];
@@ -102,7 +102,8 @@ static void describe_served(world_rank *self) {
   banyan_op_free(op);
 }
 
-/* By the default arena what servers have: MLA of 128 heads at batch 64, GQA of 32 heads at batch 256. */
+/* The default arena serves the shapes of servers: MLA with 128 heads at batch 64, and GQA with 32 heads at batch
+ * 256. */
 TEST_LOOP(shapes_in_service_are_fused, 4) {
   static const char *const within = "its rows are combined within it";
   const served all[] = {
@@ -115,7 +116,7 @@ TEST_LOOP(shapes_in_service_are_fused, 4) {
   };
   served what = all[_i];
   if (what.arena_kib) setenv("BANYAN_ARENA_KIB", what.arena_kib, 1);
-  /* Without a size of arenas in the setup, the backend has its own. */
+  /* Without an arena size in the setup, the backend uses its own default. */
   WORLD_RUN(describe_served, .nranks = 2, .on = &world_emulated, .bare = true, .argument = &what);
 }
 
@@ -130,7 +131,7 @@ TEST(few_multiprocessors) {
   ck_assert_msg(most >= 2 && most <= 2 * 2048 / 128, "%u blocks, of which the smallest have 128 threads", most);
 }
 
-/* Kernels begin early unless that is switched off, or ranks share a device. */
+/* Kernels launch early unless that is switched off or ranks share a device. */
 TEST_LOOP(early_launches, 3) {
   static const char *const words[] = {"on", "off", "on"};
   const int32_t nranks = _i == 2 ? 2 : 1;
@@ -141,7 +142,7 @@ TEST_LOOP(early_launches, 3) {
   ck_assert_int_eq(FAKE_CUDA(fake_cuda_early_launches)() > 0, _i == 0);
 }
 
-/* Ranks of one device share it: the blocks of all are there at once. */
+/* The blocks of all ranks that share a device are resident at once. */
 TEST(shared_multiprocessors) {
   many many = {.is_long = true};
   many_make(&many, 3, 79);
@@ -151,7 +152,7 @@ TEST(shared_multiprocessors) {
   ck_assert_msg(most >= 4 && most <= 12 / 3 * 2048 / 128, "%u blocks, of which the smallest have 128 threads", most);
 }
 
-/* One rank's memory is none that its kernel takes: all ranks get the error, and can go on. */
+/* The kernel of one rank cannot use its memory. All ranks get the error and can continue. */
 static void reject_one(world_rank *self) {
   attend *of = self->argument;
   attend_call call;

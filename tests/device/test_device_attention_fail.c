@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention that goes wrong, on emulated devices and on the host: lengths and pages that are not there, and what is
- * rejected. */
+ * Tests attention calls that fail, on emulated devices and on the host: wrong lengths, wrong pages, and rejected
+ * calls. */
 #include "tests/support/attend.h"
 
 enum { WRONG_PAGE_KEYS = 16, WRONG_PAGE_KEYS_MAX = 100 };
@@ -8,11 +8,11 @@ enum { WRONG_PAGE_KEYS = 16, WRONG_PAGE_KEYS_MAX = 100 };
 typedef struct wrong {
   attend *of;
   bool alone;
-  int32_t length, page; /* what rank 1 has of its last sequence; INT32_MAX: it is right */
-  char named[96];       /* in its error */
+  int32_t length, page; /* the wrong length or page of rank 1's last sequence; INT32_MAX: correct */
+  char named[96];       /* text in the error */
 } wrong;
 
-/* Rank 1 has done something wrong: its error names that, and the errors of others name the rank. */
+/* Checks that the error of rank 1 names its mistake, and that the errors of others name rank 1. */
 static void check_wrong(world_rank *self) {
   const wrong *what = self->argument;
   banyan_status status = banyan_comm_status(self->comm);
@@ -37,11 +37,11 @@ static void draw(world_rank *self, const wrong *what) {
   int32_t row_pages = (int32_t)rank->shard.desc.pages.table_stride, place = (rank->lengths[b] - 1) / WRONG_PAGE_KEYS;
   rank->shard.pages[b * row_pages + place] = what->page;
   snprintf(((wrong *)self->argument)->named, sizeof what->named, "page_table[%d][%d] is %d", b, place, what->page);
-  if (place + 1 < row_pages) rank->shard.pages[b * row_pages + place + 1] = INT32_MAX; /* which no key is on */
+  if (place + 1 < row_pages) rank->shard.pages[b * row_pages + place + 1] = INT32_MAX; /* no key is on this page */
 }
 
-/* The fault is on rank 1; rank 0 learns of it if it waits for rows of rank 1. No invalid memory is read: the sanitizer
- * checks that. */
+/* The fault is on rank 1. Rank 0 learns of it if it waits for rows of rank 1. The sanitizer checks that no invalid
+ * memory is read. */
 static void attend_wrongly(world_rank *self) {
   const wrong *what = self->argument;
   banyan_op *op = NULL;
@@ -79,7 +79,8 @@ TEST_LOOP(wrong_lengths, 3) {
   run(what);
 }
 
-/* Within the kernel, apart, alone, and by the kernels for queries of all kinds; in tables alone. */
+/* The combine runs within the kernel, in its own launch, or not at all, and attention also by general kernels. Only
+ * page tables are tested. */
 TEST_LOOP(wrong_pages, 4) {
   static const char *const algorithms[] = {"oneshot", "ring", NULL, "oneshot"};
   if (!world_is_here(&world_emulated)) return;
@@ -89,7 +90,7 @@ TEST_LOOP(wrong_pages, 4) {
   run(what);
 }
 
-/* On the host it is found before anything is read, each time; the communicator remains usable. */
+/* The host finds the fault before it reads anything, in every call. The communicator remains usable. */
 static void attend_beyond_on_host(world_rank *self) {
   const wrong *what = self->argument;
   attend_rank *rank = &what->of->ranks[self->rank];

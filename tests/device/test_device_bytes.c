@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Gather, shift, broadcast and barrier on devices, beside their results: what they ask of the driver, and how they
- * fail. Over the fake driver. */
+ * Tests all-gather, shift, broadcast and barrier on devices over the fake driver, except for their results: the
+ * driver's calls, and failures. */
 #include "tests/device/device_util.h"
 #include "tests/support/world.h"
 
@@ -19,7 +19,7 @@ static banyan_status call(world_rank *self, kind kind) {
   }
 }
 
-/* The second call of a shape asks the driver for nothing but launches, and may come on another stream. */
+/* The second call of a shape makes no driver calls but launches. It may use another stream. */
 static void call_twice(world_rank *self) {
   for (int kind = 0; kind < KINDS; kind++)
     if (!world_ok(self, call(self, (enum kind)kind), "call") || !world_finish(self)) return;
@@ -35,7 +35,7 @@ static void call_twice(world_rank *self) {
 
 TEST(hot_calls_do_not_allocate) { WORLD_RUN(call_twice, .nranks = RANKS, .on = &world_emulated); }
 
-/* Rank 1 does not come: all come to know of it. */
+/* Rank 1 does not call. All other ranks report it. */
 static void leave_one_out(world_rank *self) {
   kind kind = *(enum kind *)self->argument;
   if (!world_ok(self, call(self, kind), "call") || !world_finish(self)) return;

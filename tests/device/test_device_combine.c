@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Combines on devices, beside their results: what they ask of the driver, how many blocks they take, and how they fail.
- * Over the fake driver. */
+ * Tests combines on devices over the fake driver, except for their results: the driver's calls, the number of blocks,
+ * and failures. */
 #include "comm/comm.h"
 #include "tests/device/device_util.h"
 #include "tests/support/combine_task.h"
@@ -60,7 +60,7 @@ static void combine_all(world_rank *self) {
 
 /* ---- streams and multiprocessors --------------------------------------------------------------------------------- */
 
-/* The second call of a shape allocates nothing, waits for nothing and asks the driver for nothing but a launch. */
+/* The second call of a shape allocates nothing, waits for nothing, and makes no driver calls but a launch. */
 static void call_twice(world_rank *self) {
   const combine_task *task = self->argument;
   char left[256];
@@ -68,7 +68,7 @@ static void call_twice(world_rank *self) {
   if (!world_meet(self)) return;
   for (int32_t i = 0; i < task->nattempts; i++)
     if (!world_ok(self, start(self, &task->attempts[i], NULL), "combine") || !world_finish(self)) return;
-  /* Nor does the first make or free anything: the driver might wait for kernels meanwhile. */
+  /* The first call does not make or free anything either, because the driver might then wait for kernels. */
   world_check(self, FAKE_CUDA(fake_cuda_live)(left, sizeof left) == valid, "%d objects before, now %s", valid, left);
   uint64_t before = FAKE_CUDA(fake_cuda_setup_calls)();
   if (!world_meet(self)) return;
@@ -102,10 +102,10 @@ TEST(few_multiprocessors) {
   add_attempt(task, "twoshot", BANYAN_SCATTER_NONE, 8, 32, 64);
   run(task, (world_setup){.nranks = 2}, combine_all);
   check_and_free(task);
-  ck_assert_uint_le(FAKE_CUDA(fake_cuda_most_blocks)(), 2 * 8); /* 8 blocks of 256 threads on each */
+  ck_assert_uint_le(FAKE_CUDA(fake_cuda_most_blocks)(), 2 * 8); /* 8 blocks of 256 threads on each SM */
 }
 
-/* Later ranks put all of their runs on their streams before earlier ones do. */
+/* Later ranks put all of their runs on their streams before earlier ranks do. */
 static void start_one_after_another(world_rank *self) {
   const combine_task *task = self->argument;
   banyan_op *ops[COMBINE_ATTEMPTS_MAX] = {NULL};
@@ -126,8 +126,8 @@ static void start_one_after_another(world_rank *self) {
   for (int32_t i = 0; i < task->nattempts; i++) banyan_op_free(ops[i]);
 }
 
-/* A rank's next run does not take the room that another rank's blocks need for this one. Rank 1 gets nothing, and so is
- * ahead. */
+/* A rank's next run must not occupy SMs that another rank's blocks need for the current run. Rank 1 gets no result, so
+ * it runs ahead. */
 TEST(ranks_of_one_device_leave_room) {
   combine_task *task = combine_task_new(2, 95);
   for (int i = 0; i < 8; i++) add_attempt(task, "oneshot", BANYAN_SCATTER_TOKENS, 1, 128, 8);
@@ -137,7 +137,7 @@ TEST(ranks_of_one_device_leave_room) {
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
-/* All ranks come to know of it, and of whom, by asking. */
+/* All ranks that query the communicator learn of the failure and of its culprit. */
 static void check_failure(world_rank *self, banyan_status status, int32_t culprit, const char *says) {
   world_fails(self, status, culprit, says);
   world_check(self, start(self, &((const combine_task *)self->argument)->attempts[0], NULL) == status,
@@ -149,7 +149,7 @@ static void leave_one_out(world_rank *self) {
   if (!world_ok(self, start(self, &task->attempts[0], NULL), "combine") || !world_finish(self)) return;
   if (self->rank != 1 && !world_ok(self, start(self, &task->attempts[0], NULL), "combine")) return;
   if (!world_finish(self)) return;
-  /* It comes at last, knowing nothing: its run ends at once, and its device tells. */
+  /* Rank 1 calls late and does not know of the failure. Its run ends at once, and its device reports the failure. */
   if (self->rank == 1 && !world_ok(self, start(self, &task->attempts[0], NULL), "combine")) return;
   if (!world_finish(self)) return;
   if (self->rank == 1) check_failure(self, BANYAN_ERR_TIMEOUT, 1, "rank 1 did not arrive in time");
@@ -183,7 +183,7 @@ TEST_LOOP(aborts_end_what_runs, 2) {
 
 enum { NAN_TOKENS = 300, NAN_HEADS = 4, NAN_DIM = 8 };
 
-/* Rank 1 names the row as its caller knows it, also in a call that is made in parts. */
+/* Rank 1 names the row by its position in the caller's partial, even if the call is split into parts. */
 static void give_nan(world_rank *self) {
   const combine_task *task = self->argument;
   const combine_attempt *attempt = &task->attempts[0];
@@ -236,7 +236,7 @@ static void fail_to_create(world_rank *self) {
 
 TEST(devices_that_are_not_there) { WORLD_RUN(fail_to_create, .nranks = 2, .on = &world_emulated, .bare = true); }
 
-/* One rank lacks what the others have: all learn it. */
+/* One rank has no device. All ranks learn of it. */
 static void lack_a_device(world_rank *self) {
   banyan_status status = create(self, self->rank == 1 ? "cuda:9" : "cuda:0");
   world_check(self,
@@ -250,8 +250,8 @@ TEST(one_that_fails_is_reported_to_all) { WORLD_RUN(lack_a_device, .nranks = 3, 
 /* ---- deadlines --------------------------------------------------------------------------------------------------- */
 
 typedef struct patience {
-  const char *timeout_ms, *first_ms; /* environment variables; NULL: not set */
-  int64_t timeout_ns, first_ns;      /* settings of the program; 0: not set */
+  const char *timeout_ms, *first_ms; /* values of environment variables; NULL: not set */
+  int64_t timeout_ns, first_ns;      /* values of options; 0: not set */
   bool host;
   double wanted_s, wanted_first_s;
 } patience;
@@ -290,8 +290,8 @@ TEST_LOOP(deadlines_of_devices_are_longer, 7) {
   WORLD_RUN(look_at_deadlines, .nranks = 1, .on = &world_emulated, .bare = true, .argument = &what);
 }
 
-/* By the deadline of calls rank 0 would give up on rank 1 at once; by that of first calls it waits for it, and in the
- * end without success. */
+/* With the deadline of calls, rank 0 would give up on rank 1 at once. With the deadline of first calls it waits, and
+ * fails only at the end. */
 static void come_late(world_rank *self) {
   banyan_comm_config config = {
       .size = sizeof config, .timeout_ns = WORLD_GUARD_NS, .device = self->rank ? "cuda:1" : "cuda:0"};
@@ -351,7 +351,7 @@ static bool pair_make(world_rank *self, pair_side *side, int number, bny_device 
   return world_ok(self, banyan_combine_init(side->comm, &desc, &in, &out, &side->op), "init");
 }
 
-/* The mean of both ranks' values, for all have one weight. */
+/* Checks for the mean of both ranks' values, because all rows have weight 1. */
 static void pair_check(world_rank *self, const pair_side *side, int number) {
   for (int i = 0; i < PAIR_ROWS * PAIR_DIM; i++)
     if (!world_check(self, side->out[i] == (float)(number + 1 + i % 8), "value %d is %g", i, (double)side->out[i]))
@@ -376,9 +376,9 @@ static void pair_run(world_rank *self) {
   free(sides);
 }
 
-/* Two ranks use two communicators in opposite orders, each on a stream of its own. There is work for more blocks than
- * the devices hold at once: were a combine to take them all, that of one communicator would wait on each device for
- * that of the other. */
+/* Two ranks use two communicators in opposite orders, each on its own stream. There is work for more blocks than the
+ * devices hold at once. If a combine took all of them, each device would be full of blocks that wait for the other
+ * device. */
 TEST_LOOP(opposite_orders_do_not_starve, 2) {
   WORLD_RUN(pair_run, .nranks = 2, .on = &world_emulated, .bare = true, .words = _i ? "sms=4" : "sms=16");
   ck_assert_uint_eq(FAKE_CUDA(fake_cuda_most_blocks)(), _i ? 8 : 32);

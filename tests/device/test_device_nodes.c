@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Combines on devices of several nodes, staged in host memory between nodes: what crosses, graphs, and by which way
- * they go. */
+ * Tests combines on devices of several nodes, staged in host memory between nodes: the payload between nodes, graphs,
+ * and the choice of a path. */
 #include "op/operation.h"
 #include "tests/device/device_nodes.h"
 #include "device/proxy.h"
@@ -29,8 +29,8 @@ static void combine_and_leave(world_rank *self) {
 static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3};
 enum { WIRES = sizeof wires / sizeof wires[0] };
 
-/* A device that only sends has ended its run before the proxy has, or has even begun it: who leaves has sent all the
- * same. */
+/* A device that only sends may end its run before the proxy has begun it. Its data is sent even if the rank then
+ * leaves. */
 TEST(whoever_has_sent_may_leave) {
   combine_task *of = combine_task_new(3, 38);
   combine_group group = combine_group_make(of, 1, 4, 16);
@@ -41,7 +41,7 @@ TEST(whoever_has_sent_may_leave) {
   combine_task_free(of);
 }
 
-/* Partials that come to the plan through the device have the bits that the host makes of them itself. */
+/* Combines on the device give the bits that the host computes from the same partials. */
 TEST(bits_are_those_of_the_host) {
   combine_task *device = combine_task_new(4, 34), *host = combine_task_new(4, 34);
   combine_group groups[2][WIRES];
@@ -70,7 +70,7 @@ TEST(bits_are_those_of_the_host) {
 
 enum { ON_DEVICE, ON_HOST, PLACES_OF_RUNS };
 
-/* Payload that each rank gave to the network, by attempt, and what the operation said it would. */
+/* The payload in bytes that each rank sent to other nodes, by attempt, and the prediction of the operation. */
 typedef struct crossing {
   uint64_t given[PLACES_OF_RUNS][COMBINE_ATTEMPTS_MAX][RANKS_MAX],
       said[PLACES_OF_RUNS][COMBINE_ATTEMPTS_MAX][RANKS_MAX];
@@ -78,7 +78,7 @@ typedef struct crossing {
 
 static crossing counts;
 
-/* The proxy has ended as many runs as were started. */
+/* Waits until the proxy has ended all runs that were started. */
 static bool await_proxy(world_rank *self, uint64_t epoch) {
   bny_transport *transport = self->comm->device.proxy->transport;
   const bny_rank_line *line = transport->ops->line(transport, transport->rank);
@@ -119,8 +119,8 @@ static void count_crossing(world_rank *self) {
   world_meet(self);
 }
 
-/* Exactly what the plan has ranks of other nodes be sent crosses, and no more than on the host; merging within nodes
- * first sends less than sending everything to everybody. */
+/* The payload between nodes is exactly that of the plan, and no more than on the host. Merging within nodes first sends
+ * less than sending all rows to all ranks. */
 TEST(as_much_crosses_as_plans_say) {
   static const char *const names[] = {"oneshot", "levels", "ring", NULL};
   combine_task *places[PLACES_OF_RUNS];
@@ -159,8 +159,7 @@ TEST(as_much_crosses_as_plans_say) {
 
 enum { MIXED_RUNS = 200 };
 
-/* Shapes in any order, many runs on the stream at once, roots that run ahead; and nothing is asked of the driver but
- * launches. */
+/* Runs shapes in any order, many at once on the stream, with roots that run ahead. The driver gets only launches. */
 static void mix(world_rank *self) {
   combine_task *of = self->argument;
   world_random random = {77};
@@ -192,8 +191,8 @@ TEST(runs_follow_each_other) {
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
-/* Several shapes in one graph, which is replayed with plain calls in between; operations that it has captured are
- * freed, as other shapes take their places. */
+/* Replays a graph of several shapes, with plain calls in between. Captured operations are freed because other shapes
+ * replace them. */
 static void replay(world_rank *self) {
   enum { REPLAYS = 6, OTHER_SHAPES = BNY_BLOCKING_OPS + 1 };
   const combine_task *of = self->argument;
@@ -233,7 +232,7 @@ TEST(graphs) {
   combine_task_free(of);
 }
 
-/* Other collectives go on beside runs on devices; an operation may be freed while the device still has it to do. */
+/* Other collectives run concurrently with runs on devices. An operation may be freed before the device has run it. */
 static void use_both(world_rank *self) {
   const combine_task *of = self->argument;
   banyan_comm *comm = self->comm;
@@ -284,7 +283,7 @@ static void describe(world_rank *self) {
   combine_all(self);
 }
 
-/* By default devices of one NVLink domain share memory, and others do not try. */
+/* By default, devices of one NVLink domain share memory, and other devices do not try to. */
 TEST(ways_are_chosen) {
   static const struct {
     const char *words, *way, *says;
@@ -294,7 +293,7 @@ TEST(ways_are_chosen) {
                {"", "fabric", "arenas go by fabric handles"},
                {"", "emulated", "sent from device memory"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    setenv("BANYAN_LOG", "error", 1); /* leaves out the warning that fabric fails */
+    setenv("BANYAN_LOG", "error", 1); /* suppresses the warning that fabric handles fail */
     combine_task *of = combine_task_new(3, 42);
     combine_group group = combine_group_make(of, 1, 4, 16);
     combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32}, true);

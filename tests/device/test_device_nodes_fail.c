@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Combines on devices of several nodes that fail: who is named, how soon, and what goes on afterwards. */
+ * Tests failures of combines on devices of several nodes: the culprit, the time, and the state afterwards. */
 #include <signal.h>
 
 #include "comm/comm.h"
@@ -8,12 +8,12 @@
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
-/* The stream ends, and what failed is known. */
+/* Checks that the stream ends, and that the communicator reports this failure. */
 static void expect(world_rank *self, banyan_status status, int32_t culprit, const char *says) {
   if (device_nodes_finish(self)) world_fails(self, status, culprit, says);
 }
 
-/* Completes a first run. Returns NULL if that fails. */
+/* Completes a first run. Returns NULL if it fails. */
 static const combine_attempt *run_first(world_rank *self) {
   const combine_attempt *attempt = &((const combine_task *)self->argument)->attempts[0];
   bool good =
@@ -21,7 +21,7 @@ static const combine_attempt *run_first(world_rank *self) {
   return good ? attempt : NULL;
 }
 
-/* Rank 1 does not come any more. */
+/* Rank 1 makes no more calls. */
 static void leave_one_out(world_rank *self) {
   const combine_attempt *attempt = run_first(self);
   if (!attempt) return;
@@ -58,14 +58,14 @@ static void give_nan(world_rank *self) {
   banyan_partial_init(&in, values, BANYAN_F32, lse, BANYAN_F32, 4, 8);
   banyan_partial_init(&out, out_values, BANYAN_F32, out_lse, BANYAN_F32, 4, 8);
   if (self->rank != 1) in.empty |= BANYAN_EMPTY_NAN;
-  /* A rank may still be planning when another's device has found it. */
+  /* A rank may still plan when another rank's device finds the failure. */
   banyan_status status = banyan_combine(self->comm, &desc, &in, &out);
   world_check(self, status == BANYAN_OK || status == BANYAN_ERR_DATA, "combine: %s", banyan_last_error());
   expect(self, BANYAN_ERR_DATA, 1, "rank 1 passed invalid statistics");
   world_meet(self);
 }
 
-/* The thread that is a device's peer is gone: the device ends by itself, and the other ranks by their deadline. */
+/* The proxy of one device is gone. The device ends by itself, and the other ranks end by their deadline. */
 static void lose_a_proxy(world_rank *self) {
   const combine_attempt *attempt = run_first(self);
   if (!attempt) return;
@@ -80,8 +80,8 @@ static void lose_a_proxy(world_rank *self) {
   world_meet(self);
 }
 
-/* A rank that gives up destroys its communicator without waiting for its stream. Its kernel still polls what is freed
- * then. */
+/* A rank that gives up destroys its communicator without a wait for its stream. Its kernel still polls the memory that
+ * is then freed. */
 static void abort_and_leave(world_rank *self) {
   const combine_attempt *attempt = run_first(self);
   if (!attempt) return;
@@ -100,7 +100,7 @@ static const struct {
 TEST_LOOP(failures_are_named, (int)(sizeof failures / sizeof failures[0])) {
   combine_task *of = combine_task_new(3, 40);
   combine_group group = combine_group_make(of, 1, 4, 16);
-  /* All wait for all, and know whom they miss. */
+  /* All ranks wait for all others, and name the rank that is missing. */
   combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32, .algorithm = "oneshot"}, true);
   device_nodes_run(of, failures[_i].body, (world_setup){.timeout_ns = failures[_i].timeout_ns});
   combine_task_free(of);
@@ -110,7 +110,7 @@ TEST_LOOP(failures_are_named, (int)(sizeof failures / sizeof failures[0])) {
 
 enum { READY, DEAD };
 
-/* Rank 2 is killed while the others' devices wait for it. They go on without it. */
+/* Rank 2 is killed while the devices of the others wait for it. The others continue without it. */
 static void survive(world_rank *self) {
   const combine_attempt *attempt = run_first(self);
   if (!attempt) return;

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Messages for devices of several nodes state the kind of their memory to UCX. Without it, UCX would ask CUDA's driver.
- * The asking thread is the one that kernels wait for, while the driver may be waiting for kernels. Or UCX would take
- * unknown memory for memory of the host. Puts state the kind too, but they need RDMA, or ranks that stay in calls. */
+ * Messages for devices of several nodes state the kind of their memory to UCX. Otherwise UCX would query the CUDA
+ * driver, or treat unknown memory as host memory. A query could deadlock: kernels wait for the thread that makes it,
+ * and the driver may wait for kernels. Puts state the kind too, but testing them needs RDMA, or ranks that stay in
+ * calls. */
 #include "comm/comm.h"
 #include "tests/device/device_nodes.h"
 #include "device/proxy.h"
 
 #include "transport/ucx/ucx.h"
 
-/* Sends since the last look. */
+/* Counts of sends since the last check. */
 static struct {
   __typeof__(&ucp_am_send_nbx) send;
-  atomic_int host, cuda, unknown, elsewhere; /* elsewhere: of memory of a device that is not current on the thread */
+  atomic_int host, cuda, unknown, elsewhere; /* elsewhere: from memory of a device that is not current on the thread */
   int device;
 } seen;
 
-/* The request as UCX here is to take it, which knows no CUDA. */
+/* Counts a send, and returns the request for this UCX, which does not support CUDA. */
 static ucp_request_param_t note(const ucp_request_param_t *param) {
   ucp_request_param_t made = *param;
   bool known = param->op_attr_mask & UCP_OP_ATTR_FIELD_MEMORY_TYPE;
@@ -34,14 +35,14 @@ static ucs_status_ptr_t send_noted(ucp_ep_h endpoint, unsigned id, const void *h
 
 static const struct way {
   const char *nodes;
-  bool cuda; /* as if the way were direct */
+  bool cuda; /* as in direct mode */
 } ways[] = {{"staged", false}, {"emulated", true}}, *way;
 
 static void combine_noted(world_rank *self) {
   bny_transport *transport = self->comm->device.proxy->transport;
   bny_net *net = bny_net_of(transport);
   const combine_attempt *attempt = &((const combine_task *)self->argument)->attempts[0];
-  if (self->rank == 0) { /* nothing is under way */
+  if (self->rank == 0) { /* no send is in flight */
     seen.send = net->ucx.ucp_am_send_nbx;
     seen.device = gpu_facts_of(world_gpu_of(self))->ordinal;
     bny_net_take(net);
@@ -51,7 +52,7 @@ static void combine_noted(world_rank *self) {
   }
   if (!world_meet(self)) return;
   bool good = world_ok(self, device_nodes_start(self, attempt, COMBINE_FIRST), "combine") && device_nodes_finish(self);
-  world_meet(self); /* all that was sent has come */
+  world_meet(self); /* all messages have arrived */
   if (!good || self->rank != 0) return;
   int unknown = atomic_load(&seen.unknown), cuda = atomic_load(&seen.cuda), host = atomic_load(&seen.host);
   world_check(self, unknown == 0, "%d sends of memory that UCX asks the driver about", unknown);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Numbers that are not ordinary on devices of the fake driver: rows of NaN, rows of a result that the caller's type
- * cannot hold, values that the wire cannot hold. */
+ * Tests special numbers on devices of the fake driver: rows of NaN, rows of a result that the caller's type cannot
+ * hold, and values that the wire cannot hold. */
 #include "tests/support/attend.h"
 
 /* ---- logits of NaN ----------------------------------------------------------------------------------------------- */
 
-/* Relative to the reference, as in test_device_attention. */
+/* The error bound relative to the reference, as in test_device_attention. */
 static const double bound = 3e-5;
 
 enum { ALONE, WITHIN_ONE_KERNEL, APART, WAYS };
@@ -16,7 +16,7 @@ typedef struct nan_task {
   bool is_empty; /* rows of NaN count as rows without keys */
 } nan_task;
 
-/* Rank 1's first key of the first sequence is NaN for one head of it: rows of that head are NaN on rank 1 alone. */
+/* Rank 1's first key of the first sequence is NaN for one KV head. Rows of that head are NaN only on rank 1. */
 static void make_nan_task(nan_task *made, int32_t head_dim) {
   const bool latent = head_dim == 576;
   const problem_shape shape = {.batch = 2,
@@ -60,7 +60,7 @@ static void attend_to_nan(world_rank *self) {
   banyan_op_free(op);
 }
 
-/* Row `row` of rank r is the reference over `count` shards from `first` on. */
+/* Checks row `row` of rank r against the reference over `count` shards from `first` on. */
 static void check_row(const attend *of, int32_t r, int32_t first, int32_t count, int32_t row) {
   attend what = *of;
   attention_row reference;
@@ -83,7 +83,8 @@ static void check_nan_row(const nan_task *task, int32_t r, int32_t row) {
 
 static const int32_t head_dims[] = {64, 128, 256, 576};
 
-/* A row of NaN alone is NaN, and bad data to a combine; with BANYAN_EMPTY_NAN it is one without keys. */
+/* Attention alone returns a row of NaN, which is bad data for a combine. With BANYAN_EMPTY_NAN it counts as a row
+ * without keys. */
 TEST_LOOP(rows_of_nan, 2 * WAYS * (int)(sizeof head_dims / sizeof head_dims[0])) {
   if (!world_is_here(&world_emulated)) return;
   nan_task task = {.way = _i / 2 % WAYS, .is_empty = _i % 2};
@@ -137,7 +138,7 @@ static void lose_a_row(world_rank *self) {
   world_meet(self);
 }
 
-/* Rank 1 alone has the type: both ranks end, and rank 1 says which row it was. All other rows are right. */
+/* Only rank 1 uses the type. Both ranks fail, and rank 1 names the row. All other rows are correct. */
 TEST_LOOP(rows_that_a_type_cannot_hold, 4) {
   if (!world_is_here(&world_emulated)) return;
   lost_task task = {.algorithm = _i % 2 ? "oneshot" : "ring", .has_sum = _i / 2};

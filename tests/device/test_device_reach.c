@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Callers' memory that a device does not reach is named before anything is launched; what it reaches is accepted. */
+ * Memory of the caller that a device cannot reach is reported before anything is launched. Memory that it can reach is
+ * accepted. */
 #include "tests/device/device_util.h"
 #include "tests/support/world.h"
 
 enum { HEADS = 2, DIM = 64, BYTES = 4096 };
 
-/* Memory that a rank may have: of its device, of another device, pinned, plain. */
+/* The kinds of memory of a rank: of its device, of another device, pinned, and pageable. */
 typedef struct memories {
   bny_device *device, *other;
   void *local, *others;
@@ -82,7 +83,7 @@ static void check_others(world_rank *self, const memories *memories) {
   expect(self, banyan_shift_init(self->comm, plain, local, 64, 0, &op), &op, "send is plain");
   expect(self, banyan_shift_init(self->comm, local, plain, 64, 0, &op), &op, "receive is plain");
   expect(self, banyan_broadcast_init(self->comm, plain, 64, 0, &op), &op, "data is plain");
-  expect(self, banyan_broadcast_init(self->comm, plain, 0, 0, &op), &op, NULL); /* nothing there is looked at */
+  expect(self, banyan_broadcast_init(self->comm, plain, 0, 0, &op), &op, NULL); /* its memory is not accessed */
   banyan_attention_desc desc = {.size = sizeof desc,
                                 .batch = 1,
                                 .heads = HEADS,
@@ -123,7 +124,7 @@ static void try_all(world_rank *self) {
   if (!make_memories(self, memories)) return;
   check_combines(self, memories, *(bool *)self->argument);
   check_others(self, memories);
-  world_ok(self, banyan_comm_status(self->comm), "status"); /* it is as before */
+  world_ok(self, banyan_comm_status(self->comm), "status"); /* the communicator is still usable */
   free_memories(memories);
   free(memories);
 }
@@ -134,7 +135,7 @@ TEST_LOOP(what_is_not_reached_is_named, 2) {
             .argument = &peers);
 }
 
-/* A driver is asked once of each allocation: that one is gone is not noticed. */
+/* The driver is queried once per allocation, so a freed allocation is not noticed. */
 static void ask_again(world_rank *self) {
   memories *memories = calloc(1, sizeof *memories);
   if (!make_memories(self, memories)) return;
@@ -150,7 +151,7 @@ static void ask_again(world_rank *self) {
 
 TEST(drivers_are_asked_once) { WORLD_RUN(ask_again, .nranks = 1, .on = &world_emulated, .words = "no-pageable"); }
 
-/* Where devices share the page tables of the machine all memory will do. */
+/* Devices that share the machine's page tables accept all memory. */
 static void use_plain(world_rank *self) {
   memories *memories = calloc(1, sizeof *memories);
   if (!make_memories(self, memories)) return;

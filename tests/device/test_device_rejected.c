@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Calls on devices of the fake driver that one rank rejects: how its peers learn of it. */
+ * Tests how peers learn of a call that one rank rejects, on devices of the fake driver. */
 #include "tests/support/world.h"
 
 enum { HEADS = 2, VALUE_DIM = 8, AT_ONCE_S = 60, WRONG_CALLS = 4 };
 
-/* A good call, or one that is wrong in way `wrong` from 1 on. */
+/* Makes a valid call, or one with mistake `wrong` from 1 on. */
 static banyan_status make_within(world_rank *self, int wrong, banyan_op **op) {
   banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = VALUE_DIM};
   if (wrong == 2) desc.algorithm = "ring";
@@ -28,7 +28,7 @@ static void reject_within(world_rank *self) {
         !world_check(self, world_now_s() - since_s < AT_ONCE_S, "call %d: told after %.1f s", wrong,
                      world_now_s() - since_s))
       return;
-    /* Rejections one after another share a text. */
+    /* Consecutive rejections share a text. */
     if (!world_ok(self, make_within(self, 0, &op), "the call as it should be")) return;
     banyan_op_free(op);
   }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Combines within a kernel of a user's, which may read the number of tokens, and which rows are valid, when they run. A
- * graph is captured once and replayed with changing numbers. It has the bits of a combine that is launched, and nothing
- * else is written. Over the fake driver, with emulated devices. */
+ * Tests combines within a user's kernel, which may read the number of tokens and the valid rows at run time. A graph is
+ * captured once and replayed with changing numbers. Its result has the bits of a launched combine, and nothing else is
+ * written. Devices are emulated, over the fake driver. */
 #include "cuda/program.h"
 #include "tests/device/device_util.h"
 #include "tests/emulate/user_kernel.h"
@@ -9,7 +9,7 @@
 
 enum { RANKS_MAX = 9, MOST = 10, HEADS_MAX = 10, DIM_MAX = 70, ROUNDS = 5, ROWS = MOST * HEADS_MAX };
 
-/* Rows that a rank gives, and gets in both ways. */
+/* The rows of a rank, and its results of both kinds of combine. */
 typedef struct memory {
   float values[ROWS * DIM_MAX], lse[ROWS], sum[ROWS];
   float apart[ROWS * DIM_MAX], apart_lse[ROWS], within[ROWS * DIM_MAX], within_lse[ROWS];
@@ -17,13 +17,13 @@ typedef struct memory {
   uint8_t mask[MOST];
 } memory;
 
-/* A problem, the same on all ranks. It says which arrays of banyan_valid_rows are given. */
+/* A problem, the same on all ranks. It selects the arrays of banyan_valid_rows that are set. */
 typedef struct problem {
   int32_t nranks, heads, dim;
   banyan_scatter scatter;
   banyan_dtype wire;
   bool has_tokens, has_lengths, has_starts, has_mask, keeps, one_device;
-  bool numerators; /* with m and d in base 2; else normalised, with lse in base e */
+  bool numerators; /* numerators with m and d in base 2; else normalised values with lse in base e */
   bool has_valid;
   banyan_dtype out_dtype;
   uint64_t seed;
@@ -87,7 +87,7 @@ static banyan_valid_rows valid_of(const problem *problem, const memory *memory) 
                              .empty_rows = problem->keeps ? BANYAN_EMPTY_ROWS_KEPT : BANYAN_EMPTY_ROWS_WRITTEN};
 }
 
-/* The kernels of the test: any image stands for them on emulated devices. */
+/* The kernels of the test. On emulated devices any image stands for them. */
 #ifdef USER_KERNEL_IMAGE
 __asm__(".pushsection .rodata\n.balign 64\nuser_kernel_image:\n.incbin \"" USER_KERNEL_IMAGE "\"\n"
         ".balign 8\nuser_kernel_image_bytes:\n.quad . - user_kernel_image\n.popsection\n");
@@ -155,7 +155,7 @@ static bool make(world_rank *self, rig *rig) {
       world_ok(self, rig->device->ops->kernel_find(rig->module, "user_kernel", &rig->kernel), "kernel") &&
       world_ok(self, banyan_combine_init(self->comm, &rig->desc, &rig->in, &rig->apart, &rig->launched), "init") &&
       world_ok(self, banyan_device_combine_init(self->comm, &rig->desc, &rig->inside), "device init");
-  rig->valid = (banyan_valid_rows){0}; /* it has been read */
+  rig->valid = (banyan_valid_rows){0}; /* has been read already */
   return good;
 }
 
@@ -291,7 +291,7 @@ static void reject(world_rank *self) {
 
 TEST(rejections) { WORLD_RUN(reject, .nranks = 2, .on = &world_emulated); }
 
-/* One rank launches a combine, the others mean to run it within a kernel: they find out before data moves. */
+/* One rank launches a combine, and the others run it within a kernel. All ranks report this before data moves. */
 static void mismatch(world_rank *self) {
   float values[2 * 8] = {0}, lse[2] = {0};
   banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = 2, .value_dim = 8, .algorithm = "oneshot"};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Runs on devices whose numbers of tokens differ among ranks, or whose starts are wrong: kernels read both, and no rank
- * waits for long. Combines, combines within a kernel of a user's, gathers of heads, and attention with a combine, by
- * each algorithm, over the fake driver. */
+ * Tests runs in which ranks have different numbers of tokens, or one has wrong starts. Kernels read both, and no rank
+ * waits for long. The tests cover combines, combines within a user's kernel, all-gathers of heads, and attention with a
+ * combine, by each algorithm, over the fake driver. */
 #include "cuda/program.h"
 #include "tests/device/device_util.h"
 #include "tests/emulate/user_kernel.h"
@@ -12,7 +12,7 @@ enum { RANKS_MAX = 5, MOST = 12, HEADS = 3, DIM = 64, ROWS = MOST * HEADS };
 typedef enum kind { COMBINE, WITHIN, GATHER, ATTENTION, KINDS } kind;
 static const char *const kind_names[] = {"combine", "within a kernel", "gather", "attention"};
 
-/* Rows of all ranks are zeros of weight 1. */
+/* The rows of all ranks are zeros with weight 1. */
 typedef struct memory {
   float in[ROWS * DIM], in_lse[ROWS], out[RANKS_MAX * ROWS * DIM], out_lse[ROWS];
   int32_t tokens, starts[MOST + 1], lengths[MOST];
@@ -22,12 +22,12 @@ typedef struct problem {
   kind kind;
   const char *algorithm;
   int32_t odd;                     /* the rank that differs */
-  bool decreases, passes, has_nan; /* its starts; otherwise it has another number of tokens */
+  bool decreases, passes, has_nan; /* how its starts are wrong; else it has another number of tokens */
   attend *attend;
   memory memories[RANKS_MAX];
 } problem;
 
-/* 8 tokens in sequences of one; the odd rank has 5, or wrong starts. */
+/* Sets 8 tokens in sequences of one. The odd rank has 5 tokens, or wrong starts. */
 static void set(const problem *problem, int32_t rank, int32_t *tokens, int32_t *starts, int32_t most) {
   *tokens = rank == problem->odd && !problem->decreases && !problem->passes ? 5 : 8;
   for (int32_t i = 0; i <= most; i++) starts[i] = i < *tokens ? i : *tokens;
@@ -109,7 +109,7 @@ static banyan_status begin(world_rank *self, problem *problem, rig *rig) {
   return status == BANYAN_OK ? banyan_start(rig->op) : status;
 }
 
-/* A rank whose kernel had ended before leaves it to hosts, which know less. */
+/* If a rank's kernel has ended before, only the hosts exchange the failure, with fewer details. */
 static void check(world_rank *self, const problem *problem) {
   banyan_status status = banyan_comm_status(self->comm);
   const char *text = banyan_comm_error(self->comm);
@@ -134,7 +134,7 @@ static void go_wrong(world_rank *self) {
   problem *problem = self->argument;
   rig rig = {.op = NULL};
   bool good = world_ok(self, begin(self, problem, &rig), "begin") && world_finish(self);
-  banyan_comm_status(self->comm); /* a rank whose kernel has noticed it reports it to the others */
+  banyan_comm_status(self->comm); /* a rank whose kernel has found the failure reports it to the others */
   if (world_meet(self) && good) check(self, problem);
   world_meet(self);
   banyan_op_free(rig.op);
@@ -150,7 +150,7 @@ static attend *attention_for(int32_t nranks) {
   attend_fill(made);
   for (int32_t r = 0; r < nranks; r++)
     memcpy(made->ranks[r].lengths, made->ranks[r].shard.lengths, MOST * sizeof(int32_t));
-  made->loc = world_take((size_t)(nranks * (MOST + 2)) * sizeof(int32_t)); /* each rank's own */
+  made->loc = world_take((size_t)(nranks * (MOST + 2)) * sizeof(int32_t)); /* per rank */
   return made;
 }
 
@@ -163,7 +163,7 @@ static void run(problem what, int32_t nranks) {
 
 static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "ring"};
 
-/* Attention runs within its kernel by oneshot, and beside it by ring. */
+/* Attention combines within its kernel by oneshot, and in another launch by ring. */
 static const char *algorithm_of(int index, kind kind) {
   return kind == COMBINE ? algorithms[index % 4] : kind == ATTENTION && index % 2 ? "ring" : "oneshot";
 }
@@ -173,10 +173,10 @@ TEST_LOOP(other_numbers_are_a_mismatch, 4 * KINDS) {
   run((problem){.kind = kind, .algorithm = algorithm_of(_i, kind), .odd = 1 + _i / 2 % 2}, 3 + _i / 2 % 2);
 }
 
-/* With NaN the starts are named all the same, because they may be why such a row is read. */
+/* Even with NaN the error names the starts, because they may be the reason why such a row is read. */
 TEST_LOOP(wrong_starts_end_the_run, 8 * KINDS) {
   kind kind = (enum kind)(_i / 8);
-  if (kind == GATHER) return; /* has no starts */
+  if (kind == GATHER) return; /* an all-gather has no starts */
   run((problem){.kind = kind,
                 .algorithm = algorithm_of(_i / 2, kind),
                 .odd = 1,

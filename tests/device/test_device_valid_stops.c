@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Many runs on devices with changing numbers of tokens, while one rank after the other is stopped for a moment and goes
- * on: combines that are launched, combines within a kernel of a user's, and attention with its combine. Ranks are
- * processes, each with emulated devices of the fake driver. TEST_CALLS says how many runs there are. */
+ * Tests many runs on devices with changing numbers of tokens, while one rank after another is stopped for a moment and
+ * continued. The runs are launched combines, combines within a user's kernel, and attention with its combine. Ranks are
+ * processes with emulated devices of the fake driver. TEST_CALLS sets the number of runs. */
 #include <signal.h>
 
 #include "cuda/program.h"
@@ -12,8 +12,8 @@
 
 enum { CALLS = 300, CALLS_SLOWLY = 48, MOST = 5, DIM = 64, KEYS = 8, SLOTS = 12, KINDS = 4, DONE = 0 };
 
-/* Runs that are put on the stream one after another have memory of their own. A rank gives values of its number + 1, in
- * combines by lse 0, and in attention by as many keys as it has of a sequence, which are all alike. */
+/* The memory of one run. Consecutive runs on the stream have different slots. The values of a rank are its number + 1.
+ * In combines they have lse 0; in attention, all keys that a rank has of a sequence are equal. */
 typedef struct slot {
   float in[MOST * DIM], lse[MOST], out[MOST * DIM], out_lse[MOST];
   int32_t tokens, lengths[MOST];
@@ -36,7 +36,7 @@ enum { LAUNCHED, BLOCKING, WITHIN, ATTENTION };
 
 static bool lives(const slot *slot, int32_t token) { return slot->mask[token] && slot->lengths[token] > 0; }
 
-/* Devices that share no memory run no combine within a kernel. */
+/* Devices that share no memory cannot combine within a kernel. */
 static bool spans_nodes(void) { return getenv("BANYAN_NODE") != NULL; }
 
 static void draw(rig *rig, slot *slot, world_random *all, uint64_t call) {
@@ -54,7 +54,7 @@ static void draw(rig *rig, slot *slot, world_random *all, uint64_t call) {
   for (int32_t i = 0; i < MOST * DIM; i++) slot->out[i] = -7;
 }
 
-/* The same on all ranks: how many keys of a token rank `rank` drew in a call. */
+/* Returns how many keys of a token rank `rank` has in a call, the same on all ranks. */
 static int32_t keys_of(int32_t rank, uint64_t call, int32_t token) {
   world_random own = {(world_seed() * 1000000 + call) * 64 + (uint64_t)rank};
   int32_t length = 0;
@@ -235,7 +235,7 @@ static void call_while_stopped(world_rank *self) {
   free(made);
 }
 
-/* Stops one rank after the other for a moment, until one of them is done. */
+/* Stops one rank after another for a moment, until one of them is done. */
 static void stop_and_go_on(world *world, const pid_t *pids, void *argument) {
   world_random random = {world_seed()};
   int32_t nranks = *(int32_t *)argument, stops = 0;

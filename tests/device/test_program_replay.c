@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Devices run exactly what was planned. Programs of all ranks, and the direct form that has no program, are read back
- * into plans of steps, which the prover must accept. Inboxes are compared as well: a sender writes where its receiver
- * reads, and no two messages overlap. */
+ * Tests that devices run exactly the plan. Programs of all ranks, and the direct form without a program, are translated
+ * back into plans, which the prover must accept. Inboxes are checked too: a sender writes where its receiver reads, and
+ * no two messages overlap. */
 #include "device/program.h"
 #include "plan/builder.h"
 #include "plan/slice.h"
 #include "tests/plan/plan_util.h"
 #include "tests/support/suite.h"
 
-/* A step of a plan, which the proof reads, has no more sources than that. */
+/* The prover accepts at most BNY_MERGE_SOURCES_MAX sources in a step. */
 enum { RANKS_MAX = BNY_MERGE_SOURCES_MAX, PROGRAM_RANKS_MAX = 12 };
 
 /* A plan under construction. Lists are as large as they can get. */
@@ -92,7 +92,7 @@ static void add_slots(const bny_request *request, replay *to) {
   }
 }
 
-/* Waits for a message at its first use. */
+/* Adds a source of a step, and a WAIT at the first use of a message. */
 static bny_source add_source(replay *all, replay *to, const bny_program_endpoint *place) {
   bny_plan *plan = &to->plan;
   if (place->peer == plan->rank) return (bny_source){.slot = slot_numbered(to, place->slot), .message = -1};
@@ -143,7 +143,7 @@ typedef struct region {
   uint64_t begin, end;
 } region;
 
-/* Everything that `sender` writes into the inbox of `receiver` is read there, and lies beside all else. */
+/* Checks that `receiver` reads all that `sender` writes into its inbox, and that nothing overlaps it. */
 static void check_inbox(const replay *all, int32_t nranks, int32_t receiver) {
   region taken[4096];
   int count = 0;
@@ -198,7 +198,7 @@ static banyan_status prove(const bny_request *request, replay *all) {
   return bny_plan_prove(request, plans);
 }
 
-/* BANYAN_ERR_UNSUPPORTED: devices do not run it. `break_it`: two sources of a merge change places. */
+/* Returns BANYAN_ERR_UNSUPPORTED if devices do not run the request. `break_it` swaps two sources of a merge. */
 static banyan_status replay_programs(const bny_request *request, const bny_device_settings *settings, bool break_it) {
   replay all[RANKS_MAX] = {0};
   bny_plan *from = NULL;
@@ -231,7 +231,7 @@ static banyan_status replay_programs(const bny_request *request, const bny_devic
   return status;
 }
 
-/* The direct form as its kernels read it: everybody's rows of an owner, merged by the owner in the order of ranks. */
+/* Translates the direct form: all ranks send an owner's rows to it, and the owner merges them in the order of ranks. */
 static banyan_status replay_direct(const bny_request *request, const bny_device_settings *settings) {
   replay all[RANKS_MAX] = {0};
   bny_oneshot what;
@@ -330,7 +330,7 @@ TEST_RANGE(programs_of_combines_are_proved, 1, PROGRAM_RANKS_MAX + 1) {
   ck_assert_int_gt(proved, 0);
 }
 
-/* Sets all but the counts: a call, or a part of one. */
+/* Sets all fields but the counts, for a call or a part of one. */
 static void set_heads(uint64_t *random, bny_request *request) {
   for (int32_t i = 0; i < request->nranks; i++) request->call.all_heads += (int32_t)request->call.counts[i];
   request->call.all_tokens = 1 + random_below(random, 6);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The host's side of combines on devices of several nodes, under threads that really run at the same time, and under
- * the thread sanitizer, which cannot follow emulated kernels: here a device is a thread that does in plain C what the
- * interpreter's kernel does with a program. */
+ * Tests the host's side of combines on devices of several nodes with concurrent threads, and under the thread
+ * sanitizer. The sanitizer cannot follow emulated kernels. Here a device is a thread that runs programs in plain C like
+ * the interpreter's kernel. */
 #include <pthread.h>
 
 #include "cuda/program.h"
@@ -30,7 +30,7 @@ typedef struct device {
 
 static device devices[RANKS];
 
-/* Words of arenas, and of what follows a proxy, by their addresses. */
+/* Returns a word of an arena or of a proxy's memory by its address. */
 static _Atomic uint64_t *word_at(uint64_t address) { return (_Atomic uint64_t *)(uintptr_t)address; }
 
 static uint64_t in_arena(const job *job, int32_t rank, size_t offset) {
@@ -53,12 +53,12 @@ static bool await(const job *job, uint64_t address, uint64_t least) {
   return true;
 }
 
-/* A row on its way: m, d and a numerator, all f32. m is 0, so that to merge is to add. */
+/* A row in transit: m, d and a numerator, all f32. m is 0, so that a merge is an addition. */
 typedef struct row {
   float m, d, n[VALUE_DIM];
 } row;
 
-/* The caller's. */
+/* Reads or writes a row of the caller. */
 static void move_row(const job *job, int32_t token, int32_t head, row *row, bool reads) {
   const banyan_partial *partial = reads ? &job->call.in : &job->call.out;
   if (!reads) token -= job->call.out_token0, head -= job->call.out_head0;
@@ -71,7 +71,7 @@ static void move_row(const job *job, int32_t token, int32_t head, row *row, bool
     *m = row->m, *d = row->d, memcpy(values, row->n, sizeof row->n);
 }
 
-/* Returns where the words of a row are, and its signal. */
+/* The addresses of a row's words and of its signal. */
 typedef struct words {
   float *m, *d, *n;
   uint64_t signal;
@@ -182,7 +182,7 @@ static void launch(const fake_cuda_launch *launch) {
   pthread_mutex_unlock(&self->mutex);
 }
 
-/* Until it has nothing to do. */
+/* Waits until the device has no work. */
 static void finish(device *self) {
   pthread_mutex_lock(&self->mutex);
   while (self->done < self->made) pthread_cond_wait(&self->changed, &self->mutex);
@@ -200,8 +200,8 @@ static void end_device(device *self) {
 /* ---- a world ----------------------------------------------------------------------------------------------------- */
 
 static void begin(void) {
-  static const fake_cuda_image image = {FAKE_CUDA_MAGIC, {{"*", launch}}}; /* one is launched:
-                                                                            * bny_interpret_simple_32 */
+  static const fake_cuda_image image = {FAKE_CUDA_MAGIC, {{"*", launch}}}; /* only bny_interpret_simple_32 is
+                                                                            * launched */
   setenv("FAKE_CUDA", "devices=3", 1);
   setenv("BANYAN_CUDA_LIBRARY", fake_cuda_path(), 1);
   setenv("BANYAN_DEVICE_NODES", "staged", 1);
@@ -254,7 +254,7 @@ static void run(void (*body)(world_rank *self)) {
 
 enum { RUNS = 150 };
 
-/* Shapes are planned while the proxies run others. */
+/* Plans new shapes while the proxies run others. */
 static void combine_many(world_rank *self) {
   static rows in[RANKS], out[RANKS][RUNS];
   rows *mine = &in[self->rank], *got = out[self->rank];
@@ -282,7 +282,7 @@ static void *abort_soon(void *comm) {
   return NULL;
 }
 
-/* While proxies, devices and callers are all under way. */
+/* Aborts while proxies, devices and callers all run. */
 static void abort_many(world_rank *self) {
   static rows in[RANKS], out[RANKS];
   pthread_t thread;
