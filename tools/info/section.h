@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The sections of banyan-info. Each gathers its facts as JSON once; what people read is printed from the same object,
- * so that both always say the same. */
+ * The sections of banyan-info. Each collects its facts once, as JSON. The text output is printed from the same object,
+ * so both always agree. */
 #ifndef BNY_TOOLS_INFO_SECTION_H
 #define BNY_TOOLS_INFO_SECTION_H
 
@@ -11,21 +11,21 @@
 
 typedef struct info_request {
   int32_t ranks;      /* ranks of the selection table; 0: those of this machine */
-  const char *levels; /* sizes of groups, or NULL */
+  const char *levels; /* group sizes, or NULL */
   int32_t live;       /* a process; 0: none */
 } info_request;
 
 typedef struct info_section {
   const char *name; /* on the command line and in JSON */
   const char *title;
-  json_t *(*gather)(const info_request *request, tool_error *error); /* NULL and *error if it cannot */
+  json_t *(*gather)(const info_request *request, tool_error *error); /* NULL: *error is set */
   void (*print)(const json_t *facts, FILE *stream);
 } info_section;
 
 extern const info_section info_build, info_options, info_devices, info_transports, info_levels, info_selection,
     info_live;
 
-/* The text of a member; "" if there is none. */
+/* Returns the text of a member; "" if there is none. */
 static inline const char *info_text(const json_t *object, const char *key) {
   const char *text = json_string_value(json_object_get(object, key));
   return text != NULL ? text : "";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Shared by the files of banyan-perf. */
+ * What the files of banyan-perf share. */
 #ifndef BNY_TOOLS_PERF_PERF_H
 #define BNY_TOOLS_PERF_PERF_H
 
@@ -13,7 +13,8 @@
 #include "tools/common/util.h"
 #include "tools/common/world.h"
 
-/* Data for banyan-perf: made anew for every call from a key and the rank, so that each rank knows the result. */
+/* Data for banyan-perf. It is generated for each call from a key and the rank, so each rank can compute the expected
+ * result. */
 
 /* The layout of the partials of `rows` rows: element r * stat_stride of max and sum, and values from r * row_stride
  * on. */
@@ -24,7 +25,7 @@ typedef struct perf_rows {
   int64_t stat_stride, row_stride;
 } perf_rows;
 
-/* Base 2, whole maxima; numerators between half and one and a half, so that no sum cancels. */
+/* Fills partials in base 2 with integer maxima. Numerators are in [0.5, 1.5], so sums do not cancel. */
 void perf_rows_fill(const perf_rows *rows, uint32_t key, int32_t rank);
 
 /* The result of a check. */
@@ -33,24 +34,25 @@ typedef struct perf_errors {
   double worst;  /* relative error of a row */
 } perf_errors;
 
-/* Checks `out` (normalised, [tokens][heads][dim] of `part` of a call with all_heads heads) against double precision and
- * adds to errors. Of many rows, about `sample` are checked. */
+/* Compares `out` (normalised, [tokens][heads][dim] of `part` of a call with all_heads heads) with double precision, and
+ * adds to errors. If there are many rows, about `sample` of them are checked. */
 void perf_rows_check(const tool_part *part, int32_t all_heads, int32_t dim, const float *out, uint32_t key,
                      int32_t nranks, int64_t sample, double bound, perf_errors *errors);
 
-/* Counts bytes, and the wrong ones. */
+/* Counts the checked bytes and the wrong bytes. */
 void perf_bytes_fill(void *data, size_t bytes, uint32_t key, int32_t rank);
 size_t perf_bytes_check(const void *data, size_t bytes, uint32_t key, int32_t rank);
 
-/* The same of gathered heads, where those of a rank lie apart, token by token; `share` has room for one rank's. */
+/* The same for gathered heads, where the heads of a rank are interleaved by token. `share` holds the data of one
+ * rank. */
 size_t perf_heads_check(const void *all, size_t bytes, size_t tokens, int32_t nranks, uint32_t key, char *share);
 
-/* banyan-perf measures one collective of banyan at one size, and other ways to the same result. */
+/* One case of banyan-perf: a collective of one size, by banyan and by other methods with the same result. */
 
 typedef struct perf_case {
   const tool_world *world;
   bny_collective collective;
-  size_t bytes;          /* combine: of a partial, rows * (head_dim + 2) * 4. Else of one rank's message */
+  size_t bytes;          /* combine: rows * (head_dim + 2) * 4 of a partial; else one rank's message */
   int32_t tokens, heads; /* combine: rows; allgather-heads: of one rank */
   int32_t head_dim;
   banyan_dtype wire;
@@ -68,29 +70,29 @@ typedef struct perf_method {
   void (*destroy)(void *state); /* NULL: nothing to do */
 } perf_method;
 
-/* Names "banyan". *op lives as long as the method. */
+/* The method "banyan". *op lives as long as the method. */
 bool perf_banyan_method(const perf_case *perf, perf_method *method, banyan_op **op, tool_error *error);
 
-/* The three forms of a combine on MPI, for ranks under mpirun. */
+/* The three implementations of a combine on MPI, for ranks under mpirun. */
 enum { PERF_MPI_METHODS = 3 };
 extern const char *const perf_mpi_names[PERF_MPI_METHODS];
 
 bool perf_mpi_methods(const perf_case *perf, perf_method methods[PERF_MPI_METHODS], tool_error *error);
 
-/* The only form of an all-gather of heads, which has the first of these names. */
+/* The only implementation of an all-gather of heads, with the first of these names. */
 perf_method perf_mpi_heads(const perf_case *perf);
 
-/* Takes the times of one case: all methods in one loop, in a rotating order, each call with new data. */
+/* Measures one case: all methods in one loop, in a rotating order, with new data in each call. */
 
 typedef struct perf_protocol {
   int32_t iterations; /* 0: by size */
   int32_t warmup;
   bool check;
   bool against_mpi;
-  bool in_a_row; /* calls follow one another without a barrier, and the time is half of that of two in a row */
+  bool in_a_row; /* no barrier between calls; the time is half of that of two consecutive calls */
 } perf_protocol;
 
-/* Times of an iteration are those of the slowest rank. */
+/* The time of an iteration is that of the slowest rank. */
 typedef struct perf_row {
   size_t bytes;
   int64_t rows; /* combine */
@@ -99,7 +101,7 @@ typedef struct perf_row {
   int mpi_count;
   double mpi_p50_us[PERF_MPI_METHODS];            /* in the order of perf_mpi_methods() */
   uint64_t bytes_sent;                            /* by the rank that sends most */
-  uint64_t most_between_nodes, all_between_nodes; /* the same to other nodes, and by all ranks */
+  uint64_t most_between_nodes, all_between_nodes; /* the same between nodes, and the sum over ranks */
   int32_t iterations;
   perf_errors errors; /* over all ranks; wrong: of all methods */
 } perf_row;
@@ -108,43 +110,43 @@ bool perf_measure(const perf_case *perf, const perf_protocol *protocol, perf_row
 
 /* banyan-perf prints a table with comment lines before and after it, or JSON. */
 
-/* Collective: where each rank runs. Only rank 0 prints, to stream, if it is not NULL. */
+/* Prints where each rank runs. Collective; only rank 0 prints, if stream is not NULL. */
 bool perf_report_header(const perf_case *perf, const perf_protocol *protocol, FILE *stream, tool_error *error);
 
 void perf_report_row(const perf_row *row, FILE *stream);
 void perf_report_trailer(const perf_row *rows, int count, const perf_protocol *protocol, FILE *stream);
 
-/* {"rows": [...]} on standard output. */
+/* Prints {"rows": [...]} to standard output. */
 bool perf_report_json(const perf_case *perf, const perf_row *rows, int count, const perf_protocol *protocol,
                       tool_error *error);
 
-/* Merging partials as a careful user of MPI would write it: factors once per row, vectorised loops, the division folded
- * into the factors. With the vectors of the processor at hand, so that banyan is compared with good code. */
+/* Merges of partials as a careful MPI user would write them: factors once per row, vectorised loops, and the division
+ * folded into the factors. They use the vector instructions of the processor, so that banyan is compared with good
+ * code. */
 
-/* Merges the contributions of all ranks, one after another in `all`: max[rows], sum[rows], values[rows][dim].
- * factors: scratch of nranks. */
+/* Merges the contributions of all ranks, which are consecutive in `all`: max[rows], sum[rows], values[rows][dim].
+ * factors[nranks] is scratch. */
 void perf_merge_gathered(const float *all, int32_t nranks, int64_t rows, int32_t dim, float *factors, float *out);
 
 /* inout = merge(in, inout), rows of max, sum, values[dim]. */
 void perf_merge_pair(const float *in, float *inout, int64_t rows, int32_t dim);
 
-/* values[r] and sum[r] times 2^(max[r] - all_max[r]). */
+/* Multiplies values[r] and sum[r] by 2^(max[r] - all_max[r]). */
 void perf_merge_rescale(const float *max, const float *all_max, int64_t rows, int32_t dim, float *sum, float *values);
 
-/* out[r] = values[r] / sum[r]; rows of values lie `stride` apart, sums `sum_stride`. */
+/* out[r] = values[r] / sum[r]. `stride` is that of the rows of values, and `sum_stride` that of sums. */
 void perf_merge_finish(const float *values, int64_t stride, const float *sum, int64_t sum_stride, int64_t rows,
                        int32_t dim, float *out);
 
-/* Combines on a GPU: ranks are threads of this process, all on one device, and the time is that of a graph in which
- * every rank combines over and over, on a branch of its own. Beside it, measured alike: a copy of the partial by every
- * rank, and the three reductions of the Tree Attention paper, of maxima, denominators and numerators, each of them a
- * combine. */
+/* Combines on a GPU. Ranks are threads of this process on one device. Each rank combines repeatedly in its own graph,
+ * and the time is that of these graphs. Two alternatives are measured in the same way: each rank copies its partial,
+ * and the three all-reduces of the Tree Attention paper (maxima, denominators, numerators), each as a combine. */
 
 typedef struct perf_device_settings {
   const char *device; /* "cuda" or "cuda:N" */
   int32_t nranks;
   int64_t timeout_ns; /* 0: 30 s */
-  bool between;       /* a kernel that evicts caches stands between runs */
+  bool between;       /* a kernel between runs evicts the caches */
 } perf_device_settings;
 
 typedef struct perf_device_row {
@@ -159,20 +161,21 @@ typedef struct perf_device_row {
   perf_errors errors;
 } perf_device_row;
 
-/* False in builds without CUDA. */
+/* Returns false in builds without CUDA. */
 bool perf_device_built(void);
 
-/* All sizes, printed to stdout as they come, or as JSON. *correct: all results that were checked. */
+/* Measures all sizes. Prints each result at once, or all as JSON, to stdout. Sets *correct if all checked results are
+ * right. */
 bool perf_device_work(const perf_device_settings *settings, const perf_case *cases, int count,
                       const perf_protocol *protocol, bool json, bool *correct, tool_error *error);
 
-/* The report of combines on a GPU, on stdout. */
+/* Prints the report of combines on a GPU to stdout. */
 
 void perf_device_report_header(const gpu_facts *facts, const perf_device_settings *settings, const perf_case *perf,
                                const perf_protocol *protocol);
 void perf_device_report_row(const perf_device_row *row);
 
-/* {"device": {...}, "rows": [...]}. */
+/* Prints {"device": {...}, "rows": [...]}. */
 bool perf_device_report_json(const gpu_facts *facts, const perf_device_settings *settings, const perf_case *cases,
                              const perf_device_row *rows, int count, const perf_protocol *protocol, tool_error *error);
 

@@ -21,9 +21,9 @@ typedef struct plan_ranks {
   bny_locality *localities; /* by rank; NULL without a topology */
 } plan_ranks;
 
-/* Ranks come from a topology, from a file or description, from this machine, or from numbers alone. `here`: the
- * topology is this machine's, and BANYAN_COSTS holds. `sizes` is a text for bny_levels_parse(), or NULL. Ranks take
- * turns on `cores`; 0: one for each. */
+/* Ranks come from a topology (a file, a description or this machine), or only from numbers. `here` means that the
+ * topology is that of this machine, and BANYAN_COSTS applies. `sizes` is a text for bny_levels_parse(), or NULL. Ranks
+ * share `cores` cores; 0: each has its own. */
 bool plan_ranks_of(const bny_topo *topo, const bny_topo_levels *derived, const char *title, bool here,
                    plan_ranks *ranks, tool_error *error);
 bool plan_ranks_load(const char *from, plan_ranks *ranks, tool_error *error);
@@ -31,7 +31,8 @@ bool plan_ranks_machine(plan_ranks *ranks, tool_error *error);
 bool plan_ranks_plain(int32_t nranks, int32_t cores, const char *sizes, plan_ranks *ranks, tool_error *error);
 void plan_ranks_release(plan_ranks *ranks);
 
-/* "nvlink", "network"; of numbers alone "memory" at level 0 and "-" above. */
+/* Returns the name of a level's links: "nvlink", "network". Without a topology it is "memory" at level 0 and "-"
+ * above. */
 const char *plan_ranks_link(const plan_ranks *ranks, int32_t level);
 
 typedef struct plan_shape {
@@ -47,19 +48,20 @@ typedef struct plan_shape {
   size_t outbox_bytes;   /* 0: no limit */
 } plan_shape;
 
-/* Returns the bytes that one rank contributes, on the wire; for heads those of all ranks. */
+/* Returns the bytes on the wire that one rank contributes; for heads, those of all ranks. */
 size_t plan_shape_bytes(const plan_shape *shape);
 
-/* The same with at least this payload: whole tokens; of fewer heads where not all are needed. */
+/* Returns the same collective with at least this payload, in complete tokens, and with fewer heads if not all are
+ * needed. */
 plan_shape plan_shape_resized(const plan_shape *shape, size_t bytes);
 
 /* "combine of 4 tokens x 32 heads x 128 values, f32, scatter none: 66,560 bytes per rank" */
 void plan_shape_print(const plan_shape *shape, char text[PLAN_TEXT_BYTES]);
 
-/* The request for plans. */
+/* Returns the request for plans. */
 bny_request plan_request_make(const plan_ranks *ranks, const plan_shape *shape);
 
-/* "931,840", "6.5 KiB", "12.3 us": into text of PLAN_NUMBER_BYTES, which is returned. */
+/* Write "931,840", "6.5 KiB" or "12.3 us" to text[PLAN_NUMBER_BYTES] and return it. */
 enum { PLAN_NUMBER_BYTES = 32 };
 const char *plan_text_bytes(double bytes, char text[PLAN_NUMBER_BYTES]);
 const char *plan_text_time(double ns, char text[PLAN_NUMBER_BYTES]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Proofs of plans: what callers use, and what its files share. */
+ * Proofs of plans: the interface for callers, and what the files of this folder share. */
 #ifndef BNY_TOOLS_PROVE_PROVE_H
 #define BNY_TOOLS_PROVE_PROVE_H
 
@@ -9,38 +9,38 @@
 #include "plan/plan.h"
 #include "tools/common/util.h"
 
-/* The proof of plans and their cost, for tests and tools. Plans of all ranks are looked at together. Memory is that of
- * the tools (util.h), and both calls release theirs. */
+/* The proof of plans and their cost, for tests and tools. The plans of all ranks are examined together. Memory is from
+ * tool_new() (util.h), and both calls release theirs. */
 
-/* Proves the plans of all ranks together, symbolically:
+/* Proves symbolically that the plans of all ranks have these properties:
  * - Every contribution is merged exactly once into everything that is delivered.
  * - Exactly the owned rows are delivered, once.
- * - All ranks that deliver a row deliver the same expression, so the same bits; with canonical order it is the
- * canonical one.
- * - Every wait is met by a send that happens, so there is no deadlock.
+ * - All ranks that deliver a row deliver the same expression, and hence the same bits. With canonical order it is the
+ * canonical expression.
+ * - Every wait has a send that is executed, so there is no deadlock.
  * - Nothing is read before it has arrived, and no slot is written twice or while it can still be read.
  * - Slots lie within the outbox and do not overlap.
  * Returns BANYAN_OK, or BANYAN_ERR_STATE with a text that names rank, step and reason. */
 banyan_status bny_plan_prove(const bny_request *request, const bny_plan *const *plans);
 
-/* Predicts the time of one run from the plans' own steps, all ranks starting together: critical path in alpha, beta,
- * gamma. */
+/* Predicts the time of one run from the steps of the plans, as the critical path in alpha, beta and gamma. All ranks
+ * start together. */
 double bny_plan_cost_ns(const bny_request *request, const bny_plan *const *plans);
 
-/* Expressions of a symbolic run: a leaf is what a rank copied from its input, and a node is the merge of two. Equal
- * expressions have equal numbers, so "the same bits" is a comparison of integers. */
+/* Expressions of a symbolic run. A leaf is what a rank copied from its input, and an inner node is the merge of two
+ * expressions. Equal expressions have equal numbers, so comparing bits is comparing integers. */
 
 typedef struct bny_expression {
   int32_t left, right; /* -1: a leaf */
-  bool rounded;        /* to the wire format; always so for a leaf */
-  int32_t roundings;   /* most roundings of one of its leaves */
+  bool rounded;        /* rounded to the wire format; always true for a leaf */
+  int32_t roundings;   /* largest number of roundings of a leaf */
   int32_t leaves;
   int32_t low, high; /* all contributions in it come from ranks [low, high) */
   uint64_t *set;     /* bit r % 64 of word r / 64 - low / 64 is set if rank r is in it; NULL: all of [low, high) */
 } bny_expression;
 
-/* Expression number r < nranks is the leaf of rank r. Merged ranks mostly follow one another, so a set is usually
- * stored as its two ends. */
+/* Expression number r < nranks is the leaf of rank r. Merged ranks are mostly consecutive, so most sets are stored as
+ * their two ends. */
 typedef struct bny_expressions {
   int32_t nranks;
   bny_expression *nodes;
@@ -53,19 +53,19 @@ enum { BNY_EXPRESSION_NONE = -1, BNY_EXPRESSION_TWICE = -2 };
 
 bny_expressions bny_expressions_make(int32_t nranks);
 
-/* Returns the number of the merge of two, or BNY_EXPRESSION_TWICE if both contain a contribution; *rank is then its
- * rank. */
+/* Returns the number of the merge of two expressions. If both contain the same contribution, it returns
+ * BNY_EXPRESSION_TWICE and sets *rank to the rank of that contribution. */
 int32_t bny_expressions_merge(bny_expressions *all, int32_t left, int32_t right, bool rounded, int32_t *rank);
 
-/* The same value rounded to the wire format. */
+/* Returns the expression of the same value, rounded to the wire format. */
 int32_t bny_expressions_round(bny_expressions *all, int32_t number);
 
-/* Returns a rank that is not in it, or -1. */
+/* Returns a rank whose contribution is missing; -1 if there is none. */
 int32_t bny_expressions_missing(const bny_expressions *all, int32_t number);
 
 /* The state of a symbolic run of plans (prove.c, cost.c). A map from (sender, slot, receiver) records when a message
  * was sent, and whether the receiver has waited for it. A queue holds the ranks that can proceed. A waiting rank enters
- * it again only when its message has been sent. */
+ * the queue again only when its message has been sent. */
 
 typedef struct bny_arrival {
   int32_t sender, slot, receiver; /* sender < 0: free */
@@ -80,34 +80,35 @@ typedef struct bny_arrivals {
 
 bny_arrivals bny_arrivals_make(int64_t most);
 bny_arrival *bny_arrivals_find(const bny_arrivals *arrivals, int32_t sender, int32_t slot, int32_t receiver);
-/* NULL: it exists already. At most `most` may be added. */
+/* Returns NULL if the entry exists already. At most `most` entries may be added. */
 bny_arrival *bny_arrivals_add(bny_arrivals *arrivals, int32_t sender, int32_t slot, int32_t receiver);
 
 typedef struct bny_ready {
   int32_t *queue; /* a ring of nranks entries that begins at `first` */
   int32_t nranks, first, count;
   int32_t *next; /* by rank: its next step */
-  bool *waits;   /* by rank: that step is a WAIT for a message that has not been sent */
+  bool *waits;   /* by rank: it waits for a message that has not been sent */
 } bny_ready;
 
 bny_ready bny_ready_make(int32_t nranks); /* all ranks are ready */
 int32_t bny_ready_take(bny_ready *ready); /* a rank, or -1 */
-/* Slot `slot` of `sender` has been sent to the rank of `receiver`. Wakes that rank if it waits for the slot. */
+/* Records that slot `slot` of `sender` was sent to the rank of `receiver`, and wakes that rank if it waits for the
+ * slot. */
 void bny_ready_wake(bny_ready *ready, const bny_plan *receiver, int32_t sender, int32_t slot);
 
-/* Checks what the ranks deliver in a symbolic run: no row twice, and every row the same on all ranks. */
+/* Checks what the ranks deliver in a symbolic run: no row twice, and the same expression of a row on all ranks. */
 
 typedef struct bny_delivery {
   int32_t rank, step;
   int32_t value; /* expression */
 } bny_delivery;
 
-/* `deliveries` are those of all ranks, one after another. Each is within what its rank owns, and not empty. */
+/* `deliveries` has those of all ranks, rank by rank. Each is within the rows that its rank owns, and not empty. */
 banyan_status bny_deliveries_check(const bny_request *request, const bny_plan *const *plans,
                                    const bny_delivery *deliveries, int64_t count);
 
-/* The part of the proof that needs no run. Every plan is well formed by itself, and its messages agree with the plans
- * of their senders. After this check, every index in a plan may be followed. */
+/* Checks the part of the proof that needs no run: every plan is well formed, and its messages agree with the plans of
+ * their senders. Afterwards every index in a plan is valid. */
 
 banyan_status bny_plan_check(const bny_request *request, const bny_plan *const *plans);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Timelines of simulated plans, and plans as GOAL. */
+ * Writes timelines of simulated plans, and plans in the GOAL format. */
 #ifndef BNY_TOOLS_SIMULATE_OUTPUT_H
 #define BNY_TOOLS_SIMULATE_OUTPUT_H
 
@@ -8,14 +8,15 @@
 #include "tools/common/util.h"
 #include "tools/simulate/simulate.h"
 
-enum { SIM_DRAWN_RANKS = 64 }; /* at most; more ranks are thinned out evenly */
+enum { SIM_DRAWN_RANKS = 64 }; /* largest number; of more ranks, an even sample is drawn */
 
-/* Writes the events of a run: as JSON for Perfetto, in the form of BANYAN_TRACE, or as a picture where the path ends in
- * .svg. */
+/* Writes the events of a run: as a picture if the path ends in .svg, otherwise as JSON for Perfetto, like
+ * BANYAN_TRACE. */
 bool sim_timeline_write(const char *path, const sim_job *job, const char *title, tool_error *error);
 
-/* GOAL is the input of LogGOPSim and ATLAHS: a rank's sends, receives and calculations, and what each of them requires.
- * A message's tag is its slot. A step requires the one before it on its rank, as banyan's executors run them. */
+/* Writes GOAL, the input of LogGOPSim and ATLAHS: the sends, receives and calculations of ranks, with their
+ * dependencies. A message's tag is its slot. Each step depends on the previous one of its rank, because banyan's
+ * executors run steps in order. */
 void sim_goal_write(FILE *stream, const sim_job *job);
 
 #endif

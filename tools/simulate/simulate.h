@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The plans of all ranks through a simulator of networks. This header is all that the tools and the simulator share, as
- * plain data. SimGrid is behind it, in a module of its own (engine.cc), which is loaded when a simulation is wanted. */
+ * Runs the plans of all ranks in a network simulator. The tools and the simulator share only this header, as plain
+ * data. SimGrid is in a separate module (engine.cc), which is loaded on demand. */
 #ifndef BNY_TOOLS_SIMULATE_SIMULATE_H
 #define BNY_TOOLS_SIMULATE_SIMULATE_H
 
@@ -28,24 +28,24 @@ typedef enum sim_kind { /* kinds of links */
                         SIM_KINDS
 } sim_kind;
 
-/* One direction of a link. All messages that cross it at a time share its speed. */
+/* One direction of a link. All messages that cross it at the same time share its speed. */
 typedef struct sim_link {
   sim_kind kind;
   int32_t owner; /* the first rank that uses it */
   bool out;      /* away from the owner */
   double bytes_per_ns;
-  double bytes; /* carried: set by the run */
+  double bytes; /* bytes carried, set by the run */
 } sim_link;
 
 enum { SIM_HOPS_MAX = 10, SIM_NAME_BYTES = 64 };
 
-/* The way of a message. Ranks that share memory have no links: the reader reads the sender's memory. */
+/* The route of a message. Between ranks that share memory it has no links: the receiver reads the sender's memory. */
 typedef struct sim_route {
   int32_t nlinks, links[SIM_HOPS_MAX];
   double latency_ns;
-  double post_ns;          /* the sender's time for each message but its first since a wait */
-  double seen_ns;          /* the receiver's time for a message that arrived before it looked */
-  double read_ns_per_byte; /* the receiver's, where there are no links */
+  double post_ns;          /* sender: time of each message except the first after a wait */
+  double seen_ns;          /* receiver: time of a message that has arrived already */
+  double read_ns_per_byte; /* receiver: without links */
 } sim_route;
 
 typedef struct sim_platform {
@@ -54,7 +54,7 @@ typedef struct sim_platform {
   int32_t nlinks;
   sim_link *links;
   int32_t *group[SIM_KINDS]; /* by rank: its outgoing link of each kind, -1 none; the incoming one is the next */
-  double latency_scale, memory_scale; /* a machine with other figures: see --scale */
+  double latency_scale, memory_scale; /* scaled machine: see --scale */
   void (*route)(const struct sim_platform *platform, int32_t from, int32_t to, sim_route *route);
 } sim_platform;
 
@@ -66,7 +66,7 @@ const char *sim_link_name(const sim_link *link, char text[SIM_NAME_BYTES]); /* "
 
 /* ---- a run ------------------------------------------------------------------------------------------------------- */
 
-/* A span of a rank's time: a step that computed, or a wait. Sends are points. */
+/* A time span of a rank: a computing step or a wait. A send has no duration. */
 typedef struct sim_event {
   int32_t rank, peer; /* peer: the other rank in WAIT and SEND, else -1 */
   bny_step_kind kind;
@@ -84,9 +84,9 @@ typedef struct sim_job {
   sim_platform *platform;
   const sim_stage *stages;
   int32_t nstages;
-  /* The time that a step which is neither SEND nor WAIT takes of its rank. */
+  /* Returns the time of a step other than SEND and WAIT on its rank. */
   double (*work_ns)(const struct sim_job *job, const sim_stage *stage, const bny_plan *plan, const bny_step *step);
-  double attention_bytes_per_ns; /* in Ring Attention: a DELIVER reads keys and values so fast; else 0 */
+  double attention_bytes_per_ns; /* Ring Attention: speed at which DELIVER reads keys and values; else 0 */
   double step_ns;                /* the executor's own time for each step */
   double turns, switch_ns;       /* ranks for each core, if more than 1; then a wait that blocks takes so much more */
   bool events_wanted;
@@ -97,16 +97,16 @@ typedef struct sim_job {
   int64_t nevents;
 } sim_job;
 
-/* One run in this process: a second one needs a process of its own. False and a text: it cannot be. */
+/* Runs once; a second run needs another process. Returns false and sets the text if it is impossible. */
 typedef struct sim_engine {
   const char *name; /* "SimGrid 3.32" */
   bool (*run)(sim_job *job, char *error, size_t bytes);
 } sim_engine;
 
-/* The module's engine; NULL and a text that says what is missing. */
+/* Returns the engine of the module. If it is missing, returns NULL and sets the text to the reason. */
 const sim_engine *sim_engine_load(char *error, size_t bytes);
 
-/* A run in a child process, so that there may be many. Events are not brought back. */
+/* Runs in a child process, so that several runs are possible. Events are not returned. */
 bool sim_run_apart(const sim_engine *engine, sim_job *job, char *error, size_t bytes);
 
 double sim_work_ns(const sim_job *job, const sim_stage *stage, const bny_plan *plan, const bny_step *step);
