@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ranks with emulated devices, all in one thread: arenas, launches, and their results. */
+ * Ranks with emulated devices, all in one thread: their arenas, launches and results. */
 #ifndef BNY_TESTS_EMULATE_CUDA_RANKS_HH
 #define BNY_TESTS_EMULATE_CUDA_RANKS_HH
 
@@ -15,12 +15,12 @@ extern "C" {
 #include "device/program.h"
 }
 
-/* Sizes of all arenas, large enough for tests. */
+/* Returns the sizes of all arenas, large enough for tests. */
 bny_arena_sizes cuda_ranks_sizes();
 
 class cuda_ranks {
 public:
-  /* resident: maximum of blocks of a device at one time. */
+  /* resident: most blocks of a device at one time; 0: all */
   cuda_ranks(int32_t nranks, uint64_t seed, uint32_t resident = 0);
   ~cuda_ranks();
   cuda_ranks(const cuda_ranks &) = delete;
@@ -34,8 +34,8 @@ public:
   void any(int32_t rank, uint32_t blocks, uint32_t threads, std::function<void()> kernel);
   const bny_device_group &group(int32_t rank) { return groups_[static_cast<size_t>(rank)]; }
   void overlap(bool allowed) { overlap_ = allowed; }
-  /* Before launches are added: each rank sees the arenas of others at addresses of its own; the kernels know, or
-   * not. */
+  /* Maps the arenas of other ranks at different addresses. Called before launches are added. `known`: kernels are told
+   * of the aliases. */
   void alias(bool known);
 
   /* Runs all launches added so far. Returns "", or the reason of a failure. */
@@ -55,7 +55,7 @@ private:
   std::vector<uint64_t> words_;
 };
 
-/* Threads of a block of at least `warps` warps. */
+/* Returns the threads of a block of at least `warps` warps. */
 uint32_t cuda_ranks_threads(const bny_unit_shape &shape, uint32_t warps);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The emulator: fibers, their scheduler, and their shared state. See emulate.hh. */
+ * The emulator of emulate.hh: fibers, their scheduler, and their shared state. */
 #include <sys/mman.h>
 
 #include <atomic>
@@ -39,9 +39,9 @@ struct weak_store {
   unsigned char *to;
   unsigned char value[16];
   uint8_t bytes;
-  bool synced;   /* becomes visible before later fences of the block */
-  bool held;     /* until a fence for aliases */
-  uint32_t line; /* stores of one line become visible together; 0: of none */
+  bool synced;   /* becomes visible at the latest at the block's next fence */
+  bool held;     /* waits for a fence for aliases */
+  uint32_t line; /* stores of one line become visible together; 0: no line */
 };
 
 struct owned_memory {
@@ -69,14 +69,15 @@ struct fiber {
   ucontext_t context;
 #endif
   void *fake_stack;  /* for the address sanitizer */
-  uint32_t meetings; /* exchanges of its warp so far */
+  uint32_t meetings; /* exchanges in which it has taken part */
   bool writes;       /* it is in the emulator's list of writers */
   std::vector<weak_store> stores;
   std::vector<async_copy> copies; /* not yet committed */
   std::vector<std::vector<async_copy>> groups;
 };
 
-/* A fiber that can run, with its warp, which the scheduler finds here without a look at the fiber's memory. */
+/* A fiber that can run, and its warp. The scheduler reads the warp here instead of the fiber's memory, which is
+ * slower. */
 struct runnable_fiber {
   fiber *one;
   uint32_t warp;
@@ -104,7 +105,7 @@ struct block_state {
   std::vector<warp_state> warps;
   barrier_state named[NAMED_BARRIERS];
   std::vector<async_copy> bulk;
-  unsigned char *shared; /* a part of its cluster's */
+  unsigned char *shared; /* part of the cluster's memory */
   uint32_t unfinished;
   bool released;
 };
@@ -122,7 +123,7 @@ struct launch_state {
   size_t shared_bytes;
   uint32_t started = 0, finished = 0, released = 0;
   std::map<uint32_t, cluster_state> clusters;
-  std::vector<fiber *> waiting; /* until the previous launch ends */
+  std::vector<fiber *> waiting; /* fibers that wait for the end of the previous launch */
   bool done() const { return finished == what.blocks; }
 };
 
@@ -131,12 +132,12 @@ struct launch_state {
 struct bny_emulator {
   bny_emulator_config config;
   uint64_t random;
-  uint32_t lines; /* lines that had a number */
+  uint32_t lines; /* number of lines so far */
   uint64_t steps = 0;
   std::vector<std::unique_ptr<launch_state>> launches;
   std::map<uint32_t, uint32_t> resident;
   std::vector<std::unique_ptr<block_state>> blocks; /* running blocks */
-  std::vector<fiber *> writers;                     /* with delayed stores */
+  std::vector<fiber *> writers;                     /* fibers with delayed stores */
   std::vector<owned_memory> owned;
   fiber *current = nullptr;
   std::function<void(uint64_t)> watch;
@@ -183,7 +184,7 @@ void switch_to_fiber(bny_emulator *emulator, fiber *next) {
   emulator->current = nullptr;
 }
 
-/* With `last` it never returns. */
+/* Switches to the scheduler. If `last` is set, it never returns. */
 void switch_to_scheduler(bool last) {
   bny_emulator *emulator = running;
   fiber *self = emulator->current;
@@ -215,7 +216,7 @@ void fiber_main() {
   abort();
 }
 
-/* Frames that never returned leave sanitizer marks, which later memory here would inherit. */
+/* Clears the sanitizer marks of frames that never returned. Later memory at these addresses would inherit them. */
 void clean(char *stack) {
 #ifdef EMULATE_ASAN
   __asan_unpoison_memory_region(stack, STACK_BYTES);
@@ -227,7 +228,7 @@ void clean(char *stack) {
 void prepare(fiber *made) {
   clean(made->stack);
 #ifdef __x86_64__
-  /* Stacks begin at different offsets, so that they do not compete for the same sets of the caches. */
+  /* Stacks begin at different offsets, so that they do not compete for the same cache sets. */
   size_t offset = reinterpret_cast<uintptr_t>(made->stack) / STACK_BYTES * 640 % (32 << 10);
   void **top = reinterpret_cast<void **>(made->stack + STACK_BYTES - offset) - 2;
   *top = reinterpret_cast<void *>(&fiber_main);
@@ -288,7 +289,7 @@ bool overlap(const weak_store &one, const unsigned char *at, size_t bytes) {
   return one.to < at + bytes && at < one.to + one.bytes;
 }
 
-/* Makes a store visible, after the thread's earlier ones to the same place, and with the rest of its line. */
+/* Makes a store visible, after the thread's earlier stores to the same address, and together with its line. */
 void apply_store(fiber *writer, size_t index) {
   for (size_t i = 0; i < index; i++)
     if (overlap(writer->stores[i], writer->stores[index].to, writer->stores[index].bytes)) index = i;
@@ -302,7 +303,7 @@ void apply_store(fiber *writer, size_t index) {
       i++;
 }
 
-/* Returns whether a store had to be kept. */
+/* Applies delayed stores. Returns whether a store had to stay delayed. */
 bool apply_any(fiber *writer) {
   std::vector<size_t> free;
   for (size_t i = 0; i < writer->stores.size(); i++)
@@ -327,7 +328,7 @@ void settle_synced(const fiber *self) {
         i++;
 }
 
-/* Makes overlapping stores visible. A block sees its own stores, and those to a place in order. */
+/* Makes overlapping stores visible. A block sees its own stores, and stores to one address in order. */
 void apply_overlapping(const fiber *self, const void *at, size_t bytes, bool own) {
   for (fiber *writer : running->writers)
     for (size_t i = 0; (own || writer != self) && writer->block == self->block && i < writer->stores.size();)
@@ -356,7 +357,7 @@ void finish_launch(bny_emulator *emulator, launch_state *launch) {
     if (other->before == launch) wake(&other->waiting);
 }
 
-/* The end of a kernel is a fence for aliases, too. */
+/* Ends a fiber. The end of a kernel is also a fence for aliases. */
 void finish_fiber(fiber *self) {
   for (weak_store &one : self->stores) one.held = false;
   settle(self);
@@ -427,7 +428,7 @@ void end_block(bny_emulator *emulator, size_t index) {
 
 /* ---- the scheduler ----------------------------------------------------------------------------------------------- */
 
-/* Random events: a delayed store becomes visible, a bulk copy arrives. */
+/* Causes random events: a delayed store becomes visible, or a bulk copy arrives. */
 void let_things_happen(bny_emulator *emulator, block_state *block) {
   if (!emulator->writers.empty() && random_below(emulator, 4) == 0) {
     uint32_t index = random_below(emulator, emulator->writers.size());
@@ -447,7 +448,7 @@ void forget_writers(bny_emulator *emulator, const block_state *block) {
       i++;
 }
 
-/* Returns a block with a runnable thread, from a random one on; -1: none. */
+/* Returns a block with a runnable thread, searched from a random block on, or -1. */
 int64_t pick_block(bny_emulator *emulator) {
   size_t count = emulator->blocks.size(), first = count ? random_below(emulator, count) : 0;
   for (size_t i = 0; i < count; i++) {
@@ -467,7 +468,7 @@ void describe_deadlock(bny_emulator *emulator) {
   emulator->failure = text;
 }
 
-/* Returns a runnable thread, of the favoured warp if found soon. */
+/* Returns a runnable thread. It prefers the favoured warp if it finds one of its threads soon. */
 fiber *pick_fiber(bny_emulator *emulator, block_state *block, uint32_t favoured) {
   uint32_t index = 0;
   for (int tries = favoured < block->warps.size() ? 8 : 1; tries > 0; tries--) {
@@ -477,10 +478,10 @@ fiber *pick_fiber(bny_emulator *emulator, block_state *block, uint32_t favoured)
   return take_any(&block->runnable, index).one;
 }
 
-/* Runs one block for a random time, and perhaps favours one of its warps, so that all drift apart. */
+/* Runs one block for a random time. It may favour one of the warps, so that warps drift apart. */
 void run_block(bny_emulator *emulator, size_t index) {
   block_state *block = emulator->blocks[index].get();
-  uint32_t favoured = random_below(emulator, 2 * block->warps.size()); /* beyond the last: none */
+  uint32_t favoured = random_below(emulator, 2 * block->warps.size()); /* an index beyond the last warp favours none */
   uint32_t burst = 1 + random_below(emulator, random_below(emulator, 4) == 0 ? 4096 : 256);
   while (burst-- > 0 && !block->runnable.empty() && emulator->failure.empty()) {
     if (emulator->steps++ >= emulator->config.steps_max)
@@ -495,7 +496,7 @@ void run_block(bny_emulator *emulator, size_t index) {
   }
 }
 
-/* The running thread waits until it is woken. */
+/* Suspends the running thread until it is woken. */
 void park(std::vector<fiber *> *where) {
   where->push_back(running->current);
   switch_to_scheduler(false);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The functions of kernels/cuda/device.h on a CPU, for tests, and the emulator that runs kernels with them.
+ * The functions of kernels/cuda/device.h on a CPU, and the emulator that runs kernels with them in tests.
  *
  * All threads of all launches are fibers of one OS thread. A seeded random scheduler picks which one continues at each
  * of the functions below, so a failure can be repeated by its seed. Devices are numbers. Launches of one stream of a
@@ -28,18 +28,18 @@
 
 struct bny_emulator_config {
   uint64_t seed;
-  uint32_t resident_blocks; /* blocks of a device that are resident at one time; 0: all */
+  uint32_t resident_blocks; /* most blocks of a device that are resident at once; 0: all */
   bool weak;                /* stores become visible late */
-  uint64_t step_ns;         /* duration of a step; 0: 10 */
-  uint64_t steps_max;       /* 0: 2e9 */
+  uint64_t step_ns;         /* duration of a step in ns; 0: 10 */
+  uint64_t steps_max;       /* limit of steps; 0: 2e9 */
 };
 
 struct bny_emulator_launch {
   uint32_t device, stream;
   uint32_t blocks, threads; /* threads: of a block, a multiple of 32 */
   uint32_t cluster;         /* blocks of a cluster; 0: 1 */
-  uint32_t shared_bytes;    /* dynamic */
-  bool overlap;             /* programmatic: may begin when the previous launch has released it */
+  uint32_t shared_bytes;    /* dynamic shared memory */
+  bool overlap;             /* programmatic launch: may begin when the previous launch has released it */
   std::function<void()> kernel;
 };
 
@@ -51,8 +51,9 @@ void bny_emulator_add(bny_emulator *emulator, const bny_emulator_launch &launch)
 bool bny_emulator_run(bny_emulator *emulator, char *why, size_t bytes);
 /* The emulator calls `watch` before each step, for tests that interfere. It may be empty. */
 void bny_emulator_watch(bny_emulator *emulator, std::function<void(uint64_t now_ns)> watch);
-/* The memory is a device's, and others see it at another address. A store of theirs becomes visible only after a fence
- * for aliases, by this thread, or by one of its block after a barrier or sync. */
+/* Declares memory as that of a device, which other devices see at another address. A store of another device becomes
+ * visible only after a fence for aliases. The storing thread executes the fence, or a thread of its block after a
+ * barrier or sync. */
 void bny_emulator_own(bny_emulator *emulator, uint32_t device, void *memory, size_t bytes);
 uint64_t bny_emulator_steps(const bny_emulator *emulator);
 
@@ -64,17 +65,19 @@ struct bny_emulated_thread {
 const bny_emulated_thread &bny_emulated(void);
 
 enum { BNY_EMULATED_EXCHANGE_BYTES = 128 };
-/* Returns the lanes' values once all 32 have given theirs. `kind`: the function, the same in all lanes. */
+/* Returns the values of all lanes once all 32 have called it. `kind` is the function, the same in all lanes. */
 const unsigned char (*bny_emulated_exchange(uint32_t kind, const void *value,
                                             size_t bytes))[BNY_EMULATED_EXCHANGE_BYTES];
 void bny_emulated_barrier(int id, int threads, bool wait); /* a barrier of the block; id 0: all of its threads */
 void bny_emulated_cluster_barrier(void);
 void bny_emulated_yield(void); /* lets other threads run */
-/* Becomes visible at once, or later, and with all others of the same line, if that is not 0. */
+/* Stores bytes, which become visible at once or later. Stores with the same `line`, if it is not 0, become visible
+ * together. */
 void bny_emulated_store(void *to, const void *value, size_t bytes, uint32_t line = 0);
 uint32_t bny_emulated_new_line(void); /* the number of a new line */
 void bny_emulated_settle(void);       /* a fence: all stores before it become visible */
-/* Stores of this thread to shared memory become visible at once, others before later fences of its block. */
+/* Makes this thread's stores to shared memory visible at once, and its other stores at the latest at the block's next
+ * fence. */
 void bny_emulated_sync(void);
 void bny_emulated_load(const void *from, void *value, size_t bytes);
 void bny_emulated_alias(void); /* a fence for stores to memory of bny_emulator_own() */
@@ -277,7 +280,7 @@ BNY_DEVICE bny_quad bny_load_quad(const void *from) {
   return value;
 }
 BNY_DEVICE bny_quad bny_load_quad_once(const void *from) { return bny_load_quad(from); }
-/* Four stores, because others may see the quad in parts. */
+/* Stores a quad by four stores, because others may see it in parts. */
 BNY_DEVICE void bny_store_quad(void *to, bny_quad value) {
   bny_emulated_aligned(to, sizeof value);
   for (int i = 0; i < 4; i++) bny_emulated_store(static_cast<uint32_t *>(to) + i, &value.word[i], 4);
@@ -318,8 +321,8 @@ BNY_DEVICE float bny_emulated_sum(float sum, const float *x, const float *y) {
   return sum;
 }
 
-/* d += a b. Lane 4 g + t holds rows g, g + 8 and columns 2t, 2t + 1, + 8 of A, rows 2t, 2t + 1, + 8 and column g of B,
- * rows g, g + 8 and columns 2t, 2t + 1 of D. */
+/* Computes d += a b. Lane 4 g + t holds rows g, g + 8 and columns 2t, 2t + 1, + 8 of A, rows 2t, 2t + 1, + 8 and column
+ * g of B, rows g, g + 8 and columns 2t, 2t + 1 of D. */
 template <typename Low, typename High>
 BNY_DEVICE void bny_emulated_mma(float *d, const uint32_t *a, const uint32_t *b, Low low, High high) {
   uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
@@ -346,7 +349,8 @@ BNY_DEVICE void bny_mma_f16(float *d, const uint32_t *a, const uint32_t *b) {
   bny_emulated_mma(d, a, b, bny_f16_low, bny_f16_high);
 }
 
-/* Lanes 8i .. 8i + 7 give the rows of matrix i; lane 4 g + t gets elements 2t, 2t + 1 of row g (or column g). */
+/* Loads matrices. Lanes 8i .. 8i + 7 give the row addresses of matrix i. Lane 4 g + t gets elements 2t, 2t + 1 of row g
+ * (or column g). */
 BNY_DEVICE void bny_emulated_load_matrix(uint32_t *r, const void *row, bool transposed) {
   bny_emulated_aligned(row, 16);
   const unsigned char(*all)[BNY_EMULATED_EXCHANGE_BYTES] = bny_emulated_exchange(BNY_EMULATED_MATRIX, &row, sizeof row);

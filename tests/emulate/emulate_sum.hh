@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How emulated matrix operations sum: d = c + x[0] y[0] + ..., with exact products. By default each addition rounds to
- * nearest, which no hardware does. With truncation, sums follow what has been found for tensor cores (M. Fasi, N. J.
- * Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7:e330, 2021).
- * All terms are aligned to the largest one and truncated below it, then added without rounding, and the sum is
- * truncated to f32. The terms keep one bit more than f32 has, the fewest that has been found since V100. */
+ * Computes the sums of emulated matrix operations: d = c + x[0] y[0] + ..., with exact products. By default each
+ * addition rounds to nearest, which no hardware does. With truncation, sums follow measurements of tensor cores (M.
+ * Fasi, N. J. Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science
+ * 7:e330, 2021). All terms are aligned to the largest one and truncated below it, then added without rounding, and the
+ * sum is truncated to f32. The terms keep one bit more than f32, the fewest measured on any device since V100. */
 #ifndef BNY_TESTS_EMULATE_SUM_HH
 #define BNY_TESTS_EMULATE_SUM_HH
 
@@ -12,9 +12,9 @@
 #include <cmath>
 #include <cstdint>
 
-enum : int { BNY_SUM_TERMS = 16, BNY_SUM_BITS_BELOW = 24 /* after the leading bit: 25 in all */ };
+enum : int { BNY_SUM_TERMS = 16, BNY_SUM_BITS_BELOW = 24 /* bits after the leading bit: 25 bits in all */ };
 
-/* Applies to all emulated devices of the process. */
+/* Switches truncation on or off for all emulated devices of the process. */
 void bny_emulator_truncate(bool on);
 bool bny_emulated_truncates(void);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The warpgroup functions of device.h on a CPU. A warp multiplies its rows at the call, not at the wait. */
+ * The warpgroup functions of device.h on a CPU. A warp multiplies its rows at the call and not at the wait. */
 #ifndef BNY_TESTS_EMULATE_WARPGROUP_HH
 #define BNY_TESTS_EMULATE_WARPGROUP_HH
 
@@ -15,7 +15,7 @@ BNY_DEVICE bny_group_operand bny_group_operand_add(bny_group_operand operand, ui
   return {operand.at + bytes, operand.apart};
 }
 
-/* Returns an element of a panel; `from` is in row 0. */
+/* Returns an element of a panel. `from` is an address in row 0. */
 template <typename Value>
 BNY_DEVICE float bny_emulated_panel(const void *from, uint32_t row, uint32_t column, Value value) {
   const uintptr_t at = (uintptr_t)from, byte = at % 128 + 2 * column;

@@ -138,8 +138,8 @@ int fake_cuda_current(void) { return fake_device(); }
 EXPORTED fake_cuda_setup_calls_function fake_cuda_setup_calls;
 uint64_t fake_cuda_setup_calls(void) { return atomic_load(&setup_calls); }
 
-/* Kernels wait for the proxy, and another thread's call may wait for kernels with the driver's locks. The proxy must
- * therefore not call the driver. */
+/* Checks that the proxy does not call the driver. Kernels wait for the proxy, and another thread may hold the driver's
+ * locks while it waits for kernels. */
 static void check_thread(void) {
   char name[16] = "";
   prctl(PR_GET_NAME, name);
@@ -366,5 +366,5 @@ EXPORTED CUresult cuGetProcAddress(const char *name, void **function, int versio
   (void)flags;
   CUresult result = look_up(name, function, version);
   *outcome = result == CUDA_SUCCESS ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-  return CUDA_SUCCESS; /* as in drivers: the outcome shows the failure */
+  return CUDA_SUCCESS; /* as in real drivers, the result of a query shows the failure */
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A CUDA driver for machines that have no GPU. The library loads it in place of libcuda.so.1. Memory of its devices is
- * memory files, so a rank really maps what another one exports, in this process or another. Work on streams is done at
- * once.
+ * A fake CUDA driver for machines without a GPU. The library loads it in place of libcuda.so.1. The memory of its
+ * devices consists of memory files, so a rank really maps the exports of other ranks, of this process or another. Work
+ * on streams is done at once.
  *
- * FAKE_CUDA says what the machine is like, in words with commas between; a word that ends in :D is true of device D
- * alone:
+ * FAKE_CUDA describes the machine in words that are separated by commas. A word that ends in :D applies only to device
+ * D:
  *   devices=N (4)  first=N (0): the number of its first device among all of the host  compute=N (90)
  *   version=N       of CUDA; that of the toolkit otherwise
  *   load-fails=N    images do not load: the driver's error
@@ -53,7 +53,7 @@
 enum { FAKE_CUDA_KERNELS_MAX = 8, FAKE_CUDA_MAGIC = 0x46414b45 };
 
 typedef struct fake_cuda_launch {
-  int device; /* number in this process */
+  int device; /* device number in this process */
   uint32_t grid[3], block[3], cluster[3], shared_bytes;
   bool early;
   void **arguments;
@@ -64,21 +64,21 @@ typedef struct fake_cuda_image {
   struct {
     const char *name;
     void (*run)(const fake_cuda_launch *launch);
-  } kernels[FAKE_CUDA_KERNELS_MAX]; /* up to the first without a name; "*" matches any other name */
+  } kernels[FAKE_CUDA_KERNELS_MAX]; /* the first entry without a name ends the list; "*" matches any other name */
 } fake_cuda_image;
 
 /* The functions that tests find by dlsym. */
 
-/* Counts the live objects; the text has them by kind: "2 contexts, 1 stream". */
+/* Counts the objects that exist. The text lists them by kind: "2 contexts, 1 stream". */
 typedef int fake_cuda_live_function(char *text, size_t bytes);
 
 /* Counts the calls so far that allocate, free or wait. */
 typedef uint64_t fake_cuda_setup_calls_function(void);
 
-/* Makes a device's primary context current on this thread, as cudaSetDevice() does; -1: none. */
+/* Makes a device's primary context current on this thread, as cudaSetDevice() does; -1: no context. */
 typedef void fake_cuda_set_device_function(int ordinal);
 
-/* Returns the device whose context is current on this thread; -1: none. */
+/* Returns the device whose context is current on this thread, or -1. */
 typedef int fake_cuda_current_function(void);
 
 /* Begins or ends the capture of a stream. Until the end nothing on it runs; launches of the library's kernels are
@@ -95,7 +95,7 @@ typedef bool fake_cuda_run_function(char *why, size_t bytes);
 /* Returns the most blocks of any launch of the library's kernels so far. */
 typedef uint32_t fake_cuda_most_blocks_function(void);
 
-/* Counts those that may begin early. */
+/* Counts the launches that may begin early. */
 typedef uint32_t fake_cuda_early_launches_function(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The fake CUDA driver's events and graphs, for its word `live`. */
+ * The events and graphs of the fake CUDA driver, for its word `live`. */
 #include <atomic>
 #include <cstring>
 
@@ -24,7 +24,7 @@ extern "C" CUresult cuEventDestroy(CUevent event) {
 
 extern "C" CUresult cuEventRecord(CUevent event, CUstream stream) {
   std::shared_ptr<fake_event> &recorded = *of_handle<fake_event>(event);
-  if (fake_queue_capture_of(stream)) return CUDA_ERROR_NOT_SUPPORTED; /* graphs here have no events */
+  if (fake_queue_capture_of(stream)) return CUDA_ERROR_NOT_SUPPORTED; /* these graphs have no events */
   auto item = std::make_shared<fake_item>();
   recorded->done = false;
   item->records = recorded;
@@ -73,7 +73,7 @@ extern "C" CUresult cuGraphExecDestroy(CUgraphExec exec) {
 
 extern "C" CUresult cuGraphUpload(CUgraphExec, CUstream) { return fake_enter_idle(); }
 
-/* To the emulator, each launch of a graph is a stream of its own. */
+/* Each launch of a graph is a separate stream of the emulator. */
 extern "C" CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
   static std::atomic<uint32_t> streams{1u << 31};
   auto item = std::make_shared<fake_item>();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The fake CUDA driver's launches of the library's kernels. They wait for fake_cuda_run(), which runs them on emulated
- * devices. */
+ * The launches of the library's kernels in the fake CUDA driver. They wait for fake_cuda_run(), which runs them on
+ * emulated devices. */
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -44,7 +44,7 @@ static void add_words(fake_words *words, const void *from, size_t bytes) {
   if (count) memcpy(&(*words)[first], from, count * sizeof(uint64_t));
 }
 
-/* Adds the words of a parameter, and of its program. */
+/* Adds the words of a parameter and of its program. */
 template <typename T> static void add_parameter(fake_words *words, const void *argument) {
   add_words(words, argument, sizeof(T));
   if constexpr (std::is_same_v<T, const bny_program *>) {

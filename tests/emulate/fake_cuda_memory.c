@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The fake CUDA driver's memory: memory files, mapped at the addresses of its devices. */
+ * The memory of the fake CUDA driver. It consists of memory files, mapped at the addresses of its devices. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 #include "tests/emulate/fake_cuda_parts.h"
 
-/* The contents of handles; /proc gives access to the files. */
+/* The contents of a handle. Importers open the file through /proc. */
 typedef struct ticket {
   uint32_t magic;
   int pid, file;
@@ -20,7 +20,7 @@ enum { TICKET_MAGIC = 0x7469636b };
 
 static void *pointer_of(CUdeviceptr address) { return (void *)(uintptr_t)address; }
 
-/* The file's name holds the number of its device. */
+/* Makes a file whose name holds the number of its device. */
 static int make_file(int host_device, size_t bytes) {
   char name[32];
   snprintf(name, sizeof name, "fake-cuda-%d", host_device);
@@ -74,7 +74,7 @@ static bool may_access(int host_device) {
   return can;
 }
 
-/* Maps a file. Writes through a mapping that loses writes stay there. */
+/* Maps a file. Writes through a mapping that loses writes do not reach the file. */
 static void *map_file(int file, size_t bytes, void *at, bool imported) {
   bool lost = imported && fake_is("lost-writes", fake_device());
   void *mapped =
@@ -82,8 +82,8 @@ static void *map_file(int file, size_t bytes, void *at, bool imported) {
   return mapped == MAP_FAILED ? NULL : mapped;
 }
 
-/* No driver promises to wait for running work before it unmaps memory, unless it frees its own. Work that still uses
- * the memory then faults, which ends all that the process does on the device. */
+/* Checks that no queued work uses memory that is unmapped. Drivers need not wait for such work unless they free the
+ * memory. Work that still uses it faults, which ends all work of the process on the device. */
 static void check_unused(object_kind kind, void *address) {
 #ifdef FAKE_CUDA_KERNELS
   fake_lock();

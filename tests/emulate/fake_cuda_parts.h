@@ -9,7 +9,7 @@
 
 #define EXPORTED __attribute__((visibility("default")))
 
-/* Programs that are linked with the driver find its functions here as well. */
+/* The functions are visible to programs that are linked with the driver. */
 #pragma GCC visibility push(default)
 #include <cuda.h>
 #pragma GCC visibility pop
@@ -53,27 +53,27 @@ long fake_number(const char *word, long otherwise);
 int fake_device(void);            /* device of the current context; -1: none */
 int fake_host_device(int device); /* the device's number on the node */
 
-/* Begins every call, and fails without a context. `setup`: the call allocates, frees or waits. */
+/* Called at the begin of every call. Fails without a context. `setup`: the call allocates, frees or waits. */
 CUresult fake_enter(bool setup);
 
-/* The same for calls in which a driver may wait until the context's kernels have ended, and may block other launches
- * meanwhile. Such a call never ends if a kernel waits for a launch that is yet to come. Here it waits 20 s and then
- * ends the process. It waits only with the word `live`. */
+/* Called at the begin of a call in which a driver may wait for the end of the context's kernels, and block other
+ * launches meanwhile. Such a call never ends if a kernel waits for a later launch. With the word `live`, it waits at
+ * most 20 s and then ends the process. Without it, it does not wait. */
 CUresult fake_enter_idle(void);
 
-/* Stack bytes of each thread of the context. */
+/* Returns the stack bytes of each thread of the context. */
 size_t fake_stack(void);
 
-/* Sets bytes. Pages that are to be zero are given back, as arenas are large and seldom used to their end. */
+/* Sets bytes. Pages of zeros are returned to the system, because arenas are large and seldom used completely. */
 void fake_fill(void *to, unsigned char value, size_t bytes);
 
-/* Fresh memory holds anything, at both ends at least. */
+/* Fills both ends of new memory with arbitrary bytes. */
 void fake_spoil(void *memory, size_t bytes);
 
 void fake_lock(void);
 void fake_unlock(void);
 
-/* These need the lock. */
+/* Callers of these hold the lock. */
 object *fake_add(object_kind kind, void *address, size_t bytes);
 object *fake_find(object_kind kind, const void *address);
 bool fake_remove(object_kind kind, const void *address);  /* closes its file */
@@ -86,13 +86,13 @@ const void *fake_kernel_find(const char *name);
 bool fake_kernel_is(const void *function);
 void fake_kernel_launch(const void *function, void *stream, bool captured, const struct fake_cuda_launch *launch);
 
-/* Facts noted of a kernel: it is loaded; it asks for all of an SM's shared memory. */
+/* The recorded facts of a kernel: it is loaded, and it requests all of an SM's shared memory. */
 enum { FAKE_KERNEL_LOADED = 1, FAKE_KERNEL_SHARES = 2 };
-void fake_kernel_forget(const void *stream); /* what it has captured */
+void fake_kernel_forget(const void *stream); /* forgets what the stream has captured */
 void fake_kernel_note(const void *function, unsigned what);
 unsigned fake_kernel_noted(const void *function);
 
-/* fake_cuda_queue.cc: the queues of the word `live`. Captured work goes into its graph. */
+/* fake_cuda_queue.cc: the queues of the word `live`. Work on a captured stream goes into its graph. */
 bool fake_queue_is_on(void);
 bool fake_queue_is_broken(void); /* a kernel has failed: nothing runs any more */
 bool fake_queue_is_busy(const void *stream);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The fake CUDA driver with the word `live`: the queues of streams, and the thread that runs their work.
+ * The queues of streams in the fake CUDA driver, for its word `live`, and the thread that runs their work.
  *
  * All running kernels share one emulator. New launches are added to it while it runs, so a kernel may wait for one that
  * is launched later, by another thread of this process or by another process. */
@@ -30,7 +30,7 @@ struct machine {
   bool begun = false, broken = false;
 };
 
-/* Lives as long as the process, like its thread. */
+/* Returns the state, which lives as long as the process and its thread. */
 machine &all() {
   static machine *made = new machine;
   return *made;
@@ -44,7 +44,7 @@ double now_ms(clockid_t clock = CLOCK_MONOTONIC) {
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
-/* Counts the launch's ended threads, which shows its end. */
+/* Makes a launch whose ended threads are counted. The count shows the end of the launch. */
 bny_emulator_launch counted(const bny_emulator_launch &launch, const std::shared_ptr<fake_item> &of) {
   bny_emulator_launch made = launch;
   made.kernel = [kernel = launch.kernel, of] {
@@ -55,7 +55,7 @@ bny_emulator_launch counted(const bny_emulator_launch &launch, const std::shared
   return made;
 }
 
-/* Advances a stream's first item; true: it has ended. */
+/* Advances a stream's first item. Returns true if it has ended. */
 bool advance(bny_emulator *emulator, const void *stream, const std::shared_ptr<fake_item> &item) {
   if (item->started) return item->left == 0;
   if (item->host) item->host();
@@ -68,7 +68,7 @@ bool advance(bny_emulator *emulator, const void *stream, const std::shared_ptr<f
   return item->left == 0;
 }
 
-/* Under the lock: returns whether any item began or ended. */
+/* Called under the lock. Returns whether any item began or ended. */
 bool pump(bny_emulator *emulator) {
   bool any = false;
   for (bool again = true; again;) {
@@ -171,7 +171,7 @@ void fake_queue_delay(const void *stream, double ms) {
   fake_queue_push(stream, item);
 }
 
-/* Adds a host function, in a graph as a kernel with one thread that calls it. */
+/* Adds a host function. In a graph it is a kernel with one thread that calls the function. */
 static void add_work(const void *stream, const std::function<void()> &work, const fake_words &words) {
   if (std::shared_ptr<fake_graph> graph = fake_queue_capture_of(stream)) {
     bny_emulator_launch launch = {};
@@ -191,7 +191,7 @@ static void add_work(const void *stream, const std::function<void()> &work, cons
   fake_queue_push(stream, item);
 }
 
-/* Also true if nothing runs any more. */
+/* Returns whether all work has ended, or nothing runs any more. */
 static bool has_settled() {
   std::lock_guard<std::mutex> lock(all().mutex);
   for (const auto &stream : all().streams)
@@ -199,7 +199,7 @@ static bool has_settled() {
   return true;
 }
 
-/* Kernels that wait without success take processor time. On a busy machine other kernels may just take long. */
+/* Waiting kernels take processor time, so other kernels may take long on a busy machine. */
 void fake_queue_settle(void) {
   machine &self = all();
   std::lock_guard<std::mutex> context(self.context);

@@ -16,17 +16,17 @@ struct fake_event {
   double when_ms = 0;
 };
 
-/* Words of a work item that may be addresses. */
+/* The words of a work item that may be addresses. */
 typedef std::vector<uint64_t> fake_words;
 
 /* A graph during capture and afterwards: launches of one stream, one after another. */
 struct fake_graph {
   std::vector<bny_emulator_launch> launches;
   fake_words words;
-  double delay_ms = 0; /* delay of each of its launches */
+  double delay_ms = 0; /* delay of each launch of the graph */
 };
 
-/* Launches, a host function, or an event to record. */
+/* An item of a queue: launches, a host function, or an event to record. */
 struct fake_item {
   std::vector<bny_emulator_launch> launches;
   fake_words words;

@@ -69,7 +69,8 @@ CUresult cuStreamDestroy(CUstream stream) {
   return removed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-/* Checks that the stream is of the current device, or the default one. *runs: it is not being captured. */
+/* Checks that the stream belongs to the current device or is the default one. Sets *runs unless it is being
+ * captured. */
 static CUresult use(CUstream stream, bool setup, bool *runs) {
   CUresult result = fake_enter(setup);
   if (result != CUDA_SUCCESS) return result;
@@ -139,7 +140,7 @@ static bool is_own(const void *image) { return ((const fake_cuda_image *)image)-
 
 static bool is_text(const void *image) { return memcmp(image, ".version", 8) == 0; }
 
-/* A test may want to compile it. */
+/* Keeps the text of an image, because a test may compile it. */
 static void keep_text(const char *image) {
   const char *notes = getenv("FAKE_CUDA_NOTES");
   char path[256];
@@ -150,7 +151,7 @@ static void keep_text(const char *image) {
   fclose(file);
 }
 
-/* The image stands for kernels that the emulator has. */
+/* Returns whether the image stands for the kernels of the emulator. */
 static bool is_library(const void *image) {
   static const unsigned char fat_binary[4] = {0x50, 0xed, 0x55, 0xba};
   return memcmp(image, fat_binary, 4) == 0 || memcmp(image, "emul", 4) == 0 || is_text(image);
@@ -179,7 +180,7 @@ CUresult cuModuleUnload(CUmodule module) {
   return removed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-/* A function is its address in the image. */
+/* The handle of a function is its address in the image. */
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
   CUresult result = fake_enter_idle();
   if (result != CUDA_SUCCESS) return result;
@@ -232,7 +233,7 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction fun
   return fake_enter(true);
 }
 
-/* Limited by SMs alone. */
+/* Only the SMs limit the result. */
 CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const CUlaunchConfig *config) {
   int blocks = 0, sms = 0;
   if (config->numAttrs != 1 || config->attrs[0].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
@@ -247,8 +248,9 @@ CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const 
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-/* Checks a kernel of the library. A driver may load an unprepared one, or make room for it, at its first launch; or it
- * may be unable to share SMs. Such waits never end if kernels wait for each other. */
+/* Checks that a kernel of the library is prepared. At a first launch, a driver may have to load the kernel or allocate
+ * memory for it. The kernel may also be unable to share SMs. In each case the launch waits, forever if kernels wait for
+ * each other. */
 static bool is_ready(CUfunction function) {
   const unsigned noted = fake_kernel_noted(function);
   const char *lacks = fake_stack() < (size_t)local_bytes() ? "has more local memory than threads have"

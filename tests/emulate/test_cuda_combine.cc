@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The combine kernels of devices, emulated, where tests of the library have too few ranks, or memory of one address: up
- * to 72 ranks, and arenas that each rank sees elsewhere. The result has the bits that a processor computes for the same
- * plan, and no byte outside of it is written. */
+ * Tests the emulated combine kernels in cases that tests of the library do not cover: up to 72 ranks, and arenas that
+ * each rank sees at other addresses. The result has the bits that a processor computes for the same plan, and no other
+ * byte is written. */
 #include <check.h>
 
 #include <cinttypes>
@@ -26,7 +26,7 @@ namespace {
 struct trial {
   bny_request request;
   bny_device_settings settings;
-  bool oneshot; /* by the oneshot kernel */
+  bool oneshot; /* runs the oneshot kernel */
   std::vector<sheet> in, out, expected;
   std::vector<bny_slice> owned;
 };
@@ -66,7 +66,7 @@ bny_request request_of(world_random *random, int32_t nranks, flavour like) {
     if (request.call.scatter == BANYAN_SCATTER_TOKENS)
       request.tokens = request.call.all_tokens = nranks - 2 + request.tokens;
     if (request.call.scatter != BANYAN_SCATTER_HEADS) request.heads = request.call.all_heads = 1 + request.heads % 2;
-    /* Plans of more ranks than that merge in two steps, with one more rounding. */
+    /* Plans of more ranks merge in two steps, with one more rounding. */
     if (nranks > BNY_MERGE_SOURCES_MAX) request.call.wire = BNY_WIRE_F32;
   }
   return request;
@@ -88,7 +88,7 @@ void make_part(world_random *random, bny_request *request) {
   request->call.all_heads += random_below(random, 2);
 }
 
-/* Forms of direct kernels take turns. By protocol and bytes of a value on the wire: whether one has run. */
+/* Forms of direct kernels take turns. The table shows which have run, by protocol and bytes of a value on the wire. */
 int direct_turn;
 bool direct_ran[BNY_PROTOCOL_COUNT][5];
 
@@ -107,7 +107,7 @@ trial trial_of(world_random *random, int32_t nranks, flavour like) {
   const bny_request &request = made.request;
   made.settings.protocol = random_below(random, BNY_PROTOCOL_COUNT);
   if (like == DIRECT) made.settings.protocol = direct_turn++ % BNY_PROTOCOL_COUNT;
-  made.settings.whole_rows = random_one_in(random, 3); /* units of several rounds of packets */
+  made.settings.whole_rows = random_one_in(random, 3); /* makes units of several rounds of packets */
   bool round_nodes = request.call.order == BANYAN_ORDER_CANONICAL && request.call.wire != BNY_WIRE_F32;
   made.oneshot = (like == DIRECT || random_one_in(random, 2)) && !round_nodes;
   if (made.oneshot) made.request.algorithm = "oneshot";
@@ -219,14 +219,14 @@ bool aliases_are_kept(uint64_t seed, bool known) {
 
 } // namespace
 
-/* test_ptx.sh asks for less. */
+/* test_ptx.sh runs fewer ranks. */
 static int ranks_end() {
   const char *brief = getenv("EMULATE_PTX_BRIEF");
   return !brief ? 9 : *brief == '1' ? 6 : 4;
 }
 
 TEST(aliases_take_fences) {
-  int missed = 0; /* a warp that sends and ends, as towards a root, needs no fence */
+  int missed = 0; /* a warp that sends and then ends, as for a root, needs no fence */
   for (uint64_t seed = 1; seed <= 8; seed++) {
     ck_assert_msg(aliases_are_kept(seed, true), "seed %" PRIu64, seed);
     missed += !aliases_are_kept(seed, false);
@@ -242,10 +242,10 @@ TEST_RANGE(bits_of_a_processor, 1, ranks_end()) {
 TEST(more_ranks_than_a_merge_takes_at_once) {
   run_world(world_seed(), 9, 3, SMALL);
   run_world(world_seed(), 19, 2, SMALL);
-  run_world(world_seed(), 34, 2, TO_MANY); /* more than a warp has lanes */
+  run_world(world_seed(), 34, 2, TO_MANY); /* more ranks than a warp has lanes */
 }
 
-/* Those of an NVLink domain, and numbers that leave a last eight of any size. */
+/* The ranks of an NVLink domain, and numbers of ranks whose last group of eight has any size. */
 TEST_LOOP(direct_forms_of_many_ranks, getenv("EMULATE_PTX_BRIEF") ? 2 : 5) {
   const int32_t ranks[] = {9, 16, 23, 36, 72};
   const uint64_t worlds = world_is_sanitized() || getenv("EMULATE_PTX_BRIEF") ? 1 : ranks[_i] > 30 ? 2 : 6;
@@ -254,7 +254,7 @@ TEST_LOOP(direct_forms_of_many_ranks, getenv("EMULATE_PTX_BRIEF") ? 2 : 5) {
     run_world(world_seed() * 3000 + i, ranks[_i], 2, DIRECT);
 }
 
-/* Bits of the exact order do not depend on the protocol, nor on who handles a row. */
+/* Bits of the exact order do not depend on the protocol, or on the warp that handles a row. */
 TEST(exact_kernels_agree) {
   world_random random = {world_seed() * 77};
   trial made = trial_of(&random, 3, DIRECT);

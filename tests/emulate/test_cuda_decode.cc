@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests the decode kernels' own source, compiled for the host and run by the emulator, against double precision: how
- * their work is divided, what they read, their sums, and pages that are wrong. */
+ * Tests the source of the decode kernels, compiled for the host and run by the emulator, against double precision. The
+ * tests cover the division of work, the keys that kernels read, their sums, and wrong pages. */
 #include "cuda/device.h"
 
 #include <vector>
@@ -91,7 +91,7 @@ struct decode_case {
   /* A wrong entry of the page table, in one of several ways; sequence -1: none. */
   int wrong_sequence = -1, wrong_place = 0, wrong_way = 0;
   uint32_t teams = 4, cluster = 1, fan_in = 16, units_min = 1, item_cost = 2;
-  banyan_partial out = {}; /* its conventions */
+  banyan_partial out = {}; /* conventions of the result */
   uint64_t seed = 1;
   uint32_t resident_blocks = 0;
   bool one_sign = false; /* values have one sign: errors of sums add up */
@@ -100,7 +100,7 @@ struct decode_case {
   int heads() const { return kv_heads * group; }
   int batch() const { return (int)lengths.size(); }
   bool is_latent() const { return row->head_dim != row->value_dim; }
-  /* True if the key is in the wrong page. */
+  /* Returns true if the key is in the wrong page. */
   bool is_lost(int b, int key) const { return b == wrong_sequence && key / page_keys == wrong_place; }
   bool loses() const { return wrong_sequence >= 0 && wrong_place * page_keys < lengths[(size_t)wrong_sequence]; }
 };
@@ -124,7 +124,7 @@ static int32_t wrong_page(int way, int pages) {
   return ids[way];
 }
 
-/* Bytes between two guards, which show a store outside even without a sanitizer. */
+/* Bytes between two guards, which detect stores outside even without a sanitizer. */
 struct guarded {
   enum : size_t { GUARD = 64 };
   std::vector<unsigned char> all;
@@ -278,8 +278,8 @@ static const uint16_t *row_of(const bny_decode_call &call, const bny_decode_cach
                             kv_head * cache.head_stride);
 }
 
-/* The row in double precision, in base e. Returns scale sum(|q| |k|) of the key where it is largest, in base 2: errors
- * of f32 logits are in proportion to it. */
+/* Computes a row in double precision, in base e. Returns the largest scale sum(|q| |k|) of any key, in base 2. Errors
+ * of f32 logits are proportional to it. */
 static double make_reference(const decode_case &what, const decode_memory &memory, int b, int head,
                              attention_row *made) {
   const bny_decode_call &call = memory.call;
@@ -314,12 +314,13 @@ static double make_reference(const decode_case &what, const decode_memory &memor
   return reach;
 }
 
-/* Bound for lse: a logit with an error e changes a weight by e ln 2 of itself. */
+/* Returns the error bound of lse. A logit's error e changes its weight by a factor of 1 + e ln 2. */
 static double lse_bound(double reach) { return 1e-5 + 0x1p-22 * reach; }
 
-/* Bound for values, relative to sum(p |v|) / d, with the errors of f32 sums and of weights in terms. An operation of
- * 16 keys and one term has 17 addends. Tensor cores that truncate the addends and then the sum lose at most 19 units of
- * 2^-24 in it, while the sum grows. Warps that take key tiles in turn see a quarter of the keys each. */
+/* Returns the error bound of values, relative to sum(p |v|) / d: errors of f32 sums, and of weights as sums of terms.
+ * An operation of 16 keys and one term has 17 addends. Tensor cores that truncate the addends and then the sum lose at
+ * most 19 units of 2^-24 in it, while the sum grows. Warps that take key tiles in turn see a quarter of the keys
+ * each. */
 static double bound_of(const decode_case &what, double reach, int keys) {
   const int own = what.is_latent() ? keys : keys / 4, operations = (own / 16 + 1) * (what.one_term ? 1 : 2);
   const double cut = bny_emulated_truncates() ? 0x1p-24 * 19 / 2 * operations : 0;
@@ -423,7 +424,7 @@ static void show(const decode_case &what, const char *how, double worst) {
 
 /* Values of one sign, and tensor cores that truncate sums: the errors of all keys add up. */
 TEST_LOOP(truncated_sums, 4) {
-  if (IS_SANITIZED) return; /* an error of many keys: the code is that of few */
+  if (IS_SANITIZED) return; /* takes long, and the code is that of a few keys */
   static const struct {
     const char *name;
     int32_t keys;
@@ -436,12 +437,12 @@ TEST_LOOP(truncated_sums, 4) {
   bny_emulator_truncate(true);
   const double error = run(what);
   show(what, ", cut off", error);
-  /* With rounding to nearest, sums of 128 K keys are right to 1e-5. Truncated sums are not. */
+  /* With rounding to nearest, sums of 128 K keys have an error below 1e-5. Truncated sums exceed it. */
   if (_i == 0) ck_assert(error > 1e-5);
   bny_emulator_truncate(false);
 }
 
-/* An option of the warpgroup kernel: it takes effect, and its error is within the bound. */
+/* Tests that an option of the warpgroup kernel takes effect, and that its error is within the bound. */
 TEST_LOOP(one_term, 2) {
   decode_case what = case_named(_i ? "f16_latent64_wgmma" : "bf16_latent64_wgmma");
   what.lengths = {200};

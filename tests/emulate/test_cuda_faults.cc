@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Faults of kernels, emulated: a rank is silent, stops half-way, aborts or has bad data. All other ranks report a fault
- * that names it. Their kernels end, and later runs end at once. */
+ * Tests faults of emulated kernels: a rank is silent, stops half-way, aborts or has bad data. All other ranks report a
+ * fault that names it. Their kernels end, and later runs end at once. */
 #include <algorithm>
 #include <check.h>
 
@@ -15,8 +15,8 @@
 
 namespace {
 
-/* Time is counted in steps of 10 ns, which all threads take in turn. A thread checks the clock every few
- * milliseconds. */
+/* Time advances by 10 ns per step, and all threads take steps in turn. A thread checks the clock every few milliseconds
+ * of this time. */
 enum { TOKENS = 2, HEADS = 4, DIM = 32, TIMEOUT_NS = 30000000 };
 
 /* Partials of ones, in place for all ranks. */
@@ -66,7 +66,7 @@ struct bed {
     }
     bny_program *program = nullptr;
     ck_assert(bny_device_program_make(&request, rank, &settings, &program) == BANYAN_OK);
-    /* Places follow the steps in memory, so the other steps must stay, with nothing to do. */
+    /* Endpoints follow the steps in memory, so the other steps must stay, without work. */
     bny_program_step *all = reinterpret_cast<bny_program_step *>(program + 1);
     for (int32_t i = steps; i < program->nsteps; i++) all[i].tokens = 0;
     ranks->program(rank, program, call(rank), 2, 64);
@@ -115,7 +115,7 @@ void silent_rank(int index, uint64_t seed, bny_protocol protocol) {
 
 } // namespace
 
-/* test_ptx.sh asks for less. */
+/* test_ptx.sh runs fewer iterations. */
 static int at_most(int count) { return getenv("EMULATE_PTX_BRIEF") ? 1 : count; }
 
 TEST_LOOP(a_silent_rank_is_named, at_most(6)) {

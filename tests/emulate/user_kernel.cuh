@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A user's kernel, emulated: the last step of some attention, with a combine in it. It computes only valid rows. */
+ * A user's kernel: the last step of an attention, with a combine in it. It computes only valid rows. */
 #ifndef BNY_TESTS_USER_KERNEL_CUH
 #define BNY_TESTS_USER_KERNEL_CUH
 

@@ -7,7 +7,8 @@
 
 enum { USER_KERNEL_DIM_MAX = 160, USER_KERNEL_WARPS = 2 };
 
-/* It asks for the number of tokens; pushes rows that it has in registers; merges by itself, all blocks at once. */
+/* The kernel's options: it queries the number of tokens; it pushes rows from registers; all its blocks merge at
+ * once. */
 enum user_kernel_how { USER_KERNEL_ASKS = 1, USER_KERNEL_REGISTERS = 2, USER_KERNEL_MERGES = 4, USER_KERNEL_HOWS = 8 };
 
 /* Contiguous rows of [tokens][heads] that the kernel has "computed". sum NULL: lse includes it. Tokens that a run does
