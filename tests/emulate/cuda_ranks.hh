@@ -34,8 +34,8 @@ public:
   void any(int32_t rank, uint32_t blocks, uint32_t threads, std::function<void()> kernel);
   const bny_device_group &group(int32_t rank) { return groups_[static_cast<size_t>(rank)]; }
   void overlap(bool allowed) { overlap_ = allowed; }
-  /* Maps the arenas of other ranks at different addresses. Called before launches are added. `known`: kernels are told
-   * of the aliases. */
+  /* Maps the arenas of other ranks at different addresses. Called before launches are added. `known`: kernels know of
+   * the aliases. */
   void alias(bool known);
 
   /* Runs all launches added so far. Returns "", or the reason of a failure. */

@@ -1,3 +1,3 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The kernels of calibrate.cuh, by nvcc. */
+ * The kernels of calibrate.cuh, compiled by nvcc. */
 #include "tests/gpu/calibrate.cuh"

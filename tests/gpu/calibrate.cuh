@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels that measure what predictions assume of a device. Each does one thing a given number of times, and the host
- * times the launch: two launches of different counts give the cost of one. No wait is without an end. */
+ * Kernels that measure the device properties that predictions assume. Each repeats one operation a given number of
+ * times, and the host times the launch. Two launches with different counts give the cost of one operation. Every wait
+ * is bounded. */
 #ifndef BNY_TESTS_CALIBRATE_CUH
 #define BNY_TESTS_CALIBRATE_CUH
 
@@ -12,7 +13,7 @@
 
 BNY_KERNEL calibrate_empty(uint32_t *unused) { (void)unused; }
 
-/* Each element of the ring says where the next one is. */
+/* Follows a ring in which each element holds the index of the next. */
 BNY_KERNEL calibrate_chase(const uint64_t *ring, uint32_t count, uint64_t *end) {
   uint64_t at = 0;
   if (bny_thread() != 0) return;
@@ -20,7 +21,7 @@ BNY_KERNEL calibrate_chase(const uint64_t *ring, uint32_t count, uint64_t *end) 
   *end = at;
 }
 
-/* A store that is seen before the next one. */
+/* Repeats a store and a fence, so that each store is visible before the next. */
 BNY_KERNEL calibrate_fence(uint64_t *word, uint32_t count, uint32_t is_sys) {
   if (bny_thread() != 0) return;
   for (uint32_t i = 0; i < count; i++) {
@@ -32,7 +33,7 @@ BNY_KERNEL calibrate_fence(uint64_t *word, uint32_t count, uint32_t is_sys) {
   }
 }
 
-/* Reads everything once. Nothing in memory is such that the sum is stored. */
+/* Reads all memory once. The sum is never stored, because no contents satisfy the condition. */
 BNY_KERNEL calibrate_read(const unsigned char *from, uint64_t quads, uint32_t *sum) {
   enum { AT_ONCE = 8 };
   uint64_t threads = (uint64_t)bny_grid_blocks() * bny_block_threads();
@@ -56,7 +57,8 @@ BNY_DEVICE void calibrate_send(const calibrate_pair &pair, uint32_t role, uint64
     bny_store_release_gpu_64(pair.to[role], value);
 }
 
-/* Until the other CTA has sent this or more; false, and the count of those is raised: it did not. */
+/* Waits until the other CTA has sent this value or a larger one. Returns false, and counts a failed wait, if it does
+ * not. */
 BNY_DEVICE bool calibrate_wait(const calibrate_pair &pair, uint32_t role, uint64_t value) {
   for (uint32_t polls = 0; polls < CALIBRATE_POLLS_MAX; polls++) {
     uint64_t got = pair.is_sys ? bny_load_acquire_sys_64(pair.from[role]) : bny_load_acquire_gpu_64(pair.from[role]);
@@ -67,7 +69,7 @@ BNY_DEVICE bool calibrate_wait(const calibrate_pair &pair, uint32_t role, uint64
   return false;
 }
 
-/* There and back, so many times. */
+/* Sends a word to the other CTA and back, repeatedly. */
 BNY_KERNEL calibrate_ping(BNY_PARAMETER(calibrate_pair, pair)) {
   const uint32_t role = pair.role + bny_block();
   if (bny_thread() != 0) return;
@@ -78,7 +80,8 @@ BNY_KERNEL calibrate_ping(BNY_PARAMETER(calibrate_pair, pair)) {
   }
 }
 
-/* Plain stores, release; acquire, plain loads: all of a message must be there. By one warp each. */
+/* One warp of each role. The sender makes plain stores and a release; the receiver makes an acquire and plain loads,
+ * and must see the complete message. */
 BNY_KERNEL calibrate_message(BNY_PARAMETER(calibrate_pair, pair)) {
   const uint32_t role = pair.role + bny_block();
   unsigned char *mine = pair.payload[role] + 16 * bny_lane();
@@ -113,8 +116,8 @@ BNY_DEVICE void calibrate_store(uint32_t form, unsigned char *to, uint32_t value
     bny_store_quad(to, quad);
 }
 
-/* Role 0 stores 16 bytes a lane over and over, all words alike; role 1 looks for words that differ: of 16 bytes, and of
- * a line of 8 lanes. A store that is seen is a change. */
+/* Role 0 repeatedly stores 16 bytes per lane, with equal words. Role 1 looks for different words in 16 bytes, and in a
+ * line of 8 lanes. It counts a change when it sees a new store. */
 BNY_KERNEL calibrate_tear(BNY_PARAMETER(calibrate_pair, pair)) {
   const uint32_t role = pair.role + bny_block();
   unsigned char *mine = pair.payload[role] + 16 * bny_lane();
@@ -143,7 +146,7 @@ BNY_KERNEL calibrate_tear(BNY_PARAMETER(calibrate_pair, pair)) {
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
-/* Steps of the clock: the smallest, the largest, how many; and all of the time. */
+/* Measures steps of the clock: the smallest, the largest, their number, and the total time. */
 BNY_KERNEL calibrate_clock(uint64_t *out, uint32_t count) {
   if (bny_thread() != 0) return;
   uint64_t first = bny_clock_ns(), last = first, least = UINT64_MAX, most = 0, steps = 0;
@@ -163,7 +166,7 @@ BNY_KERNEL calibrate_clock(uint64_t *out, uint32_t count) {
 
 /* ---- bulk copies ------------------------------------------------------------------------------------------------- */
 
-/* One thread of each CTA keeps `slots` copies under way. */
+/* One thread of each CTA keeps `slots` copies in flight. */
 BNY_KERNEL calibrate_bulk(BNY_PARAMETER(calibrate_copies, copies)) {
 #if BNY_ARCH >= 900
   BNY_SHARED_ARRAY(uint64_t, barriers, CALIBRATE_SLOTS_MAX);
@@ -195,7 +198,7 @@ BNY_KERNEL calibrate_numbers(const float *in, float *powers, float *logarithms, 
   }
 }
 
-/* By one warp: d += a b, `steps` times with the same fragments; 4 words of a, 2 of b and 4 of d for each lane. */
+/* One warp computes d += a b, `steps` times with the same fragments: 4 words of a, 2 of b and 4 of d per lane. */
 BNY_KERNEL calibrate_mma(const uint32_t *a, const uint32_t *b, float *d, uint32_t steps) {
   float sum[4];
   BNY_UNROLL for (int i = 0; i < 4; i++) sum[i] = d[4 * bny_lane() + i];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * gpu_calibrate: latencies, bandwidth, bulk copies, and words between two CTAs, through one mapping, two, and a
- * peer's. */
+ * gpu_calibrate: measures latencies, bandwidth, bulk copies, and words between two CTAs, through one mapping, two
+ * mappings, and a peer's memory. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,10 +11,10 @@
 
 /* ---- latency ----------------------------------------------------------------------------------------------------- */
 
-/* Measures one of `count` dependent loads. Each load gives the next address, in a ring of `bytes` whose steps no
- * prefetcher follows. */
+/* Measures the latency of a load, over `count` dependent loads. Each load returns the next address, in a ring of
+ * `bytes` whose steps no prefetcher predicts. */
 static bool chase(calibration *self, size_t bytes, uint32_t count, double *ns) {
-  enum { STRIDE = 4096 / 8 + 16 }; /* elements: another page and line each time */
+  enum { STRIDE = 4096 / 8 + 16 }; /* elements; each step changes the page and the line */
   size_t elements = bytes / sizeof(uint64_t);
   uint64_t *host = calloc(elements, sizeof *host), *ring = NULL, *end = NULL;
   void *arguments[] = {&ring, &count, &end};
@@ -78,7 +78,7 @@ bool calibrate_bandwidth(calibration *self) {
   gpu_give(self->gpu, memory);
   gpu_give(self->gpu, sum);
   if (!ok) return false;
-  /* Two transfers a clock. */
+  /* Memory does two transfers per clock. */
   double nominal = 2.0 * facts->memory_clock_mhz * 1e6 * facts->bus_bits / 8, rate = (double)bytes / (us * 1e-6);
   calibration_say("read_gbytes_per_s", rate * 1e-9, "GB/s", NAN, "all SMs read memory once");
   calibration_say("read_share", nominal > 0 ? rate / nominal : NAN, "", 0.93,
@@ -86,8 +86,7 @@ bool calibrate_bandwidth(calibration *self) {
   return true;
 }
 
-/* Measures one bulk copy of an SM on which one CTA copies. The source fits the second-level cache, or is larger than
- * it. */
+/* Measures a bulk copy on an SM with one CTA. The source fits the L2 cache or exceeds it. */
 static bool bulk(calibration *self, uint32_t bytes, uint64_t span, double *ns) {
   uint32_t sms = self->quick ? 2 : (uint32_t)gpu_facts_of(self->gpu)->sms;
   calibrate_copies copies = {.span = span, .bytes = bytes, .count = self->quick ? 16 : 4000};
@@ -126,7 +125,7 @@ bool calibrate_bulk_copies(calibration *self) {
 
 /* ---- words between two CTAs -------------------------------------------------------------------------------------- */
 
-/* A page of the device as its owner sees it, and as somebody sees it who maps it anew. */
+/* A page of device memory at its owner's address and at a second mapping. */
 typedef struct twice_mapped {
   bny_device_memory *owned, *mapped;
 } twice_mapped;
@@ -150,7 +149,8 @@ static void unmap(calibration *self, twice_mapped *made) {
   self->device->ops->memory_free(made->owned);
 }
 
-/* Word 0 of the page goes from role 0 to role 1, word 16 the other way; the payload is from byte 1024 on. */
+/* Lays out a pair in a page. Word 0 goes from role 0 to role 1, and word 16 goes back. The payload begins at byte
+ * 1024. */
 static calibrate_pair pair_of(void *as_role_0, void *as_role_1) {
   calibrate_pair pair = {.rounds = 0};
   uint64_t *words[2] = {as_role_0, as_role_1};
@@ -200,8 +200,8 @@ static bool message(calibration *self, calibration *other, calibrate_pair pair, 
   return true;
 }
 
-/* The same where role 1 has another address: of signal and payload, or of the payload alone; without fences for aliases
- * and with them. exchange() has the first of these. */
+/* Checks that no message is torn if role 1 has another address of signal and payload, or only of the payload, without
+ * and with fences for aliases. exchange() covers the first case. */
 static bool message_aliases(calibration *self, calibration *other, calibrate_pair pair, void *page, const char *where) {
   (void)where;
   pair.is_sys = 1;
@@ -217,7 +217,7 @@ static bool message_aliases(calibration *self, calibration *other, calibrate_pai
   return message(self, other, data, page, "stale_sys_payload_mapped_twice_fenced");
 }
 
-/* Measures one way in both scopes, and then checks that no message is torn. */
+/* Measures the one-way latency in both scopes, and then checks that no message is torn. */
 static bool exchange(calibration *self, calibration *other, calibrate_pair pair, void *page, const char *where) {
   static const char *const scopes[] = {"gpu", "sys"};
   const bool is_near = self == other;
@@ -244,7 +244,7 @@ static bool exchange(calibration *self, calibration *other, calibrate_pair pair,
   return true;
 }
 
-/* Each way of storing; at how many reads words differed. */
+/* Counts the reads with torn words, for each kind of store. */
 static bool tear(calibration *self, calibration *other, calibrate_pair pair, void *page, const char *where) {
   static const char *const forms[] = {"quad", "b128", "line"};
   char name[60], note[100];
@@ -264,7 +264,8 @@ static bool tear(calibration *self, calibration *other, calibrate_pair pair, voi
 
 typedef bool use_of_pair(calibration *self, calibration *other, calibrate_pair pair, void *page, const char *where);
 
-/* With both roles at the owner's address, if `first` is 0; then with role 1 at another one of the same memory. */
+/* Runs with both roles at the owner's address if `first` is 0, and then with role 1 at another address of the same
+ * memory. */
 static bool near_pairs(calibration *self, int first, use_of_pair *use) {
   twice_mapped memory = {NULL, NULL};
   uint32_t *counts = NULL;
@@ -285,7 +286,7 @@ bool calibrate_words(calibration *self) {
 }
 bool calibrate_tearing(calibration *self) { return near_pairs(self, 0, tear); }
 
-/* Between this device and the next one, in this one's memory. */
+/* Measures between this device and the next one, in this device's memory. */
 bool calibrate_peer(calibration *self) {
   calibration other = {.gpu = NULL};
   twice_mapped memory = {NULL, NULL};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * gpu_calibrate: the clock, approximate functions, and how tensor cores sum. */
+ * gpu_calibrate: measures the clock, approximate functions, and the sums of tensor cores. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +21,7 @@ bool calibrate_timer(calibration *self) {
   return true;
 }
 
-/* ex2 over -126 .. 0 and lg2 over 2 .. 128, against the host's in double precision. */
+/* Compares ex2 over -126 .. 0 and lg2 over 2 .. 128 with the host's functions in double precision. */
 bool calibrate_functions(calibration *self) {
   enum { COUNT_MAX = 1 << 14 };
   static float in[COUNT_MAX], powers[COUNT_MAX], logarithms[COUNT_MAX];
@@ -50,9 +50,9 @@ bool calibrate_functions(calibration *self) {
 
 /* ---- tensor cores ------------------------------------------------------------------------------------------------ */
 
-/* d[0][0] after `steps` times d += a b, where d begins as `start` everywhere, a has `x` in its first `columns` columns,
- * and b is `y` everywhere. Lane 4 g + t has of A columns 2 t, 2 t + 1 in words 0 and 1, and 8 further in words 2 and
- * 3. */
+/* Computes d[0][0] after `steps` times d += a b. All elements of d begin as `start`, a has `x` in its first `columns`
+ * columns, and all elements of b are `y`. Lane 4 g + t holds columns 2 t, 2 t + 1 of A in words 0 and 1, and columns 2
+ * t + 8, 2 t + 9 in words 2 and 3. */
 static bool multiply(calibration *self, float start, uint32_t columns, float x, float y, uint32_t steps, float *got) {
   uint32_t a[32][4], b[32][2];
   float d[32][4];
@@ -80,7 +80,8 @@ static bool multiply(calibration *self, float start, uint32_t columns, float x, 
   return ok;
 }
 
-/* 1 and 2^j products of 2^-(23 + j): their sum is one unit in the last place of 1 if so many bits below it are kept. */
+/* Counts the bits below f32 that sums keep. 2^j products of 2^-(23 + j) add one unit in the last place to 1 only if j
+ * bits below it are kept. */
 static bool count_bits(calibration *self, int *bits) {
   for (*bits = 0; *bits < 4; ++*bits) {
     const int next = *bits + 1;
@@ -99,8 +100,8 @@ bool calibrate_matrix(calibration *self) {
   calibration_say("mma_truncates", got == 1 + 0x1p-23f ? 1 : 0, "", 1, "1: sums are cut off, 0: rounded to nearest");
   calibration_say("mma_extra_bits", bits, "bits", NAN, "kept below the largest of what is summed; 4: that or more");
   for (size_t i = 0; i < (self->quick ? 2 : sizeof steps / sizeof steps[0]); i++) {
-    const float x = 1.3359375f, y = 0.71484375f; /* all of their bits, so that sums soon have more than an
-                                                  * accumulator */
+    const float x = 1.3359375f, y = 0.71484375f; /* many mantissa bits, so that sums soon exceed an accumulator's
+                                                  * precision */
     char name[40];
     if (!multiply(self, 0, 16, x, y, steps[i], &got)) return false;
     snprintf(name, sizeof name, "mma_bias_%u", (unsigned)steps[i]);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The files of gpu_calibrate share this. A measurement prints its figures on stdout, one JSON object a line. Each is
- * printed as soon as it is known, so that a run that is cut short keeps what it had. */
+ * Declarations that the files of gpu_calibrate share. A measurement prints its figures on stdout, one JSON object per
+ * line. Each is printed at once, so that an interrupted run keeps its figures. */
 #ifndef BNY_TESTS_CALIBRATION_H
 #define BNY_TESTS_CALIBRATION_H
 
@@ -13,7 +13,7 @@ typedef struct calibration {
   bny_device *device;
   bny_device_module *module;
   void *stream;
-  bool quick; /* little of each, for emulated devices */
+  bool quick; /* short measurements, for emulated devices */
   tool_error error;
 } calibration;
 
@@ -23,12 +23,12 @@ typedef struct calibration_launch {
   void **arguments;
 } calibration_launch;
 
-/* All return false with the text in self->error. */
+/* All functions return false on failure, with the text in self->error. */
 bool calibration_open(int32_t ordinal, calibration *self);
 void calibration_close(calibration *self);
 bool calibration_launch_on(calibration *self, const calibration_launch *launch);
-/* The same in two: to find a kernel may wait until the device is idle, which it is not while one CTA waits for
- * another. */
+/* Launching is split into two functions, because finding a kernel may wait for an idle device. The device is not idle
+ * while one CTA waits for another. */
 bool calibration_find(calibration *self, const char *name, bny_device_kernel *kernel);
 bool calibration_launch_found(calibration *self, const bny_device_kernel *kernel, const calibration_launch *launch);
 bool calibration_finish(calibration *self);
@@ -36,7 +36,8 @@ bool calibration_time(calibration *self, const calibration_launch *launch, int c
 bool calibration_take(calibration *self, size_t bytes, void *pointer_to_memory); /* all zero */
 bool calibration_status(calibration *self, banyan_status status, const char *what);
 
-/* NAN: not known; assumed NAN: predictions assume nothing of it. `note`: what it is. */
+/* Prints a figure. A NAN value is unknown. With `assumed` NAN, predictions assume no value. `note` describes the
+ * figure. */
 void calibration_say(const char *name, double value, const char *unit, double assumed, const char *note);
 
 bool calibrate_launches(calibration *self);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Measures what predictions assume of a device: `gpu_calibrate [NAME...]`, all of it or the measurements named.
- * docs/devices-predicted.md says what follows from each. Exit status: 0 all measured, 1 something failed, 77 no GPU. */
+ * Measures the device properties that predictions assume: `gpu_calibrate [NAME...]` runs all measurements or the named
+ * ones. docs/devices-predicted.md explains the consequences of each. Exit status: 0 all measured, 1 a measurement
+ * failed, 77 no GPU. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,7 +76,7 @@ bool calibration_launch_on(calibration *self, const calibration_launch *what) {
   return calibration_find(self, what->kernel, &kernel) && calibration_launch_found(self, &kernel, what);
 }
 
-/* One launch before those that count. */
+/* Measures a launch, after one warm-up launch. */
 bool calibration_time(calibration *self, const calibration_launch *what, int count, double *us_of_one) {
   bny_device_kernel kernel;
   void *from = NULL, *to = NULL;
@@ -93,7 +94,7 @@ bool calibration_time(calibration *self, const calibration_launch *what, int cou
   return ok;
 }
 
-/* A graph of `nodes` empty kernels, replayed. */
+/* Measures replays of a graph of `nodes` empty kernels. */
 static bool time_graph(calibration *self, const calibration_launch *what, int nodes, double *us) {
   enum { REPLAYS_MAX = 50 };
   double times[REPLAYS_MAX];
@@ -141,7 +142,7 @@ void calibration_say(const char *name, double value, const char *unit, double as
   fflush(stdout);
 }
 
-/* The measurements in most doubt come first. */
+/* The most uncertain measurements come first. */
 static const struct {
   const char *name;
   bool (*measure)(calibration *self);

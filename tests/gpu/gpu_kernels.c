@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A tiny combine or decode by each kernel, for compute-sanitizer: `gpu_kernels [--large]`, one line for each. Decodes
- * are those of one rank. Combines are those of two, and of nine for the kernels of more than eight ranks, whose kernels
- * wait for each other; tools that run one kernel after another end at the deadline, which is reported and is no
- * failure. --large: also combines that go by signals, of 4 MiB and more. --small: combines of one rank, and of two, by
- * every algorithm, and nothing else. --decodes: no combines. --hold: see hold(). */
+ * Runs a tiny combine or decode by each kernel, for compute-sanitizer, and prints one line for each: `gpu_kernels
+ * [--large]`. Decodes have one rank. Combines have two ranks, or nine for the kernels of more than eight ranks. Kernels
+ * of a combine wait for each other. Under tools that run kernels one after another, they end at the deadline, which is
+ * reported but is not a failure. --large: also combines by signals, of 4 MiB and more. --small: only combines of one
+ * and two ranks, by every algorithm. --decodes: no combines. --hold: see hold(). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,7 +76,8 @@ static bool combine(device_rank *self, void *opaque) {
   return status == BANYAN_OK || tool_error_banyan(&self->error, status, "combine");
 }
 
-/* Rank r holds r + 1 everywhere, with weight 1. The mean over ranks comes out; of a gather of two, both. */
+/* Returns the expected value. All values of rank r are r + 1, with weight 1. A combine gives the mean over ranks, and
+ * an all-gather of two ranks gives both. */
 static float wanted_at(const combine_work *work, size_t i) {
   if (work->heads) return i / VALUE_DIM % HEADS_OF_COMBINE < HEADS_OF_COMBINE / PAIR ? 1.0f : 2.0f;
   if (!work->algorithm) return i < floats_of(work->tokens) / PAIR ? 1.0f : 2.0f;
@@ -113,7 +114,7 @@ typedef struct form {
   banyan_order order;
 } form;
 
-/* Sizes below, between and above those where protocols change. */
+/* Runs combines of sizes below, between and above the limits where protocols change. */
 static bool run_combines(int32_t nranks, extent extent, tool_error *error) {
   static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring"};
   static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_BF16, BANYAN_E4M3};
@@ -175,24 +176,25 @@ typedef struct decode_work {
     E4M3,
     FLASHMLA,
     FORMS
-  } form; /* what rows are; GENERAL: the kernel for whatever a call may ask for */
+  } form; /* rows of K and V; GENERAL: the kernel for all options of a call */
   void *q, *k, *v;
   int32_t *lengths;
-  float *out; /* o, and behind it lse */
+  float *out; /* o, followed by lse */
 } decode_work;
 
 static uint16_t bits_of(banyan_dtype dtype, float value) {
   return dtype == BANYAN_BF16 ? bny_bf16_of_float(value) : bny_f16_of_float(value);
 }
 
-/* All keys have the same values, column by column: those come out, whatever the weights. Queries are not alike. */
+/* Returns a value. In each column, all keys have the same value, so the result has it for any weights. Queries
+ * differ. */
 static float value_of(int32_t column) { return (float)(column % 8 + 1) / 8; }
 
 static int32_t row_bytes(const decode_work *work) {
   return work->form == FLASHMLA ? BNY_FLASHMLA_BYTES : work->form == E4M3 ? work->head_dim : 2 * work->head_dim;
 }
 
-/* A row of k and v. */
+/* Fills a row of k and v. */
 static void fill_row(const decode_work *work, unsigned char *row) {
   const float one = 1;
   for (int32_t i = 0; i < work->head_dim; i++) {
@@ -277,7 +279,7 @@ static bool decode(device_rank *self, void *opaque) {
   return ok;
 }
 
-/* Eight bits have fewer shapes, and FlashMLA one. */
+/* Returns whether a kernel exists. Eight-bit rows have fewer shapes, and FlashMLA has one. */
 static bool has_kernel(const decode_work *work) {
   const bool latent = work->head_dim == 576;
   if (work->form == FLASHMLA) return latent && work->heads == 16 && work->dtype == BANYAN_BF16;
@@ -285,7 +287,8 @@ static bool has_kernel(const decode_work *work) {
   return work->form == PLAIN || work->heads < 64;
 }
 
-/* 16, 32 and 64 heads of MLA have kernels of their own. copy NULL: the kernels for all but plain calls. */
+/* Runs decodes by all kernels. 16, 32 and 64 heads of MLA have separate kernels. `copy` NULL selects the general
+ * kernels. */
 static bool run_decodes(const char *copy, tool_error *error) {
   static const char *const forms[] = {"plain", "general", "e4m3", "flashmla"};
   static const int32_t shapes[][2] = {{4, 64}, {4, 96}, {4, 128}, {4, 192}, {4, 256}, {16, 576}, {32, 576}, {64, 576}};
@@ -321,8 +324,8 @@ static bool run_decodes(const char *copy, tool_error *error) {
   return ok;
 }
 
-/* Contexts on all devices until stdin ends: other programs need not wait for the driver to start. Not where the device
- * takes one process alone. Prints what the first device is, as JSON. */
+/* Holds contexts on all devices until stdin ends, so that other programs need not wait for the driver to start. It does
+ * not do so if the device allows only one process. Prints the facts of the first device as JSON. */
 static int hold(gpu *first, int32_t devices) {
   const gpu_facts *facts = gpu_facts_of(first);
   printf("{\"name\": \"%s\", \"compute\": \"%d.%d\", \"cuda\": \"%d.%d\", \"sms\": %d}\n", facts->name,
@@ -354,7 +357,8 @@ int main(int argc, char **argv) {
   if (ok && strcmp(option, "--hold") == 0) return hold(first, devices);
   if (small) timeout_ns = (int64_t)20 * 1000000000;
   const int32_t compute = ok ? gpu_facts_of(first)->compute : 0;
-  /* Bulk copies are of 9.0 and later; the others are not built for 10.0. AUTO is what has warpgroups. */
+  /* Bulk copies need compute capability 9.0. The other copies are not built for 10.0. AUTO includes the warpgroup
+   * kernels. */
   if (!small)
     ok = ok && (compute >= 100 || run_decodes("async", &error)) && (compute < 90 || run_decodes("bulk", &error));
   unsetenv("BANYAN_DEVICE_COPY");

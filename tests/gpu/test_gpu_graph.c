@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Combines captured in graphs on a GPU: replayed ten thousand times with changing input, from one stream and from
- * several with a communicator each; and ended by a deadline or an abort, after which the device is as usable as
- * before. */
+ * Tests combines captured in graphs on a GPU. They are replayed ten thousand times with changing input, from one stream
+ * and from several streams with a communicator each. They are also ended by a deadline or an abort, after which the
+ * device must still be usable. */
 #include "tests/support/sheet.h"
 #include "tests/support/world.h"
 #include "tools/common/gpu.h"
 
 enum { RANKS_MAX = 8, COMMS_MAX = 3, INPUTS = 2, TOKENS = 2, HEADS = 16, VALUE_DIM = 128, RUNS_IN_GRAPH = 4 };
 
-/* Notes a failure unless ok. Returns ok. */
+/* Records a failure unless ok. Returns ok. */
 static bool gpu_ok(world_rank *self, bool ok, const tool_error *error) {
   return ok || world_check(self, false, "%s", error->text);
 }
 
-/* Says why a test (or part `index` of it) is not run here. */
+/* Reports why a test (or part `index` of it) does not run here. */
 static void skip(const char *test, int index, const char *why) {
   printf("SKIP %s %d %s\n", test, index, why);
   fflush(stdout);
@@ -68,7 +68,7 @@ static banyan_status comm_make(world_rank *self, int64_t timeout_ns, banyan_comm
   return banyan_comm_create(&self->bootstrap, &config, comm);
 }
 
-/* The next runs have this input. */
+/* Sets the input of the next runs. */
 static bool give(world_rank *self, const task *task, int input) {
   const sheet *given = &task->given[input][self->rank];
   memcpy(task->in[self->rank].memory, given->memory, given->bytes);
@@ -99,7 +99,7 @@ static bool is_expected(world_rank *self, const task *task, const line *line, in
                      "%s, communicator %d: other bits than a plain call gave", what, line->number);
 }
 
-/* Plain calls: those of the first communicator are what all others are held against. */
+/* Makes plain calls. Results of the first communicator are the reference for all others. */
 static bool line_expect(world_rank *self, task *task, const line *line, bool first) {
   for (int i = 0; i < INPUTS; i++) {
     const sheet *got = &task->out[line->number][self->rank];
@@ -118,7 +118,7 @@ static bool line_capture(world_rank *self, const task *task, line *line) {
   return ok && gpu_ok(self, gpu_capture_end(world_gpu_of(self), line->stream, &line->graph, &error), &error);
 }
 
-/* The communicator exists. */
+/* Makes the stream, the expected results and the graph of a line. Its communicator exists. */
 static bool line_make(world_rank *self, task *task, line *line, bool first) {
   tool_error error = {.text = ""};
   return gpu_ok(self, gpu_stream_make(world_gpu_of(self), &line->stream, &error), &error) && world_meet(self) &&
@@ -133,7 +133,7 @@ static void line_free(world_rank *self, line *line) {
 
 /* ---- replays ----------------------------------------------------------------------------------------------------- */
 
-/* From one look to the next the input is the same. */
+/* Replays the graphs. The input is the same between two checks. */
 static bool replay(world_rank *self, task *task, line *lines) {
   tool_error error = {.text = ""};
   for (int32_t done = 0; done < task->replays; done += task->replays_between_looks) {
@@ -184,7 +184,7 @@ TEST_IN("replays", one_stream, 16) {
 }
 
 TEST_IN("replays", several_streams, 4) {
-  /* Each communicator of a rank has two streams, one of them its own, and a device has 32 connections for them. */
+  /* Each communicator of a rank has two streams, one of them internal. A device has 32 connections for streams. */
   task task = {.nranks = 2 + 2 * _i, .comms = _i < 2 ? COMMS_MAX : 2, .replays = 3000, .replays_between_looks = 50};
   if (world_is_quick()) task.replays = INPUTS, task.replays_between_looks = 1;
   if (world_is_quick() && _i) {
@@ -217,7 +217,7 @@ typedef struct ending {
   int64_t timeout_ns;
 } ending;
 
-/* The device does other work, and a new communicator combines as before. */
+/* Checks that the device does other work, and that a new communicator combines correctly. */
 static bool is_usable(world_rank *self, task *task) {
   line line = {.number = 1};
   bool ok = world_ok(self, comm_make(self, 0, &line.comm), "create anew") && line_make(self, task, &line, false);
@@ -239,7 +239,7 @@ static bool has_ended_well(world_rank *self, const ending *ending, const line *l
   return world_check(self, took_s < 20, "an abort took %.1f s", took_s);
 }
 
-/* All but rank 1 replay; rank 1 does not, or ends what they wait for. */
+/* All ranks but rank 1 replay. Rank 1 does nothing, or aborts the run that they wait for. */
 static bool end_replay(world_rank *self, const ending *ending, line *line) {
   tool_error error = {.text = ""};
   double began = world_now_s();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * PTX's arithmetic, one instruction per line: the types of its operands, and the result of a, b, c. */
+ * The arithmetic of PTX. Each line has one instruction, the types of its operands, and its result from a, b, c. */
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -23,7 +23,7 @@ using f64 = double;
 template <class T> constexpr char letter = std::is_same_v<T, bool> ? 'p' : static_cast<char>('0' + sizeof(T));
 template <class... T> constexpr char signature[] = {letter<T>..., 0};
 
-/* Only two NaN give NaN; -0 is less than +0. */
+/* Returns the minimum. Only two NaN give NaN, and -0 is less than +0. */
 template <class T> T minimum(T a, T b) {
   return std::isnan(a) ? b : std::isnan(b) ? a : a < b || (a == b && std::signbit(a)) ? a : b;
 }
@@ -32,7 +32,7 @@ template <class T> T maximum(T a, T b) {
 }
 template <class T> bool ordered(T a, T b) { return !std::isnan(a) && !std::isnan(b); }
 
-/* Amounts beyond the width have the effect of the width. */
+/* Shifts left. Larger amounts than the width have the effect of the width. */
 template <class T> T shift_left(T a, u32 b) {
   return b >= 8 * sizeof(T) ? T(0) : static_cast<T>(static_cast<u64>(a) << b);
 }
@@ -41,7 +41,7 @@ template <class T> T shift_right(T a, u32 b) {
   return static_cast<T>(a >> b);
 }
 
-/* Returns `length` one bits from the lowest on, at most all bits. */
+/* Returns a value whose lowest `length` bits are set, or all bits if `length` is larger. */
 template <class T> T ones(u32 length) { return static_cast<T>(shift_left<T>(1, length) - 1); }
 template <class T> T insert(T a, T b, u32 position, u32 length) {
   T mask = shift_left<T>(ones<T>(length & 255), position & 255);
@@ -74,7 +74,7 @@ u32 logic(u32 a, u32 b, u32 c, u32 table) {
   return d;
 }
 
-/* The f16 of a byte of E4M3, which is exact. */
+/* Converts a byte of E4M3 to f16, exactly. */
 u32 half_of_e4m3(u32 byte) {
   const int exponent = static_cast<int>(byte >> 3 & 15), mantissa = static_cast<int>(byte & 7);
   const f32 size = exponent ? std::ldexp(8.0f + static_cast<f32>(mantissa), exponent - 10)
@@ -93,7 +93,7 @@ template <class T> T whole(f64 a) {
 
 f32 flushed(f32 a) { return std::fpclassify(a) == FP_SUBNORMAL ? std::copysign(0.0f, a) : a; }
 
-/* d = a op b. A division by 0 is undefined and gives all ones here. */
+/* Returns a quotient. A division by 0 is undefined in PTX and gives all ones here. */
 template <class T> T quotient(T a, T b) {
   if (b == 0) return static_cast<T>(-1);
   return b == static_cast<T>(-1) && std::is_signed_v<T> ? static_cast<T>(-static_cast<u64>(a)) : static_cast<T>(a / b);
@@ -209,7 +209,7 @@ const row arithmetic_rows[] = {
   TWO("setp.gtu." type, bool, T, T, !(a <= b)) TWO("setp.geu." type, bool, T, T, !(a < b))                \
   TWO("setp.num." type, bool, T, T, ordered(a, b)) TWO("setp.nan." type, bool, T, T, !ordered(a, b))
 
-/* Comparisons, choices, and conversions. */
+/* The rows of comparisons, selections and conversions. */
 const row conversion_rows[] = {
     COMPARE("s16", s16) COMPARE("u16", u16) COMPARE("b16", u16) COMPARE("s32", s32) COMPARE("u32", u32) COMPARE(
         "b32", u32) COMPARE("s64", s64) COMPARE("u64", u64) COMPARE("b64", u64) COMPARE_FLOATS("f32", f32)

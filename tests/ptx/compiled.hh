@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Kernels as nvcc compiled them, for tests that launch kernels on the emulator. EMULATE_PTX in the environment names
- * PTX files, with colons between, that kernels then come from. Each launch appends the kernel's name to the file that
- * EMULATE_PTX_NOTES names, if it is set. */
+ * Runs kernels as nvcc compiled them, for tests that launch kernels on the emulator. The environment variable
+ * EMULATE_PTX names the PTX files of kernels, separated by colons. Each launch appends the kernel's name to the file
+ * EMULATE_PTX_NOTES, if it is set. */
 #ifndef BNY_TESTS_PTX_COMPILED_HH
 #define BNY_TESTS_PTX_COMPILED_HH
 
@@ -11,8 +11,8 @@
 #ifdef BNY_TESTS_PTX
 bool compiled_is_on(void);
 bool compiled_has(const char *name);
-/* Returns what each thread of a launch runs, with a copy of the arguments. Ends the process if no such kernel
- * exists. */
+/* Returns the function that each thread of a launch runs, with a copy of the arguments. Ends the process if the kernel
+ * does not exist. */
 std::function<void()> compiled_kernel(const char *name, uint32_t dynamic_bytes, void **arguments);
 #else
 inline bool compiled_is_on(void) { return false; }

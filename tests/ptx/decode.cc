@@ -19,7 +19,8 @@ const std::unordered_map<std::string, const row *> &table() {
   return *made;
 }
 
-/* may_be_wider: of a larger register the lower part is taken. */
+/* Returns whether an operand fits a letter of a signature. `may_be_wider`: the lower part of a larger register fits
+ * too. */
 bool fits(char wanted, const operand &one, bool may_be_wider) {
   if (wanted == 'a') return one.kind == ADDRESS;
   if (one.kind == CONSTANT) return true;
@@ -57,7 +58,8 @@ const instruction *split_parts(thread &self, const instruction *i) {
   return i + 1;
 }
 
-/* mov: a value, an address, the clock; or between one register and several, the first of which is its low part. */
+/* Decodes mov of a value, an address or the clock, or between one register and several. The first of several is the low
+ * part. */
 void decode_move(const std::string &type, const std::vector<operand> &operands, instruction *made) {
   static const std::map<std::string, uint8_t> types = {{"pred", 1}, {"b16", 2}, {"u16", 2},  {"s16", 2}, {"b32", 4},
                                                        {"u32", 4},  {"s32", 4}, {"f32", 4},  {"b64", 8}, {"u64", 8},
@@ -112,7 +114,7 @@ void decode(const std::string &opcode, const std::vector<operand> &operands, ins
   made->has_effect = found->second->has_effect;
 }
 
-/* Takes part in the store that it jumps around, without a value. */
+/* Runs a jump around a store. The thread takes part in the store without a value. */
 static const instruction *run_jump_around(thread &self, const instruction *i) {
   bny_store_line(nullptr, {});
   return self.running->code.data() + i->target;

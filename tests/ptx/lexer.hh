@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Splits PTX into words. */
+ * A lexer, which splits PTX into words. */
 #ifndef BNY_TESTS_PTX_LEXER_HH
 #define BNY_TESTS_PTX_LEXER_HH
 
@@ -82,7 +82,7 @@ struct lexer {
     return text[at] != '@' && text[end] == ':';
   }
 
-  /* Integers, and floats by their bits: 0f3F800000, 0d... */
+  /* Returns the value of an integer, or the bits of a float such as 0f3F800000 or 0d... */
   static uint64_t value_of(const std::string &word) {
     bool is_float = word.size() >= 10 && (word[1] == 'f' || word[1] == 'F' || word[1] == 'd' || word[1] == 'D');
     return is_float ? strtoull(word.c_str() + 2, nullptr, 16) : strtoull(word.c_str(), nullptr, 0);
@@ -102,7 +102,7 @@ struct lexer {
     at++;
   }
 
-  /* 1: an opening brace, -1: a closing one. */
+  /* Skips past the next brace. Returns 1 if it is an opening brace, -1 if it is a closing one. */
   int skip_past_brace() {
     for (;; at++) {
       if (at >= text.size()) fail("the file ends", "");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * PTX's memory accesses. Plain stores to global memory are delayed like others. Stores to shared memory are not, and
- * neither are those to the thread's own memory, which no other thread sees. */
+ * The memory accesses of PTX. Plain stores to global memory are delayed like other stores. Stores to shared memory are
+ * not delayed. Stores to the thread's local memory are not delayed either, because no other thread sees them. */
 #include "cuda/device.h"
 #include "tests/ptx/ptx.hh"
 
@@ -105,7 +105,7 @@ const instruction *store_line(thread &self, const instruction *i) {
   return i + 1;
 }
 
-/* Returns an address of shared memory from one in its state space. */
+/* Converts an address in the shared state space to a pointer. */
 unsigned char *shared_of(thread &self, const instruction *i, int k, int which, size_t bytes) {
   unsigned char *at = self.shared + address(self, i, k, which);
   if (!is_shared(self, at, bytes)) fail(self, i, "an address beyond the block's shared memory");

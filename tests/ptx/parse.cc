@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reads PTX. A file is searched for its functions at once; each function is read at its first request. */
+ * Reads PTX. The functions of a file are located at once, and each is parsed at its first request. */
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -12,7 +12,7 @@ namespace ptx {
 
 enum : uint32_t { COMMON_SHARED_BYTES = 2048 };
 
-/* The meaning of a name: a register, or memory, with the base of its address. */
+/* The meaning of a name: a register, or memory with its base. */
 struct meaning {
   bool is_register;
   uint32_t at, bytes; /* memory: offset of its base */
@@ -21,7 +21,7 @@ struct meaning {
 
 struct module {
   std::string path, text;
-  std::map<std::string, std::pair<size_t, uint32_t>> places; /* functions: offset in the text, and line */
+  std::map<std::string, std::pair<size_t, uint32_t>> places; /* functions: offset in the text, and line number */
   std::map<std::string, std::unique_ptr<function>> functions;
   std::map<std::string, meaning> shared;
   uint32_t common_bytes = 0; /* shared memory that several functions may use */
@@ -344,7 +344,7 @@ void reader::finish() {
 
 /* ---- a module ---------------------------------------------------------------------------------------------------- */
 
-/* Finds where functions begin, and the module's variables. */
+/* Finds the start of each function, and the module's variables. */
 void survey(module *made) {
   lexer in(made->path, made->text, 0, 1);
   while (!in.at_end()) {

@@ -36,14 +36,14 @@ struct multiplication;
 struct thread {
   unsigned char *frame;
   const function *running;
-  unsigned char *shared; /* the block's: address 0 of the state space */
+  unsigned char *shared; /* shared memory of the block: address 0 of the state space */
   uint32_t dynamic_at, dynamic_end, static_at, static_end;
   const unsigned char *parameters; /* parameters of the kernel */
   size_t parameters_bytes;
   unsigned char *bottom; /* end of the first frame, the highest address */
   uint32_t rounds;       /* backward jumps */
   bool in_cluster_barrier;
-  ptx::matrices *matrices; /* NULL: the kernel has no warpgroup operations */
+  ptx::matrices *matrices; /* NULL if the kernel has no warpgroup operations */
 };
 
 using handler = const instruction *(*)(thread &, const instruction *);
@@ -60,7 +60,7 @@ struct call {
 
 struct instruction {
   handler run;
-  uint32_t predicate = NOWHERE; /* its offset in the frame */
+  uint32_t predicate = NOWHERE; /* offset of the predicate in the frame */
   bool negated = false;
   bool always = false; /* the handler checks the predicate itself */
   bool is_move = false, stores_line = false;
@@ -127,7 +127,7 @@ struct row {
   handler run;
   bool has_effect;
 };
-/* The tables; a row without a name ends each. */
+/* The tables. A row without a name ends each of them. */
 extern const row arithmetic_rows[], conversion_rows[], memory_rows[], warp_rows[], matrix_rows[];
 
 /* Throws the reason of an error as text. */
@@ -141,7 +141,7 @@ bool decode_multiply(const std::string &opcode, const std::vector<operand> &oper
 std::shared_ptr<module> read_module(const std::string &path);
 std::shared_ptr<module> make_module(const std::string &path, const std::string &text); /* path: for error texts */
 const function *find(module *of, const std::string &name);
-/* Returns what each thread of a launch runs, with a copy of the arguments. */
+/* Returns the function that each thread of a launch runs, with a copy of the arguments. */
 std::function<void()> bind(const function *kernel, uint32_t dynamic_bytes, void **arguments);
 const instruction *run_jump(thread &self, const instruction *i);
 const instruction *run_call(thread &self, const instruction *i);
@@ -173,7 +173,7 @@ template <> inline bool get<bool>(const thread &self, const instruction *i, int 
 template <class T> inline void put(const thread &self, const instruction *i, int k, T value) {
   memcpy(self.frame + i->at[k], &value, sizeof value);
 }
-/* memcpy, fast for the sizes of values. */
+/* Copies bytes. It is a memcpy that is fast for the sizes of values. */
 inline void copy_bytes(void *to, const void *from, size_t bytes) {
   switch (bytes) {
   case 4: memcpy(to, from, 4); break;

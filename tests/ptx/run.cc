@@ -70,7 +70,7 @@ const instruction *run_call(thread &self, const instruction *i) {
 
 const instruction *run_return(thread &, const instruction *) { return nullptr; }
 
-/* A loop yields every 1024 rounds, even if it accesses no memory. */
+/* Runs a jump. A loop yields every 1024 rounds, even if it accesses no memory. */
 const instruction *run_jump(thread &self, const instruction *i) {
   const instruction *to = self.running->code.data() + i->target;
   if (to <= i && ++self.rounds % 1024 == 0) bny_emulated_yield();

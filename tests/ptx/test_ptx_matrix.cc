@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Warpgroup matrix operations as ptx/matrix.cc executes them: layouts of shared memory and registers, and errors. The
- * kernels are PTX that is written here. PTX_MATRIX_SHOW in the environment prints it, so that ptxas can check it. */
+ * Tests the warpgroup matrix operations of ptx/matrix.cc: layouts of shared memory and registers, and errors. The test
+ * generates the kernels' PTX. The environment variable PTX_MATRIX_SHOW prints it, so that ptxas can check it. */
 #include "tests/ptx/ptx.hh" /* before Check, which has a macro of the same name */
 #include <check.h>
 
@@ -45,8 +45,8 @@ struct layout {
   uint32_t along_k() const { return across ? INNER / 8 : INNER / 8 / units; } /* atoms */
   uint32_t atom_bytes() const { return 128 * units; }
 
-  /* Atoms have 8 rows of `units` units of 8 elements, in order of k first. Units are numbered within an atom, and the
-   * numbers swizzled. */
+  /* Returns the offset of an element. Atoms have 8 rows of `units` units of 8 elements, ordered by k first. Units are
+   * numbered within an atom, and their numbers are swizzled. */
   uint32_t offset(uint32_t mn, uint32_t k) const {
     uint32_t element = across ? mn : k, row = across ? k : mn, unit = element / 8;
     uint32_t number = row % 8 * units + unit % units;
@@ -156,7 +156,8 @@ struct matrices {
   std::vector<uint32_t> a_parts = std::vector<uint32_t>(THREADS * 16);
   std::vector<float> d_parts = std::vector<float>(THREADS * 128, NAN);
 
-  /* Thread and register of D's element: 8 rows of a warp lie in 4 lanes each; a lane has 2 of each 8 columns. */
+  /* Returns the thread and register of an element of D. Each of 8 rows of a warp lies in 4 lanes, and a lane holds 2 of
+   * each 8 columns. */
   static size_t place_of_d(uint32_t row, uint32_t column) {
     uint32_t thread = row / 16 * 32 + row % 8 * 4 + column % 8 / 2;
     return thread * 128 + column / 8 * 4 + row % 16 / 8 * 2 + column % 2;

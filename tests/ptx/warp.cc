@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * PTX's functions of a warp, a block and a cluster. Layouts of matrices are those of the PTX ISA, "Matrix Fragments for
- * mma.m16n8k16 with floating point type" and "ldmatrix", formula by formula. */
+ * The functions of a warp, a block and a cluster in PTX. Layouts of matrices follow the formulas of the PTX ISA,
+ * sections "Matrix Fragments for mma.m16n8k16 with floating point type" and "ldmatrix". */
 #include <cmath>
 
 #include "cuda/device.h"
@@ -16,7 +16,8 @@ void check_members(thread &self, const instruction *i, int k) {
   if (get<uint32_t>(self, i, k) != UINT32_MAX) fail(self, i, "a member mask that leaves out lanes");
 }
 
-/* d|p = value, b, c, members: the value of lane j of the segment given by c, unless j is beyond it. */
+/* Runs d|p = value, b, c, members. The result is the value of lane j of the segment that c defines, unless j is beyond
+ * it. */
 template <bool is_index> const instruction *shuffle(thread &self, const instruction *i) {
   uint32_t value = get<uint32_t>(self, i, 2), b = get<uint32_t>(self, i, 3) & 31, c = get<uint32_t>(self, i, 4);
   check_members(self, i, 5);
@@ -46,7 +47,7 @@ template <bool is_bf16> float half(const uint32_t *registers, int e) {
   return is_bf16 ? bny_float_of_bf16(bits) : bny_float_of_f16(bits);
 }
 
-/* d[4] = a[4] b[2] + c[4]. A thread computes elements of rows g and g + 8, columns 2t and 2t + 1. */
+/* Computes d[4] = a[4] b[2] + c[4]. A thread computes the elements of rows g and g + 8, columns 2t and 2t + 1. */
 template <bool is_bf16> const instruction *multiply(thread &self, const instruction *i) {
   uint32_t mine[6];
   for (int k = 0; k < 6; k++) mine[k] = get<uint32_t>(self, i, 4 + k);
@@ -79,7 +80,7 @@ template <bool is_bf16> const instruction *multiply(thread &self, const instruct
   return i + 1;
 }
 
-/* Loads four matrices: lanes 8n .. 8n + 7 give the addresses of the rows of matrix n. */
+/* Loads four matrices. Lanes 8n .. 8n + 7 hold the addresses of the rows of matrix n. */
 template <bool is_transposed> const instruction *load_matrices(thread &self, const instruction *i) {
   uint32_t place;
   memcpy(&place, self.frame + (i->at[4] & ~SHORT_ADDRESS), sizeof place);
