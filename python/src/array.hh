@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrays of any framework, read without copying, and new ones of the same framework.
+// Reads arrays of any framework without copying, and makes new arrays of the same framework.
 #pragma once
 #include "dlpack.hh"
 #include "errors.hh"
@@ -15,10 +15,10 @@ enum class framework { numpy, torch, jax, cupy, other };
 framework framework_of(nb::handle object);
 bool is_masked(nb::handle object); // an array of numpy.ma
 
-// The memory of an array, held from open() until this object ends. Strides are in elements.
+// The memory of an array, which is held from open() until this object is destroyed. Strides are in elements.
 class array {
 public:
-  // Arrays that are made while one of these lives are lasting, or not.
+  // While an object of this class exists, arrays are opened as lasting or not lasting.
   struct lasting_scope {
     explicit lasting_scope(bool lasting) : before(now) { now = lasting; }
     lasting_scope(const lasting_scope &) = delete;
@@ -32,30 +32,31 @@ public:
   array &operator=(const array &) = delete;
   ~array();
 
-  // Reads `object`; `argument` names it in errors. `write`: it receives a result. `device`: that of the communicator,
-  // "" for the host, where `stream` is ignored.
+  // Reads `object`, which errors call `argument`. `write` means that it receives a result. `device` is that of the
+  // communicator; for "" (the CPU) `stream` is ignored.
   void open(const char *argument, nb::handle object, bool write, const std::string &device, void *stream);
 
-  // Makes a contiguous array like `like`, which `pattern` has read, and reads it. `f32`: of that dtype.
+  // Makes a contiguous array like `like`, which `pattern` has read, and reads it. With `f32` the dtype is f32.
   nb::object make(const char *argument, nb::handle like, const array &pattern, std::initializer_list<int64_t> dims,
                   bool f32, const std::string &device, void *stream);
 
   void want_dims(int dims, const char *shape_text) const;       // else ArgumentError
-  void want_shape(int dim, int64_t size, const char *of) const; // `of` says where the size comes from
+  void want_shape(int dim, int64_t size, const char *of) const; // `of` names the origin of the size
   void want_contiguous_rows() const;                            // the last dimension
-  void want_contiguous() const;                                 // all of it
-  banyan_dtype number() const;                                  // f32, f16 or bf16, else ArgumentError
-  banyan_dtype values_number(bool integers = false) const;      // eight-bit floats as well, and int8 if `integers`
+  void want_contiguous() const;                                 // all dimensions
+  banyan_dtype number() const;                                  // f32, f16 or bf16, otherwise ArgumentError
+  banyan_dtype values_number(bool integers = false) const;      // also 8-bit floats, and int8 if `integers`
   int64_t count() const;
   size_t bytes() const { return static_cast<size_t>(count()) * (dtype.bits / 8u); }
   std::string dtype_name() const;
 
   const char *name = "";
-  // The memory is kept even if the array gets other memory meanwhile. A call that only reads it now is faster without.
+  // A lasting array keeps its memory even if the framework's array gets other memory. A call that only reads the array
+  // now is faster without this.
   bool lasting = lasting_scope::now;
   void *data = nullptr;
   int ndim = 0;
-  int64_t shape[ARRAY_DIMS]; // the first ndim are set
+  int64_t shape[ARRAY_DIMS]; // the first ndim elements are set
   int64_t strides[ARRAY_DIMS];
   dl_dtype dtype = {};
   dl_device device = {DL_CPU, 0};
@@ -74,16 +75,16 @@ private:
   bool read_only_ = false;
   bool buffered_ = false;
   Py_buffer buffer_;   // if buffered_
-  nb::object storage_; // keeps the memory of a tensor, if lasting
-  nb::object owner_;   // keeps the memory: a capsule, or the array itself
+  nb::object storage_; // keeps the memory of a lasting tensor
+  nb::object owner_;   // keeps the memory: a capsule or the array itself
 };
 
-// A new array of the framework and dtype of `object`. Arrays of JAX cannot be written, so theirs are of numpy until
-// finished() makes one of JAX of them. `f32`: the dtype is that, whatever `object` has.
+// A new array of the framework and dtype of `object`; with `f32` the dtype is f32. JAX arrays are immutable, so a numpy
+// array is used until finished() converts it to JAX.
 nb::object empty_like(const char *argument, nb::handle object, nb::handle shape, bool f32 = false);
 nb::object finished(nb::handle like, nb::object made);
 
-// The stream that the framework of `object` works on now; NULL where it has none.
+// Returns the current stream of the framework of `object`; NULL if it has none.
 void *current_stream(nb::handle object);
 
 } // namespace bny

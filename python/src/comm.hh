@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communicator as Python has it, and the calls that it makes.
+// The communicator of the Python package, and its calls.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -34,7 +34,7 @@ private:
 
 class comm {
 public:
-  // `source`: None (the environment), threads, or an allgather(bytes, timeout_s) of Python.
+  // `source` is None (the environment), a group of threads, or a Python function allgather(bytes, timeout_s).
   comm(nb::handle source, int32_t rank, int32_t nranks, double timeout_s, uint64_t arena_bytes, nb::handle algorithm,
        nb::handle device, double first_timeout_s, int64_t threads);
   comm(banyan_comm *made, const std::string &device);
@@ -43,7 +43,7 @@ public:
 
   banyan_comm *handle() const;
   bool is_open() const { return comm_ != nullptr; }
-  bool is_inherited() const { return made_in_ != forks(); } // this is the child of a fork
+  bool is_inherited() const { return made_in_ != forks(); } // this process is a forked child
   const std::string &device() const { return device_; }
   int32_t rank() const { return banyan_comm_rank(handle()); }
   int32_t nranks() const { return banyan_comm_nranks(handle()); }
@@ -57,7 +57,7 @@ public:
   std::string describe_operation(const banyan_op *op) const;
   void *stream_for(nb::handle given, nb::handle object) const;
 
-  // Calls `body`, which may wait, without the GIL. A failure becomes an exception.
+  // Calls `body` without the GIL, because it may wait. A failure becomes an exception.
   template <class body_type> void call(body_type body) {
     claim claimed(*this);
     banyan_status status;
@@ -71,7 +71,8 @@ public:
   }
   [[noreturn]] void fail(banyan_status status);
 
-  // Reads the arguments of a collective call. Its failure is reported to the peers, who do not wait for this rank then.
+  // Reads the arguments of a collective call. A failure is reported to the peers, so that they do not wait for this
+  // rank.
   template <class reader> void read(bool init, reader body) {
     try {
       body();
@@ -81,19 +82,20 @@ public:
     }
   }
 
-  // The same for calls that hold no GIL and raise nothing. False: another thread uses the communicator.
+  // The same for calls that do not hold the GIL and raise nothing. Returns false if another thread uses the
+  // communicator.
   bool try_claim() { return !busy_.exchange(true, std::memory_order_acquire); }
   void release_claim() { busy_.store(false, std::memory_order_release); }
 
-  // Frees an operation that Python has forgotten: at once, or after the call that another thread is in.
+  // Frees an operation that Python no longer references: at once, or after the current call of another thread.
   void discard(std::unique_ptr<operation> forgotten);
   void end_of_operation(banyan_op *op); // waits without the GIL
 
   std::vector<operation *> operations;
-  bool compiled = false; // functions of JAX know it
-  int64_t number = 0;    // ops of torch know it by this handle; 0: they do not
+  bool compiled = false; // compiled JAX functions use it
+  int64_t number = 0;    // handle for torch ops; 0: none
 
-  // One thread at a time may use a communicator. Another gets an exception, and not undefined behaviour. Needs the GIL.
+  // Claims the communicator, which only one thread at a time may use. Another thread gets an exception. Needs the GIL.
   struct claim {
     explicit claim(comm &owner);
     ~claim();
@@ -112,7 +114,7 @@ private:
   std::atomic<bool> busy_{false};
 };
 
-// The arguments of a combine, read. They live as long as the operation.
+// The arguments of a combine after reading. They live as long as the operation.
 struct combine_call {
   array values, stats, sum, out_values, out_stats, out_sum, scale, out_scale;
   array valid_tokens, seq_lens, query_start_loc, token_mask;
@@ -129,21 +131,21 @@ struct combine_call {
   void read(const comm &owner, nb::handle o, nb::handle lse, nb::handle d, nb::handle out_arrays,
             const combine_words &words);
   void read_desc(const comm &owner, const combine_words &words);
-  // Makes or opens the outputs, like `o` and `lse`, which the patterns have read. `with_sum`: the statistics are m and
-  // d.
+  // Makes or opens the outputs, like `o` and `lse`, which the patterns have read. With `with_sum` the statistics are m
+  // and d.
   void read_output(const comm &owner, nb::handle o, nb::handle lse, nb::handle out_arrays, bool with_sum,
                    const array &pattern_values, const array &pattern_stats, const combine_words &words);
   nb::object result(nb::handle o) const;
 
 private:
-  // Reads o, lse and d as they lie in memory. With a preset its convention says where statistics are.
+  // Reads o, lse and d in their memory layout. A preset's convention defines where the statistics are.
   void read_plain(const comm &owner, nb::handle o, nb::handle lse, nb::handle d, const combine_words &words);
   void read_preset(const comm &owner, nb::handle o, nb::handle lse, banyan_preset preset);
   void read_valid(const comm &owner, const combine_words &words);
   void read_out_words(const combine_words &words);
 };
 
-// How many tokens a run has: None, a number, which is kept at `now`, or an array.
+// Reads the number of tokens of a run: None, a number, which is stored at `now`, or an array.
 void read_tokens(const comm &owner, nb::handle word, void *stream, array *from, int32_t *now, banyan_valid_rows *valid);
 
 struct heads_call {
@@ -162,10 +164,10 @@ private:
   void read_counts(const comm &owner, const char *argument, nb::handle word);
 };
 
-// The memory of a contiguous int32 array.
+// Returns the memory of a contiguous int32 array.
 const int32_t *read_int32s(array *from, const char *argument, const std::string &device, nb::handle word, void *stream);
 
-// What attention is given beside its arrays and its output. All are arguments of Python.
+// The Python arguments of attention besides its arrays and its output.
 struct attention_words {
   nb::handle seq_lens, page_table, scale, keys_max, empty, query_start_loc, query_start, tree_mask, key_start,
       key_block, key_stride, key_pattern, key_mask, window, soft_cap, sinks, k_scale, v_scale, page_indptr,
@@ -176,16 +178,16 @@ struct attention_words {
 struct attention_call {
   array q, k, v, seq_lens, page_table, query_start_loc, query_start, tree_mask, key_start, key_mask, sinks, k_scale,
       v_scale, page_indptr, last_page_len, q_rope, bounds, error, pages_read, page_reads;
-  heads_call gather; // q is the whole of it
+  heads_call gather; // gathers the complete q
   banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
   banyan_queries queries = BANYAN_QUERIES_INIT;
   float k_scale_now = 1, v_scale_now = 1;
-  std::vector<int32_t> whole; // seq_lens that were not given: all keys
+  std::vector<int32_t> whole; // seq_lens by default: all keys
   std::vector<int32_t> key_pattern;
-  std::vector<std::unique_ptr<attention_call>> pieces; // one for each part of the keys
+  std::vector<std::unique_ptr<attention_call>> pieces; // one per part of the keys
   std::vector<banyan_attention_desc> parts;
 
-  // `owner`: NULL for attention of this rank alone.
+  // `owner` is NULL for attention without a combine.
   void read(const comm *owner, void *stream, nb::handle q_array, nb::handle k_array, nb::handle v_array,
             const attention_words &words);
   int32_t rows() const { return desc.queries ? queries.tokens : desc.batch; } // rows of q and of the output
@@ -209,9 +211,9 @@ private:
   int64_t batch_of(const attention_words &words) const;
 };
 
-// A persistent operation: the arrays that it is bound to live as long.
+// A persistent operation. It keeps its arrays alive.
 class operation {
-  std::optional<array::lasting_scope> making_{std::in_place, true}; // until all members are there
+  std::optional<array::lasting_scope> making_{std::in_place, true}; // until all members are constructed
 
 public:
   explicit operation(nb::object owner);
@@ -220,8 +222,8 @@ public:
 
   comm &owner() const { return *comm_; }
   banyan_op *handle() const;
-  void free();    // for Python: StateError while another thread uses the communicator
-  void release(); // for who has claimed the communicator
+  void free();    // called by Python; throws StateError while another thread uses the communicator
+  void release(); // the caller has claimed the communicator
   void start();
   bool test();
   nb::object wait();
@@ -242,7 +244,7 @@ public:
   std::vector<nb::object> kept; // arrays of the caller
   banyan_op *op = nullptr;
   bool started = false;
-  bool has_run = false; // it was started once, so that its outputs have been written
+  bool has_run = false; // it was started, so its outputs have been written
 
 private:
   int32_t *tokens_place();
@@ -251,7 +253,7 @@ private:
   comm *comm_;
 };
 
-// This is what Python holds of an operation. It may outlive the operation for as long as another thread is in a call.
+// The Python object of an operation. The operation may outlive it until another thread's call ends.
 class operation_handle {
 public:
   explicit operation_handle(std::unique_ptr<operation> held) : held_(std::move(held)) {}
@@ -268,7 +270,7 @@ inline nb::object handed_out(std::unique_ptr<operation> made) {
   return nb::cast(new operation_handle(std::move(made)), nb::rv_policy::take_ownership);
 }
 
-// An operation of the communicator `self`, whose arguments `read` reads and `make` gives to the library.
+// Makes an operation of the communicator `self`. `read` reads the arguments, and `make` passes them to the library.
 template <class reader, class maker> nb::object make_operation(nb::object self, reader read, maker make) {
   auto op = std::make_unique<operation>(self);
   comm &owner = op->owner();
@@ -286,10 +288,10 @@ void define_ownership(nb::module_ &module);
 void define_jax(nb::module_ &module);
 void define_torch(nb::module_ &module);
 
-// Ends the calls of compiled functions of JAX to this communicator, and waits for one that is under way.
+// Ends the calls of compiled JAX functions to this communicator, and waits for a running one.
 void jax_forget(comm *ended);
 
-// Ends the handle that ops of torch have of this communicator.
+// Invalidates the handle of this communicator for torch ops.
 void torch_forget(const comm *ended);
 
 } // namespace bny

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory layout of DLPack: https://dmlc.github.io/dlpack. Arrays come by these structs, whoever made them.
+// The memory layout of DLPack: https://dmlc.github.io/dlpack. All frameworks exchange arrays by these structs.
 #pragma once
 #include <cstdint>
 

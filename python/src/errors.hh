@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Failures become the exceptions of banyan.errors.
+// Converts failures to the exceptions of banyan.errors.
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -12,13 +12,13 @@ namespace bny {
 
 namespace nb = nanobind;
 
-// Throws the exception of `status`. Its text is banyan_last_error(), or `text` if that is given.
+// Throws the exception of `status`. Its text is `text`, or banyan_last_error() by default.
 [[noreturn]] void raise_status(banyan_status status, int32_t rank, const char *text = nullptr);
 
-// Throws the exception that a handler of a signal has raised in a wait, if there is one.
+// Throws the exception that a signal handler has raised during a wait, if there is one.
 void throw_pending();
 
-// For destructors, which cannot throw: an exception of before is kept, and what handlers raise meanwhile comes later.
+// For destructors, which cannot throw. A pending exception is kept, and exceptions of signal handlers are deferred.
 class no_throw {
 public:
   no_throw() = default;

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of frameworks: their types, and functions that are looked up once.
+// Frameworks: their types, and functions that are looked up once.
 #pragma once
 #include "array.hh"
 
 namespace bny {
 
-// Types and functions of frameworks, found once. They are never released: the interpreter's end comes first.
+// Types and functions of frameworks, found once. They are never released, because the interpreter ends first.
 struct known_types {
   PyTypeObject *numpy_array = nullptr;
   PyTypeObject *torch_tensor = nullptr;
   const dl_exchange *torch_exchange = nullptr;
   PyObject *numpy_empty = nullptr;
   PyObject *torch_to_dlpack = nullptr, *torch_from_dlpack = nullptr;
-  PyObject *torch_dtypes[9] = {}; // in the order of torch_numbers; None: this torch lacks it
+  PyObject *torch_dtypes[9] = {}; // in the order of torch_numbers; None: missing in this torch
   PyObject *dtype_word = nullptr, *new_empty_word = nullptr, *requires_grad_word = nullptr, *is_cpu_word = nullptr;
   PyObject *data_ptr_word = nullptr, *stride_word = nullptr, *shape_word = nullptr;
 };
@@ -36,7 +36,7 @@ inline constexpr torch_number torch_numbers[] = {{"float32", {DL_FLOAT, 32, 1}},
 
 PyObject *word(PyObject **kept, const char *text);
 
-// The exchange API of C of the object's type; NULL: it has none.
+// Returns the C exchange API of the object's type; NULL if it has none.
 const dl_exchange *exchange_of(nb::handle object);
 
 } // namespace bny

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handlers of signals run while the main thread waits, as Python has them at that moment. If one raises, as that of
-// Ctrl-C does, the library ends the wait. The exception is pending then, and the caller throws it.
+// Python's current signal handlers run while the main thread waits. If a handler raises, like that of Ctrl-C, the
+// library ends the wait. The exception is then pending, and the caller throws it.
 #pragma once
 
 #include <Python.h>
@@ -10,7 +10,8 @@ namespace bny {
 // Called once, with the GIL.
 void interrupt_prepare();
 
-// The calling thread is in a call that may wait while the object lives. Only the main thread of Python is concerned.
+// While the object exists, the calling thread is in a call that may wait. It has an effect only in Python's main
+// thread.
 class interrupt_window {
 public:
   interrupt_window();
@@ -20,8 +21,8 @@ private:
   bool watched_;
 };
 
-// Releases the GIL. A daemon thread that would take it again while Python ends sleeps instead: Python would end the
-// thread by unwinding its stack, and C++ would end the process.
+// Releases the GIL. A daemon thread that would take it again while Python ends sleeps instead. Otherwise Python would
+// unwind the thread's stack, and C++ would terminate the process.
 class gil_released {
 public:
   gil_released() noexcept : state_(PyEval_SaveThread()) {}
@@ -32,7 +33,7 @@ private:
   PyThreadState *state_;
 };
 
-// How often this process and its ancestors have been forked off: a child has another number than its parent.
+// Returns the number of forks of this process and its ancestors. A child has a different number from its parent.
 unsigned forks();
 
 } // namespace bny

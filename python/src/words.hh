@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words that callers write, such as scatter="heads", as the C API has them.
+// Converts the callers' words, such as scatter="heads", to values of the C API.
 #pragma once
 #include "errors.hh"
 
 namespace bny {
 
-// How a caller's rows look, and how they are combined. All are arguments of Python.
+// The Python arguments that describe a caller's rows and how they are combined.
 struct combine_words {
   nb::handle base, empty, values, out_base, out_empty, out_values, scatter, root, order, wire, algorithm, stream;
   nb::handle preset = Py_None, values_scale = Py_None, out_scale = Py_None;
@@ -23,13 +23,14 @@ banyan_order read_order(nb::handle word);
 banyan_base read_base(const char *argument, nb::handle word);
 banyan_values read_values(const char *argument, nb::handle word);
 
-// Sets `empty` and `empty_below` of `rows`. A word, several joined by "|", or a number: that and all below it.
+// Sets `empty` and `empty_below` of `rows`. The argument is a word, several words joined by "|", or a number, which
+// means that number and all below it.
 void read_empty(const char *argument, nb::handle word, banyan_partial *rows);
 
-// The text of a string; NULL for None.
+// Returns the text of a string; NULL for None.
 const char *read_text(const char *argument, nb::handle word);
 
-// A stream as an integer, None: NULL.
+// Returns the stream of an integer; NULL for None.
 void *read_stream(nb::handle word);
 
 int64_t read_integer(const char *argument, nb::handle number, int64_t least, int64_t most);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory layout of XLA's foreign function interface, major version 0: https://openxla.org/xla/custom_call. It has
-// the parts that a target on the CPU reads. Every struct begins with its size and a list of extensions.
+// The memory layout of XLA's foreign function interface, major version 0: https://openxla.org/xla/custom_call. Only the
+// parts that a CPU target reads are declared. Every struct begins with its size and a list of extensions.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +38,7 @@ struct ffi_metadata {
   uint32_t traits;
 };
 
-// The handler is called once with this extension, and says which version it is made for.
+// The handler is called once with this extension, and reports the version that it was built for.
 struct ffi_metadata_extension {
   ffi_extension base;
   ffi_metadata *metadata;
