@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files that implement gpu.h share. */
+ * Declarations that the files of gpu.h share. */
 #ifndef BNY_TOOLS_COMMON_GPU_DRIVER_H
 #define BNY_TOOLS_COMMON_GPU_DRIVER_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files of banyan-decode share. */
+ * Types and functions that the files of banyan-decode share. */
 #ifndef BNY_TOOLS_DECODE_DECODE_H
 #define BNY_TOOLS_DECODE_DECODE_H
 

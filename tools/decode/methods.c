@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the methods share, and the method tree, which is local attention and one combine. */
+ * The method tree, which is local attention and one combine, and helpers that all methods share. */
 #include "tools/decode/decode.h"
 
 #include <stdio.h>

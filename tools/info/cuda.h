@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the CUDA driver reports about itself and its devices, if there is a driver. */
+ * The report of the CUDA driver about itself and its devices, if there is a driver. */
 #ifndef BNY_TOOLS_INFO_CUDA_H
 #define BNY_TOOLS_INFO_CUDA_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files of banyan-perf share. */
+ * Types and functions that the files of banyan-perf share. */
 #ifndef BNY_TOOLS_PERF_PERF_H
 #define BNY_TOOLS_PERF_PERF_H
 

@@ -18,7 +18,7 @@ typedef struct plan_method {
   bool outside; /* another method for this collective, for comparison */
   double ns;
   double rounds, messages, work_bytes;
-  double bytes_sent;                  /* of the rank that sends most */
+  double bytes_sent;                  /* by the rank that sends most */
   double level_bytes[BNY_LEVELS_MAX]; /* level_bytes[i]: the bytes of `bytes` that cross level i */
   double memory_bytes;                /* size of an outbox, or of buffers */
   char form[48];                      /* ", radix 4, 8 pieces": of those that it could take; empty: it has one */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files of banyan-topo share. */
+ * Types and functions that the files of banyan-topo share. */
 #ifndef BNY_TOOLS_TOPO_TOPO_H
 #define BNY_TOOLS_TOPO_TOPO_H
 

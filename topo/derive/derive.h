@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files that derive levels and findings share. */
+ * Types and functions that the files of this folder share. */
 #ifndef BNY_TOPO_DERIVE_DERIVE_H
 #define BNY_TOPO_DERIVE_DERIVE_H
 
@@ -88,7 +88,7 @@ void bny_topo_net_look(const bny_topo_derivation *d, const bny_topo_level *level
  * certain source of these links. */
 double bny_topo_pci_way(const bny_topo *topo, int32_t node, bny_topo_source *source);
 
-/* What the files that look for findings share: the list, the labels of nodes, and comparison with siblings. */
+/* The part that the files with findings share: the list, the labels of nodes, and comparison with siblings. */
 
 enum { BNY_TOPO_LABEL_BYTES = 120, BNY_TOPO_FACTS_MAX = 32 };
 

@@ -79,7 +79,7 @@ typedef struct bny_topo_rank {
   bny_topo_path nic_path;
   int32_t nic_shared;      /* ranks that this NIC serves, itself included */
   int32_t rail;            /* -1 none */
-  double nic_gbytes_per_s; /* of the entire NIC; 0 unknown */
+  double nic_gbytes_per_s; /* entire NIC; 0 unknown */
   int32_t nvlinks;         /* NVLinks or xGMI links of this rank */
 } bny_topo_rank;
 
