@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random problems of attention over the shards of ranks, with the combine of its rows, on every backend. They vary
- * pages in tables or lists, several query tokens per sequence, windows, trees, interleaved shards, caps, sinks, parts
- * of q, gathered q, and the tokens and masks of each run. The expected result is in double precision. */
+ * Random problems of attention over shards, with the combine of its rows, on every backend. They vary pages in tables
+ * or lists, query tokens per sequence, windows, trees, interleaved shards, caps and sinks. They also vary parts of q,
+ * gathered q, and the tokens and masks of each run. The expected result is in double precision. */
 #ifndef BNY_TESTS_ATTEND_H
 #define BNY_TESTS_ATTEND_H
 
@@ -11,43 +11,44 @@
 
 enum { ATTEND_RANKS_MAX = 9, ATTEND_TOKENS_MAX = 96, ATTEND_POISON = 0x5a };
 
-/* How memory stores keys and values: in the type of q; E4M3 with scales; rows of FlashMLA, which contain the values. */
+/* The storage of keys and values: in the type of q, as E4M3 with scales, or as rows of FlashMLA, which contain the
+ * values. */
 typedef enum attend_form { ATTEND_PLAIN, ATTEND_E4M3, ATTEND_FLASHMLA } attend_form;
 
 /* The part of one rank. Memory is from world_take(). */
 typedef struct attend_rank {
-  problem_shard shard; /* lengths, and keys at most, of each sequence */
+  problem_shard shard; /* lengths and maximum keys of each sequence */
   uint8_t *k8, *v8;    /* bytes in place of the shard's k and v */
   int32_t *list, *indptr, *last;
   int32_t *lengths, *key_start, *counts, *tokens;
   uint8_t *mask;
-  uint16_t *mine, *gathered;                      /* its heads of q, and room for all */
-  float *values, *lse, *other_values, *other_lse; /* results, and those of the twin */
+  uint16_t *mine, *gathered;                      /* its heads of q, and memory for all heads */
+  float *values, *lse, *other_values, *other_lse; /* results of the call and of its twin */
   float *rows;                                    /* values, m and d between attention and a combine apart */
-  size_t values_bytes, lse_bytes;                 /* lse: with room for sums behind it */
-  float *out_scales;                              /* scales of results of eight bits */
+  size_t values_bytes, lse_bytes;                 /* lse_bytes includes the sums after lse */
+  float *out_scales;                              /* scales of 8-bit results */
   float *bounds, *error, *read;                   /* for pruning, or NULL */
 } attend_rank;
 
 typedef struct attend {
-  int32_t nranks, rows; /* rows of q: tokens at most */
+  int32_t nranks, rows; /* rows of q: maximum tokens */
   problem_shape shape;
   banyan_combine_desc combine; /* without pointers */
   bool several, causal, tree, lists, by_last, has_tokens, has_mask, keeps, gathers, alone, blocking;
   int32_t block, window, rope_dim;
-  float cap, epsilon; /* epsilon above 0: pages are left out */
+  float cap, epsilon; /* epsilon above 0: pages are skipped */
   attend_form form;
   banyan_dtype out_dtype; /* BANYAN_F32, or of eight bits in a convention by the seed, with gaps between rows */
-  float *scales;          /* for keys, and behind them for values */
+  float *scales;          /* for keys, followed by those of values */
   uint16_t *q, *rope;
   float *sinks; /* NULL: none */
   int32_t *loc, *start;
-  uint64_t *masks; /* which drafts of a tree each query sees */
+  uint64_t *masks; /* drafts of a tree that each query sees */
   uint64_t seed;
   attend_rank ranks[ATTEND_RANKS_MAX];
 } attend;
 
-/* Arguments of a call, in addresses of a rank's backend. */
+/* The arguments of a call, with addresses of the rank's backend. */
 typedef struct attend_call {
   banyan_attention_desc desc;
   banyan_combine_desc combine;
@@ -60,17 +61,17 @@ typedef struct attend_call {
 
 /* Makes the random properties that all ranks share. Fields may be changed before attend_fill(). */
 attend *attend_make(int32_t nranks, uint64_t seed);
-/* Makes a plain problem: one query token per sequence that sees all keys, combined on all ranks. shape NULL: a random
- * one. */
+/* Makes a simple problem: one query token per sequence that sees all keys, combined on all ranks. If shape is NULL, it
+ * is random. */
 attend *attend_make_plain(int32_t nranks, uint64_t seed, const problem_shape *shape);
 void attend_fill(attend *made);
 
-/* Draws one rank's part of a run, its lengths, masks and tokens, from round and rank. Results become poison. One rank
+/* Draws one rank's lengths, masks and tokens of a run from round and rank, and overwrites results with poison. One rank
  * calls attend_draw_shared() to draw the properties that all ranks share. */
 void attend_draw_shared(attend *made, int round);
 void attend_draw(attend *made, int32_t rank, int round);
 
-/* Gives invalid pages to sequences of which no key is read: those that a mask leaves out, or that have no tokens. */
+/* Sets invalid pages for sequences whose keys are not read, because they are masked or have no tokens. */
 void attend_spoil_pages(attend *made, int32_t rank);
 
 /* Fills the call, which points to itself. attend_twin_of() describes the same call in another way, with the same bits:
@@ -78,16 +79,17 @@ void attend_spoil_pages(attend *made, int32_t rank);
 void attend_call_of(const attend *from, const world_rank *self, attend_call *made);
 bool attend_has_twin(const attend *of);
 void attend_twin_of(const attend *from, const world_rank *self, attend_call *made);
-/* The call's result goes to the twin's memory. */
+/* Directs the result of the call to the twin's memory. */
 void attend_be_twin(const attend *from, const world_rank *self, attend_call *call);
 
-/* Computes the row in double precision. Only rank `self` counts if ranks attend alone. A sink counts on rank 0. */
+/* Computes the row in double precision. Without a combine, only the shard of rank `self` is used. Sinks count on rank
+ * 0. */
 void attend_reference(const attend *of, int32_t self, int32_t token, int32_t head, attention_row *row);
 
-/* Return true if this rank's result, or that of the twin, is right. Otherwise they note a failure. */
+/* Return true if the result of this rank, or of its twin, is correct. Otherwise they note a failure. */
 bool attend_holds(world_rank *self, const attend *of, int round);
 bool attend_twin_agrees(world_rank *self, const attend *of, int round);
 
-const char *attend_text(const attend *of); /* until the thread's next call */
+const char *attend_text(const attend *of); /* valid until the thread's next call */
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention in double precision, from the description of a call alone: pages and lists of them, several queries, trees,
- * windows, masks, caps, sinks, q in two parts, scales and FlashMLA's rows. It uses none of the library's code. */
+ * Attention in double precision, computed only from the description of a call. It supports pages and page lists,
+ * several queries, trees, windows, masks, caps, sinks, q in two parts, scales and FlashMLA rows. It uses no code of the
+ * library. */
 #ifndef BNY_TESTS_ATTENTION_ORACLE_H
 #define BNY_TESTS_ATTENTION_ORACLE_H
 
@@ -15,11 +16,11 @@ extern "C" {
 
 enum { ATTENTION_DIM_MAX = 576 };
 
-/* One row: sums over the keys that it sees, with p = exp(logit - max). */
+/* The sums of one row over its visible keys, with p = exp(logit - max). */
 typedef struct attention_row {
-  double max, sum;                  /* sum 0: neither a key nor a sink; NaN: a logit is NaN */
+  double max, sum;                  /* sum 0: no key and no sink; NaN: a logit is NaN */
   double values[ATTENTION_DIM_MAX]; /* p v */
-  double weight[ATTENTION_DIM_MAX]; /* p |v|, to which errors are in proportion */
+  double weight[ATTENTION_DIM_MAX]; /* p |v|, to which errors are proportional */
   double length;                    /* p times the length of v */
   double products;                  /* the largest sum of |scale q k| of a key */
 } attention_row;
@@ -34,7 +35,7 @@ void attention_oracle_add(const banyan_attention_desc *desc, int32_t token, int3
  * is wrong. */
 double attention_row_error(const attention_row *row, int32_t value_dim, const float *values, float lse, double bound);
 
-/* The row as oracle_compare() expects it. */
+/* Converts the row to the form that oracle_compare() expects. */
 oracle_row attention_oracle_row(const attention_row *row, int32_t value_dim);
 
 /* Describes contiguous memory: q [batch][heads][head_dim], k [batch][kv_heads][keys][head_dim], and v likewise. */

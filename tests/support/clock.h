@@ -12,7 +12,7 @@ static inline double now_s(void) {
   return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Sleeps the whole time, whatever signals come. */
+/* Sleeps for the full time, even if signals arrive. */
 static inline void sleep_s(double seconds) {
   struct timespec time = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
   while (nanosleep(&time, &time) != 0 && errno == EINTR) continue;

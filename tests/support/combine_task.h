@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Combines of random shapes and conventions, and the properties of their results that do not depend on how ranks run.
+ * Combines of random shapes and conventions, with checks of their results that are the same for all kinds of ranks.
  * Inputs, outputs and a merge in double precision are made before the ranks begin, and compared after they have
  * ended. */
 #ifndef BNY_TESTS_COMBINE_TASK_H
@@ -24,7 +24,7 @@ typedef struct combine_group {
   const sheet *canonical; /* all rows in canonical or in exact order, from one attempt */
 } combine_group;
 
-/* A combine of a box of a group's rows. */
+/* A combine of a box of rows of a group. */
 typedef struct combine_attempt {
   const combine_group *of;
   int32_t token0, head0;
@@ -46,16 +46,16 @@ void combine_task_free(combine_task *task);
 combine_group combine_group_make(combine_task *task, int32_t tokens, int32_t heads, int32_t value_dim);
 combine_group combine_group_random(combine_task *task);
 
-/* Adds an attempt of all rows of the group if `whole`, else of a random box. */
+/* Adds an attempt with all rows of the group if `whole`, otherwise with a random box of them. */
 combine_attempt *combine_task_add(combine_task *task, const combine_group *of, banyan_combine_desc desc, bool whole);
 
 /* Adds about one in `one_in` of all algorithms, scatters and orders, always including the first. */
 void combine_task_add_some(combine_task *task, combine_group *of, banyan_dtype wire, int32_t one_in);
 
-/* Describes the attempt in words; valid until the next call of this thread. */
+/* Returns a description of the attempt, which is valid until the next call of this thread. */
 const char *combine_attempt_text(const combine_attempt *attempt, int run);
 
-/* The attempt's box of a rank's input. */
+/* Returns the attempt's box of a rank's input. */
 banyan_partial combine_attempt_input(const combine_attempt *attempt, int32_t rank);
 
 /* Fail the test if an output is wrong. The first checks one run; the second checks all runs and attempts, and compares

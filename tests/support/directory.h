@@ -24,7 +24,7 @@ static inline void directory_set(const char *variable, const char *name) {
   setenv(variable, path, 1);
 }
 
-/* Returns the whole of a file, which the next call replaces; "" if there is none. */
+/* Returns the content of a file, which the next call replaces; "" if there is no such file. */
 static inline const char *directory_read(const char *name) {
   static char said[1 << 20];
   char path[128];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The generator of random numbers that all tests use: splitmix64, a hashed counter. The same numbers everywhere. */
+ * The random number generator of all tests: splitmix64, a hashed counter. It gives the same numbers on every
+ * machine. */
 #ifndef BNY_TESTS_GENERATOR_H
 #define BNY_TESTS_GENERATOR_H
 

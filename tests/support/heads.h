@@ -7,11 +7,11 @@
 
 #include "tests/support/world.h"
 
-/* A tensor [tokens][heads][dim] somewhere in `bytes` of memory. Strides are in bytes. */
+/* The layout of a tensor [tokens][heads][dim] in `bytes` of memory. Strides are in bytes. */
 typedef struct heads_layout {
   size_t bytes, offset;
   int64_t token_stride, head_stride;
-  bool said; /* otherwise it is contiguous, and the call's strides are 0 */
+  bool said; /* strides are explicit; otherwise it is contiguous, and the call's strides are 0 */
 } heads_layout;
 
 typedef struct heads_problem {
@@ -21,7 +21,7 @@ typedef struct heads_problem {
   int32_t first, number; /* heads of this rank */
   size_t element_bytes, row_bytes;
   heads_layout mine, all;
-  bool in_place; /* `mine` is its place in `all` */
+  bool in_place; /* `mine` is a part of `all` */
 } heads_problem;
 
 /* Makes the problem of `rank`. Ranks with the same seed get one shape, and their own layouts. */
@@ -34,7 +34,7 @@ void heads_fill(const heads_problem *of, int32_t tokens, int run, unsigned char 
 /* Returns true if `all` holds the heads of all ranks for `tokens`, and the pattern elsewhere. Otherwise writes why. */
 bool heads_hold(const heads_problem *of, int32_t tokens, int run, const unsigned char *all, char *why, size_t bytes);
 
-/* The arguments of a call, where the memories begin at these addresses. */
+/* Returns the arguments of a call for memories at these addresses. */
 const void *heads_mine(const heads_problem *of, const unsigned char *mine, const unsigned char *all);
 void *heads_all(const heads_problem *of, unsigned char *all);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators of one rank, the calling thread. */
+ * Communicators with the calling thread as the only rank. */
 #ifndef BNY_TESTS_LONE_H
 #define BNY_TESTS_LONE_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The expected result of a combine, in double precision and written from banyan.h alone. It reads rows as their
- * descriptor defines them, and uses none of the library's algebra. */
+ * The expected result of a combine in double precision, written only from banyan.h. It reads rows as their descriptor
+ * defines them, and uses no algebra of the library. */
 #ifndef BNY_TESTS_ORACLE_H
 #define BNY_TESTS_ORACLE_H
 
@@ -20,7 +20,7 @@ typedef struct oracle_row {
   double o[ORACLE_DIM_MAX];
   double mean[ORACLE_DIM_MAX]; /* for a merged row: weighted mean of |o| over its parts */
   double coarse;               /* mean of 1 / d on a lossy wire, where a denormal sum of numerators leaves d small */
-  double dropped;              /* the part that "Small weights" may leave out, in the same proportion */
+  double dropped;              /* the part that may be dropped by "Small weights" of banyan.h, likewise */
 } oracle_row;
 
 /* Load and store single elements; stores round to nearest. */
@@ -28,8 +28,8 @@ double oracle_load(const void *elements, banyan_dtype dtype, int64_t index);
 void oracle_store(void *elements, banyan_dtype dtype, int64_t index, double value);
 size_t oracle_bytes(banyan_dtype dtype);
 double oracle_unit(banyan_dtype dtype);    /* relative rounding error */
-double oracle_step(banyan_dtype dtype);    /* distance of its smallest numbers */
-double oracle_largest(banyan_dtype dtype); /* its largest finite number */
+double oracle_step(banyan_dtype dtype);    /* distance of the smallest numbers */
+double oracle_largest(banyan_dtype dtype); /* largest finite number */
 
 /* Returns what `roundings` of a value to a wire add to e in "Error" of banyan.h. */
 double oracle_wire_error(banyan_dtype wire, uint64_t roundings);
@@ -37,8 +37,8 @@ double oracle_wire_error(banyan_dtype wire, uint64_t roundings);
 oracle_row oracle_read(const banyan_partial *partial, int32_t token, int32_t head, int32_t value_dim);
 oracle_row oracle_merge(const oracle_row *parts, int32_t count, int32_t value_dim);
 
-/* Returns NULL if the row at (token, head) of an output is the expected one within the bound of banyan.h. Otherwise
- * returns the error as text, which the thread's next call overwrites. */
+/* Returns NULL if the row at (token, head) of an output is within the bound of banyan.h. Otherwise returns the error as
+ * text, which the thread's next call overwrites. */
 const char *oracle_compare(const banyan_partial *out, int32_t token, int32_t head, int32_t value_dim, banyan_dtype wire,
                            uint64_t roundings, const oracle_row *expected);
 

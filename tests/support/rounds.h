@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Rounds of an allgather, with bytes that differ by rank, round and place. */
+ * Rounds of an all-gather, with bytes that differ by rank, round and offset. */
 #ifndef BNY_TESTS_ROUNDS_H
 #define BNY_TESTS_ROUNDS_H
 
@@ -11,7 +11,8 @@ static inline unsigned char rounds_byte(int32_t rank, int round, size_t index) {
   return (unsigned char)((unsigned)rank * 31u + (unsigned)round * 7u + (unsigned)(index % 251));
 }
 
-/* Returns the status of the first allgather that fails. Bytes that are not those of their rank add to *wrong. */
+/* Returns the status of the first all-gather that fails. *wrong counts the bytes that differ from those of their
+ * rank. */
 static inline banyan_status rounds_gather(const banyan_bootstrap *bootstrap, size_t bytes, int rounds, double timeout_s,
                                           int *wrong) {
   unsigned char *mine = malloc(bytes + 1), *all = malloc((size_t)bootstrap->nranks * bytes + 1);

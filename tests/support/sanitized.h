@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Builds with a sanitizer of addresses or threads, where memory and time differ. */
+ * Detects builds with ASan or TSan, where memory use and times differ. */
 #ifndef BNY_TESTS_SANITIZED_H
 #define BNY_TESTS_SANITIZED_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Counts of files and mappings of this process, and its waiting times, as the kernel has them. */
+ * The kernel's counts of open files and mappings of this process, and the time that its threads wait for a CPU. */
 #ifndef BNY_TESTS_SELF_H
 #define BNY_TESTS_SELF_H
 
@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns how long this thread was runnable but did not run. On a shared machine a deadline may pass for this reason
- * alone. */
+/* Returns how long this thread was runnable but did not run. On a shared machine, a deadline may pass only for this
+ * reason. */
 static inline double self_waited_s(void) {
   unsigned long long waited_ns = 0;
   FILE *file = fopen("/proc/thread-self/schedstat", "re");
@@ -26,7 +26,7 @@ static inline int self_count(const char *path) {
   return count - 2; /* . and .. */
 }
 
-/* Counts the mappings of this process whose line holds this text. */
+/* Counts the mappings of this process whose line contains this text. */
 static inline int self_mappings(const char *text) {
   char line[512];
   int count = 0;

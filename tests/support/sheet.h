@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Partials for tests: memory in a random convention, and its merge by the oracle. Shares no code with the library. */
+ * Partials for tests: memory in a random convention, and its merge by the oracle. It shares no code with the
+ * library. */
 #ifndef BNY_TESTS_SHEET_H
 #define BNY_TESTS_SHEET_H
 
 #include "tests/support/oracle.h"
 #include "tests/support/world.h"
 
-/* The partials of one rank in memory. */
+/* The memory of one rank's partials. */
 typedef struct sheet {
   banyan_partial partial;
   int32_t tokens, heads, value_dim;
@@ -20,23 +21,23 @@ typedef enum sheet_mood {
   SHEET_PLAIN,
   SHEET_HUGE,   /* logits of +-1e4 */
   SHEET_TINY,   /* denormal values and sums */
-  SHEET_LONE,   /* one rank holds everything */
+  SHEET_LONE,   /* only one rank has keys */
   SHEET_SPARSE, /* most rows are empty, some on all ranks; some ranks have no keys at all */
   SHEET_LARGE,  /* logits to 2^23 */
-  SHEET_MASKED, /* finite logits that stand for masks, such as -1e30 */
+  SHEET_MASKED, /* finite logits that represent masks, such as -1e30 */
   SHEET_SUMS,   /* sums of 2^-90 to 2^90 */
   SHEET_VALUES, /* values of 2^-60 to 2^60, for which a wire of f16 is too narrow */
   SHEET_MOODS
 } sheet_mood;
 
-/* True: values are of eight bits in one sheet of three, mostly with scales. */
+/* If true, one sheet of three has 8-bit values, mostly with scales. */
 extern bool sheet_eight_bits;
 
 /* Make memory in random conventions. Outputs hold a pattern everywhere. */
 sheet sheet_input(world_random *random, sheet_mood mood, int32_t rank, int32_t nranks, int32_t tokens, int32_t heads,
                   int32_t value_dim);
 sheet sheet_output(world_random *random, sheet_mood mood, int32_t tokens, int32_t heads, int32_t value_dim);
-/* Keeps the convention of `like` for other rows. */
+/* Makes a sheet of other rows with the convention of `like`. */
 sheet sheet_output_like(const sheet *like, int32_t tokens, int32_t heads);
 
 /* Writes rows into any sheet that has statistics. */
@@ -46,8 +47,8 @@ sheet sheet_copy(const sheet *from);
 /* Merges all ranks' sheets into [tokens * heads] rows. */
 oracle_row *sheet_merge(const sheet *sheets, int32_t nranks);
 
-/* Compares rows [token0, ...) x [head0, ...) of the reference with all of `out`, where a row is rounded to the wire's
- * format so many times. Returns false and the reason at the first that differs. */
+/* Compares rows [token0, ...) x [head0, ...) of the reference with all rows of `out`, which were rounded to the wire
+ * format so many times. At the first row that differs, it returns false and the reason. */
 bool sheet_matches(const sheet *out, const oracle_row *reference, int32_t heads, int32_t token0, int32_t head0,
                    banyan_dtype wire, int32_t rounds, char *why, size_t bytes);
 
@@ -60,7 +61,7 @@ bool sheet_gaps_are_untouched(const sheet *out);
 /* Finds the range of part `index` as banyan_split() documents, with independent code. */
 void sheet_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number);
 
-/* The rows of a combine that a rank receives. The code is independent of banyan_split(), and does as it documents. */
+/* Finds the rows of a combine that a rank receives, as banyan_split() documents, with independent code. */
 typedef struct sheet_part {
   int32_t token0, tokens, head0, heads;
 } sheet_part;

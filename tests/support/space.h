@@ -6,7 +6,7 @@
 #include <sys/resource.h>
 #include "tests/support/suite.h"
 
-/* Leaves this many bytes to this process, and returns the previous limit. */
+/* Limits this process to this many further bytes, and returns the previous limit. */
 static inline struct rlimit space_limit(size_t left_bytes) {
   unsigned long pages = 0;
   struct rlimit before, limit;

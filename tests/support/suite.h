@@ -52,7 +52,7 @@ static inline void suite_add(suite_test *self, const TTest *test, int first, int
 #define TEST_LOOP(name, count) TEST_RANGE(name, 0, count)
 #define TEST(name) TEST_RANGE(name, 0, 1)
 
-/* A loop of many random cases. A build with a sanitizer takes every third. */
+/* A loop of many random cases. A build with a sanitizer runs every third case. */
 #define TEST_RANDOM(name, count)                    \
   static void name##_case(int _i);                  \
   TEST_LOOP(name, count) {                          \
@@ -62,7 +62,8 @@ static inline void suite_add(suite_test *self, const TTest *test, int first, int
 
 enum { SUITE_CASES = 16 };
 
-/* The suite of all tests of this file, a case for each name. Check's own limit of 4 s stays if timeout_s is 0. */
+/* Makes the suite of all tests of this file, with one case per name. If timeout_s is 0, Check's default limit of 4 s
+ * applies. */
 static inline Suite *suite_with(const char *name, double timeout_s, SFun set_up, SFun tear_down) {
   Suite *suite = suite_create(name);
   TCase *cases[SUITE_CASES];
@@ -87,7 +88,7 @@ static inline Suite *suite_with(const char *name, double timeout_s, SFun set_up,
 
 static inline Suite *suite_of(const char *name, double timeout_s) { return suite_with(name, timeout_s, NULL, NULL); }
 
-/* Runs and frees the suite, and returns what main() returns. */
+/* Runs and frees the suite. Returns the exit status of main(). */
 static inline int suite_main(Suite *suite) {
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

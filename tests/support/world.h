@@ -22,8 +22,8 @@
 
 enum { WORLD_RANKS_MAX = 32 };
 
-/* The deadline of a test that does not test deadlines. It ends a test that hangs. No machine is so busy that a test
- * which makes progress reaches it. */
+/* The deadline of tests that do not test deadlines. It ends a test that hangs. It is so long that a test which makes
+ * progress does not reach it, even on a busy machine. */
 #define WORLD_GUARD_S 600
 #define WORLD_GUARD_NS (WORLD_GUARD_S * INT64_C(1000000000))
 
@@ -37,7 +37,7 @@ typedef struct world_backend {
   int every;             /* it takes one of so many cases, */
   int32_t ranks_max;     /* and worlds of no more ranks */
   int32_t timeout_s;     /* deadline of communicators; 0: WORLD_GUARD_S */
-  bool (*is_here)(void); /* otherwise it has printed why, and its tests are skipped. NULL: it always is */
+  bool (*is_here)(void); /* if false, it has printed why, and tests are skipped; NULL: always true */
   void (*begin)(const world_setup *setup), (*end)(void); /* before and after ranks; NULL: nothing to do */
   bool (*open)(world_rank *self);                        /* device and stream; likewise */
   void (*close)(world_rank *self);
@@ -60,8 +60,8 @@ struct world_rank {
   const world_backend *on;
   const world_setup *setup;
   void *stream;               /* NULL on hosts */
-  char device[20];            /* which the communicator is on; "": the host */
-  struct world_device *place; /* the backend's */
+  char device[20];            /* device of the communicator; "": the CPU */
+  struct world_device *place; /* owned by the backend */
   banyan_op *const *recorded;
   int nrecorded;
 };
@@ -69,7 +69,7 @@ struct world_rank {
 struct world_setup {
   int32_t nranks;
   const world_backend *on; /* NULL: processes or threads */
-  bool processes;          /* otherwise as the backend has it, or threads */
+  bool processes;          /* otherwise by the backend, or threads */
   bool bare;               /* the body makes its communicator itself */
   bool deaths;             /* ranks may die of signals */
   int64_t timeout_ns;      /* 0: WORLD_GUARD_NS */
@@ -97,13 +97,14 @@ void world_run(const world_setup *setup, world_body body);
     world_run(&setup_, body);           \
   } while (0)
 
-/* The configuration with which a rank of a world creates its communicator, on its device. */
+/* Returns the configuration of a rank's communicator, on its device. */
 banyan_comm_config world_config(const world_rank *self);
 
-/* Memory for calls, zero at first and aligned to 64 bytes, which all ranks share. It lives until the test ends. */
+/* Returns zeroed memory for calls, aligned to 64 bytes and shared by all ranks. It lives until the test ends. */
 void *world_take(size_t bytes);
 
-/* The address at which a call of this rank finds memory from world_take(). NULL and other memory stay. */
+/* Returns the address for calls of this rank of memory from world_take(). NULL and other addresses are returned
+ * unchanged. */
 void *world_at(const world_rank *self, const void *memory);
 banyan_partial world_partial(const world_rank *self, banyan_partial partial);
 banyan_valid_rows world_valid(const world_rank *self, banyan_valid_rows valid);
@@ -118,7 +119,7 @@ const char *world_nodes_of(const world_setup *setup);
 bool world_put(world_rank *self);
 bool world_finish(world_rank *self);
 
-/* Devices: captures what the rank puts on its stream from on to off. */
+/* Devices: captures the work that the rank enqueues on its stream between on and off. */
 bool world_capture(world_rank *self, bool on);
 
 /* Records starts of these operations, and runs them. The array must remain. world_replay() includes put and finish. */
@@ -144,17 +145,17 @@ bool world_check(world_rank *self, bool ok, const char *format, ...) __attribute
 /* Does the same for a status that should be BANYAN_OK, with the library's error text. */
 bool world_ok(world_rank *self, banyan_status status, const char *what);
 
-/* Waits until the communicator has failed, and notes a failure unless it was by `status`, for `culprit`, with a text
- * that contains `says`. */
+/* Waits until the communicator has failed. Notes a failure unless it has `status` and `culprit`, and a text that
+ * contains `says`. */
 bool world_fails(world_rank *self, banyan_status status, int32_t culprit, const char *says);
 
 /* The test's own barrier of all ranks. Returns false if it took longer than WORLD_GUARD_S or a rank has failed. */
 bool world_meet(world_rank *self);
 
-/* Returns how many plans the communicator has made, by its description. */
+/* Returns the number of plans that the communicator has made, from its description. */
 int world_plans_made(const world_rank *self);
 
-/* A flag that ranks and the conductor can set, and wait for. */
+/* A flag that ranks and the conductor can set and wait for. */
 void world_signal(world *world, int flag);
 bool world_await(world *world, int flag, double seconds);
 
@@ -182,13 +183,13 @@ bool random_one_in(world_random *random, int32_t n);
  * node. */
 void world_be_nodes(const char *nodes);
 
-/* Returns false, and reports that tests are skipped, if UCX would find no devices. */
+/* If UCX would find no devices, returns false and reports that tests are skipped. */
 bool world_has_network(void);
 
 /* Used by TEST_EVERYWHERE: cases of a backend's share, and the number of the test of a case. */
 int world_share_of(const world_backend *on, int count);
 int world_case_of(const world_backend *on, int index, int count);
-/* Reports to check-gpu that this test is not run here, and why. */
+/* Reports to check-gpu that this test does not run here, and why. */
 void world_skip(const char *test, const char *why);
 
 #define TEST_EVERYWHERE(test_, count)                                                              \
