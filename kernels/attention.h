@@ -3,22 +3,23 @@
  * The interface of a processor's attention kernels: a few query rows that share one KV head attend to a range of keys.
  * The result is partials in f32 wire form. Each instruction set has one table.
  *
- * Numbers. The products q.k and p v are accumulated in f32, in several lanes, and lanes are added in pairs. So a logit
- * has the error of short f32 sums, some 1e-8 of |q| |k|: it is what limits logits of +-1e4, whose weights are good to
- * about 1e-3. t - m has one rounding more: it is a fused multiply-add in f32 of the product, its scale and m. Weights
- * and their sums over a tile of keys are f32. The denominator, and the sum over blocks of keys (split-KV), are double.
- * m is a whole number no less than any t, so every rescaling is by a power of two: exact. Weights below 2^-125 count as
- * 0. A NaN in q or k makes its rows NaN, statistics included; a NaN in v makes that column of its rows NaN. Where q is
- * bf16 and k bf16 or E4M3, a table may add products in pairs (vdpbf16ps). Such an instruction adds in f32 as well, one
- * product after the other, but counts inputs and sums below 2^-126 as 0. So do those of AMX, which multiply values as
- * well: values below 2^-100 or so lose precision there. The power of two of a scale below 1 goes into q, so sums of
- * products overflow with logits alone. Where sums of values overflow, the row is made again with m raised by 10, and n
- * is exported with d in [1/2, 1). Eight-bit elements are converted to f32 or bf16, and f16 to f32 or two bf16, which is
- * exact. The scale of a KV head is a factor of the logits' scale, and of the sums in double. FlashMLA's scales and
- * those of each key are factors of the f32 elements, each product rounded once.
+ * Numbers. The products q.k and p v are accumulated in f32, in several lanes, and lanes are added in pairs. A logit
+ * therefore has the error of short f32 sums, about 1e-8 of |q| |k|. This error limits logits of +-1e4, whose weights
+ * are accurate to about 1e-3. t - m has one more rounding: it is an f32 fused multiply-add of the product, its scale
+ * and m. Weights and their sums over a tile of keys are f32. The denominator, and the sum over blocks of keys
+ * (split-KV), are double. m is a whole number, at least the largest t, so every rescaling is by a power of two and
+ * exact. Weights below 2^-125 count as 0. A NaN in q or k makes its rows NaN, statistics included; a NaN in v makes
+ * that column of its rows NaN. Where q is bf16 and k bf16 or E4M3, a table may add products in pairs (vdpbf16ps). Such
+ * an instruction also adds in f32, one product after the other, but counts inputs and sums below 2^-126 as 0. AMX
+ * instructions do the same. They also multiply values, so values below about 2^-100 lose precision there. The power of
+ * two of a scale below 1 goes into q, so sums of products overflow only if logits do. If sums of values overflow, the
+ * row is recomputed with m raised by 10, and n is exported with d in [1/2, 1). Eight-bit elements are converted to f32
+ * or bf16, and f16 to f32 or two bf16, which is exact. The scale of a KV head is a factor of the logits' scale, and of
+ * the sums in double. FlashMLA's scales and those of each key are factors of the f32 elements, each product rounded
+ * once.
  *
- * Determinism. The result of a task depends on its own arguments alone: not on addresses, on the batch, or on which
- * other heads share the task. It differs between tables within rounding.
+ * Determinism. The result of a task depends only on its own arguments, and not on addresses, the batch, or other heads
+ * of the task. Results of different tables differ within rounding.
  */
 #ifndef BNY_KERNELS_ATTENTION_H
 #define BNY_KERNELS_ATTENTION_H
@@ -65,7 +66,7 @@ typedef struct bny_attention_task {
   double k_scale;    /* scale of the KV head; 1 for types without a scale */
   double v_scale;
   const float *k_scales; /* scale of each key, and k_scale is 1; NULL: all keys have k_scale */
-  const float *v_scales; /* likewise */
+  const float *v_scales; /* the same for values */
   int64_t scale_token_stride, scale_page_stride;
   banyan_dtype q_dtype;
   banyan_dtype kv_dtype;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The algebra of BANYAN_ORDER_EXACT. A row is a sum of contributions (m, d, n), and any order and any grouping of them
- * gives the same bits.
+ * The algebra of BANYAN_ORDER_EXACT. A row is a sum of contributions (m, d, n). Every order and grouping of them gives
+ * the same bits.
  *
  * An absolute grid. Digit p of a number counts multiples of 2^(42 p), for every whole p. A contribution x has two
  * digits: at its top T, which follows from its own largest exponent, and at T - 1. Both are rounded to nearest:
@@ -17,7 +17,7 @@
  * unit of the lower place: less than 2^-42 of the largest contribution of the row, which is at least 2^(42 T). 2^20
  * contributions lose less than 2^-22 of it. docs/certain.md has the proof on one screen.
  *
- * Infinities and NaN are no digits. Each column has flags for them, which are or-ed. */
+ * Infinities and NaN have no digits. Each column has flags for them, which sums combine by OR. */
 #ifndef BNY_KERNELS_EXACT_H
 #define BNY_KERNELS_EXACT_H
 

@@ -18,7 +18,7 @@
  * fits as a numerator. To keep this, import and every merge that rounds values to the wire type move the power of two
  * of d into m. A finite value that the type still cannot hold (beyond 65504 in f16) is saturated and not made infinite,
  * because an infinity would become NaN when its row is scaled by zero. The caller's own infinities and NaN are kept.
- * */
+ */
 #ifndef BNY_MERGE_MATH_H
 #define BNY_MERGE_MATH_H
 

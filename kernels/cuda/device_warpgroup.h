@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The warpgroup functions of device.h as inline PTX (wgmma: sm_90a alone). */
+ * The warpgroup functions of device.h as inline PTX (wgmma, only on sm_90a). */
 #ifndef BNY_CUDA_DEVICE_WARPGROUP_H
 #define BNY_CUDA_DEVICE_WARPGROUP_H
 

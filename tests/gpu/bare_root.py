@@ -48,7 +48,7 @@ def make(root, files):
             put(root, needed)
 
 
-# In a mount namespace of its own, so nothing is left to unmount.
+# The root has its own mount namespace, so nothing has to be unmounted.
 PREPARE = """set -e
 mount -t proc proc "$0/proc"
 mount -t tmpfs tmpfs "$0/dev"
@@ -63,7 +63,7 @@ def run(root, words):
     variables = dict(word.split("=", 1) for word in words[:end])
     begin = ["unshare", "--mount", "--pid", "--fork", "--kill-child"] + ([] if os.geteuid() == 0 else ["--user", "--map-root-user"])
     begin += ["sh", "-c", PREPARE, os.path.abspath(root)]
-    # chroot and sh come from here, and are looked for before the root is entered.
+    # chroot and sh are those of this machine, and are found before the root is entered.
     tried = subprocess.run(begin + [python(), "-c", ""], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", check=False)
     if tried.returncode != 0:
         print("no root like a container's: " + (tried.stdout.strip().splitlines() or ["unshare or chroot fails"])[-1])

@@ -31,16 +31,16 @@ def figures_of_row(ranks, row, form=""):
                    rival="three reductions", rival_value=row["reductions_us"], p99=row["banyan_p99_us"], **where),
             figure(name + ", over a copy", row["times_of_copy"], "times", 2.0 if large else None,
                    1.3 if large else None, **where)]
-    return [one for one in made if one["value"] is not None]  # noise may leave nothing of a copy
+    return [one for one in made if one["value"] is not None]  # noise may hide a copy's time
 
 
-# Bytes of a partial. Each group by a program of its own: should one fail, or take too long, the others remain.
+# Bytes of a partial. Each group has its own program, so that a failure or timeout of one spares the others.
 COMBINES = ((520, 1040, 4160, 16640, 66560), (133120, 266240, 532480, 1064960), (2129920, 4259840, 8519680))
 
 
-# As servers combine: each rank gets its heads, values travel as bf16. Llama-8B and MLA at batch 1, 4 and 64; bytes in f32.
+# Combines of servers: each rank gets its heads, sent as bf16. Llama-8B and MLA at batch 1, 4 and 64; bytes in f32.
 SERVED_AS = ("--scatter", "heads", "--wire", "bf16")
-EVICTED = ("--between",)  # by a kernel between combines, as in a model
+EVICTED = ("--between",)  # a kernel between combines evicts the caches, as in a model
 SERVED = (16640, 66560, 266240, 4259840)
 
 FORMS = {(): "", SERVED_AS: " by heads in bf16", SERVED_AS + EVICTED: " by heads in bf16, caches evicted"}

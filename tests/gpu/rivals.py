@@ -149,7 +149,7 @@ def measure_merges(torch, iterations):
             row = {"name": form, "shape": name, "us": None, "text": ""}
             try:
                 row.update(combine_times(torch, lambda merge=merge: merge(values, lse), between, between_us, iterations))
-            except Exception as error:  # an error of a compiler or a library that is not ours
+            except Exception as error:  # an error of another project's compiler or library
                 row["text"] = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
                 torch.cuda.synchronize()
             yield row
@@ -221,7 +221,7 @@ def copy_gbps(torch, iterations):
 def measure_form(torch, row, attend, q, pairs, iterations):
     try:
         row["us"] = graph_median_us(torch, [lambda k=k, v=v: attend(q, k, v) for k, v in pairs], iterations)
-    except Exception as error:  # a backend that does not take the shape says so in many ways
+    except Exception as error:  # backends reject a shape by many kinds of errors
         row["text"] = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         torch.cuda.synchronize()
     return row
@@ -271,7 +271,7 @@ def main():
     iterations = 3 if options.quick else options.iterations
     with torch.no_grad():
         say({"copy_gbps": copy_gbps(torch, iterations)})
-        for forms in (sdpa_forms, flashinfer_forms, flex_forms):  # what is to be compiled last
+        for forms in (sdpa_forms, flashinfer_forms, flex_forms):  # compiled forms come last
             for shape in SHAPES:
                 if options.quick:
                     shape = shape[:1] + (1,) + shape[2:5] + (1024,)

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The first run on a machine with a GPU, rehearsed on an emulated device: tests and benchmarks of tests/gpu/check-gpu, a little of
-# each, laid out like the bundle, in a root that has Python and nothing else: no PyTorch, no compiler, no xz, no nvidia-smi. Where no
-# such root can be made, on this machine as it is. GPU_BUNDLE names an unpacked bundle to run instead of what the build has.
+# Rehearses the first run on a machine with a GPU on an emulated device. It runs short tests and benchmarks of
+# tests/gpu/check-gpu, laid out like the bundle. The root has only Python: no PyTorch, compiler, xz or nvidia-smi. If no
+# such root can be made, the test uses this machine's root. GPU_BUNDLE names an unpacked bundle to run instead.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${top_builddir:-.}" && pwd)
@@ -28,13 +28,13 @@ fail() {
   exit 1
 }
 
-# The bundle, by the list of who makes it.
+# Makes the bundle from the list of make-bundle.
 bundle=$root/bundle
 if [ -n "${GPU_BUNDLE:-}" ]; then
   cp -r "$GPU_BUNDLE" "$bundle"
 else
   mkdir -p "$bundle/bin"
-  # In a build with shared libraries the program lies in .libs, and a script stands in its place.
+  # In a build with shared libraries, the program is in .libs and a script takes its name.
   for name in $("$here/make-bundle" --programs); do
     for file in "$build/.libs/$name" "$build/$name" "$build/tests/gpu/.libs/$name" "$build/tests/gpu/$name" \
       "$build"/tests/*/.libs/"$name" "$build"/tests/*/"$name"; do
@@ -46,10 +46,10 @@ else
   for name in $("$here/make-bundle" --scripts); do cp "$here/$name" "$bundle/" || exit 1; done
 fi
 cp "$fake" "$root/fake_cuda.so"
-# A library for a machine without devices has no kernels of its own. The fake driver runs its own, whatever file it gets.
+# A library without CUDA has no kernels. The fake driver runs its own kernels for any file.
 printf emulated >"$root/image"
 
-# In place of compute-sanitizer: one that runs the program, one that does not know the device.
+# Replaces compute-sanitizer by two scripts: one runs the program, and one rejects the device.
 tool=$root/usr/local/cuda/bin/compute-sanitizer
 mkdir -p "$(dirname "$tool")"
 cat >"$tool" <<END
@@ -67,7 +67,7 @@ bare=yes
 LD_LIBRARY_PATH=$bundle/bin python3 "$here/bare_root.py" make "$root" "$root/fake_cuda.so" "$bundle"/bin/* || exit 1
 python3 "$here/bare_root.py" run "$root" -- -c '' >"$directory/why" || { bare=no && cat "$directory/why"; }
 
-# check-gpu with nothing of this environment. The emulator's clock goes about as fast as time.
+# Runs check-gpu with an empty environment. The emulator's clock runs about as fast as real time.
 check_gpu() {
   devices=$1
   shift
@@ -82,14 +82,14 @@ check_gpu() {
 }
 results=$root/tmp/r.json
 
-# holds CONDITION: the results of the run meet this condition in Python.
+# holds CONDITION: checks that the results of the run meet this Python condition.
 holds() {
   python3 -c "import json, sys
 r = json.load(open(sys.argv[1]))
 sys.exit(not ($1))" "$results" || fail "not so in $results: $1"
 }
 
-# A run that is cut short, without a chance to say anything, keeps what it had.
+# A run that is killed keeps the results that it has.
 check_gpu /fake_cuda.so --quick --output r.json --only calibrate,threads >"$directory/cut" 2>&1 &
 running=$!
 for second in $(seq 120); do
@@ -98,7 +98,7 @@ for second in $(seq 120); do
 done
 [ "$second" -lt 120 ] || { cat "$directory/cut" && fail "calibrate has made nothing for two minutes"; }
 if [ $bare = yes ]; then
-  # unshare, and all of its namespace with it.
+  # kills unshare and all processes of its namespace
   xargs kill -9 <"/proc/$running/task/$running/children"
 else
   kill -9 "$running"
@@ -106,7 +106,7 @@ fi
 wait $running 2>/dev/null
 holds 'any(one["name"] == "mma_truncates" for one in r["calibration"])'
 
-# All of it, in the order of the list, with time enough.
+# Runs all steps in the order of the list, with enough time.
 check_gpu /fake_cuda.so --quick --minutes 13 --output r.json || exit 1
 python3 "$here/check_results.py" "$results" || exit 1
 holds 'any(one["name"].startswith("decode, ") and one["name"].endswith(", bulk copies") for one in r["figures"])'
@@ -119,7 +119,7 @@ holds '{one["value"] for one in r["calibration"] if one["name"] in ("mma_truncat
 holds 'not any("not come" in one["text"] for one in r["calibration"])'
 holds 'all(one["value"] == 0 for one in r["calibration"] if one["name"].startswith(("stale", "torn_b128")))'
 if [ $bare = yes ]; then holds 'r["rivals"]["skipped"].startswith("no PyTorch") and r["machine"]["nvidia_smi"] == []'; fi
-# docs/devices-predicted.md names figures that there are, with the values that the program has for what is assumed.
+# docs/devices-predicted.md names only figures that exist, with the program's values of assumptions.
 python3 - "$here/../../docs/devices-predicted.md" "$results" <<'END' || exit 1
 import json, re, sys
 rows = re.findall(r"^\| [^|]* \| `(\w+)` \| ([^|]*) \|", open(sys.argv[1], encoding="utf-8").read(), re.MULTILINE)
@@ -132,14 +132,14 @@ wrong = [name for name, text in rows if differs(name, text)]
 if wrong or not rows:
     sys.exit("docs/devices-predicted.md and gpu_calibrate differ in: %s" % (", ".join(wrong) or "everything"))
 END
-# Sanitizers saw each kernel for decodes on this device, and combines in packets and lines.
+# The sanitizer must have run each decode kernel of this device, and combines by packets and lines.
 sed -n 's/^BNY_DECODE_KERNEL([a-z]*, \([a-z0-9]*\), \([a-z0-9]*\), [0-9]*, \([a-z0-9]*\),.*/bny_decode_\1_\2_\3/p
   s/^BNY_CUDA_KERNEL(\([a-z0-9_]*_ll\(16\|128\)[0-9_]*\),.*/\1/p' "$here/../../kernels/cuda/decode_kernels.def" \
   "$here/../../kernels/cuda/kernels.def" | sort >"$directory/kernels"
 sort -u "$root/tmp/notes" | comm -23 "$directory/kernels" - >"$directory/missing"
 if [ -s "$directory/missing" ] || [ ! -s "$directory/kernels" ]; then cat "$directory/missing" && fail "no launch of these kernels"; fi
 
-# The kernel that stands between combines is text for the driver: here its compiler is nvcc's, for each kind of device.
+# The driver compiles the kernel between combines from text. Here nvcc's compiler compiles it for each kind of device.
 if [ -n "${NVCC:-}" ]; then
   for arch in $("$NVCC" --list-gpu-code | grep -xE 'sm_(80|90|100|120)'); do
     "$NVCC" -arch=$arch -cubin -o "$directory/between.cubin" "$root/tmp/notes.ptx" || fail "no code for $arch"
@@ -147,17 +147,17 @@ if [ -n "${NVCC:-}" ]; then
   done
 fi
 
-# To be added to: what is there stays, and nothing is doubled; what is not there is said.
+# A second run adds to the results: it keeps old results, repeats none, and reports missing ones.
 steps=$(grep -c '"seconds"' "$results")
 check_gpu /fake_cuda.so --quick --output r.json --only small --add || exit 1
 [ "$(grep -c '"seconds"' "$results")" = "$steps" ] || fail "--add has lost or doubled something"
 rm "$results"
-# And little time: what fits, and what was left out.
+# With little time, it runs the steps that fit and reports the others.
 check_gpu /fake_cuda.so --quick --output r.json --only small,processes --minutes 0.5 --add >"$directory/said" || exit 1
 grep -q 'there is no r.json to add to' "$directory/said" || fail "--add does not say that there is nothing to add to"
 holds 'r["left_out"] == ["processes"] and [s["step"] for s in r["steps"]] == ["small"]'
 
-# No GPU is no failure.
+# A machine without a GPU is not a failure.
 check_gpu /none.so --output r.json
 [ $? = 77 ] || fail "without a GPU the exit status is not 77"
 [ $bare = yes ] || echo "all but the bare root: $(cat "$directory/why")"

@@ -8,18 +8,18 @@ image=$build/tests/gpu/user_kernel.fatbin.kept
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
 
-# Runs case $2 of test $1, or all of it.
+# Runs case $2 of test $1, or all cases.
 run() {
   if env ${2:+"CK_RUN_CASE=$2"} "$build/tests/$1" >"$directory/${1##*/}" 2>&1; then
     grep '^[0-9]*%' "$directory/${1##*/}" | sed "s|^|$1: |"
-    ! grep -q '^[0-9]*%: Checks: 0,' "$directory/${1##*/}" || touch "$directory/failed" # there is no such case
+    ! grep -q '^[0-9]*%: Checks: 0,' "$directory/${1##*/}" || touch "$directory/failed" # the case does not exist
   else
     tail -n 20 "$directory/${1##*/}"
     touch "$directory/failed"
   fi
 }
 
-# A decode by each kernel that the library has for devices of compute capability $1. test_cuda_combine runs all others.
+# Runs a decode by each kernel for devices of compute capability $1. test_cuda_combine runs all other kernels.
 run_kernels() {
   if BANYAN_CUDA_LIBRARY=$build/tests/emulate/.libs/fake_cuda.so BANYAN_CUDA_IMAGE=$directory/image \
     FAKE_CUDA=devices=1,live,step-ns=200,compute=$1 "$build/tests/gpu/gpu_kernels" --decodes >"$directory/gpu_kernels.$1" 2>&1; then
@@ -30,7 +30,7 @@ run_kernels() {
   fi
 }
 
-# Tests the kernels of file $1, for devices of $3; with $2 also through more tests of the library, which has what 9.0 has.
+# Tests the kernels of file $1, for devices of capability $3. If $2 is set, it also runs more tests, as a 9.0 device.
 check_file() {
   name=$(basename "$1" .ptx)
   user=$image/user_kernel.ptx
