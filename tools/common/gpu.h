@@ -98,7 +98,7 @@ void gpu_between_free(gpu_between *between); /* NULL is allowed */
 
 bool gpu_between_put(const gpu_between *between, int32_t part, void *stream, tool_error *error);
 
-/* Returns the kernel as PTX, which the caller frees; NULL without memory. */
+/* Returns the kernel as PTX, which the caller frees; NULL if out of memory. */
 char *gpu_between_text(void);
 
 #endif

@@ -68,10 +68,10 @@ void bny_topo_nics_class(bny_topo_derivation *d, const int32_t *nics, int32_t nn
 int32_t bny_topo_nics_best(const bny_topo_derivation *d, int32_t node, const int32_t *nics, int32_t nnics,
                            unsigned char *paths, bool *best);
 
-/* Adds a level from d->keys (by rank, each in [0, nkeys) or -1). Returns NULL without memory. */
+/* Adds a level from d->keys (by rank, each in [0, nkeys) or -1). Returns NULL if out of memory. */
 bny_topo_level *bny_topo_level_add(bny_topo_derivation *d, bny_topo_level_kind kind, int32_t nkeys);
 
-/* Steps of the derivation; false without memory. */
+/* Steps of the derivation; false if out of memory. */
 bool bny_topo_derive_near(bny_topo_derivation *d);   /* package, island, host, domain */
 bool bny_topo_derive_nics(bny_topo_derivation *d);   /* the NIC of each rank, and rail numbers */
 bool bny_topo_derive_fabric(bny_topo_derivation *d); /* leaf, spine, core */

@@ -112,7 +112,7 @@ typedef struct bny_topo_levels {
   bny_topo_finding *findings; /* faults, then notes, then infos; each in the order of findings.def */
 } bny_topo_levels;
 
-/* Returns NULL without memory; the caller frees the result. The model must have passed bny_topo_check(). The result
+/* Returns NULL if out of memory; the caller frees the result. The model must have passed bny_topo_check(). The result
  * does not refer to it. */
 bny_topo_levels *bny_topo_derive(const bny_topo *topo);
 void bny_topo_levels_free(bny_topo_levels *levels);

@@ -235,7 +235,7 @@ static void on_error(void *user, const xmlError *problem) {
   xmlStopParser(r->context);
 }
 
-/* Skips to the end of a tag, outside quotes. Returns false and *error if it has too many attributes. */
+/* Skips to the end of a tag, outside quotes. Returns false and sets *error if it has too many attributes. */
 static bool skip_tag(cursor *c, bny_topo_error *error) {
   int attributes = 0;
   char quote = '\0';

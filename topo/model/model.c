@@ -71,7 +71,7 @@ size_t bny_topo_character_bytes(const char *character) {
   return code < least[bytes] || code > 0x10ffff || surrogate ? 0 : bytes;
 }
 
-/* Returns a copy that is safe for terminals and JSON; NULL without memory. */
+/* Returns a copy that is safe for terminals and JSON; NULL if out of memory. */
 static char *clean_copy(const char *text) {
   char *copy = malloc(STRING_BYTES + 1);
   if (copy == NULL) return NULL;

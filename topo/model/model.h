@@ -139,7 +139,7 @@ typedef struct bny_topo_error {
  * so every byte that is not printable ASCII becomes '?'. */
 bool bny_topo_fail(bny_topo_error *error, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-bny_topo *bny_topo_new(void); /* NULL without memory */
+bny_topo *bny_topo_new(void); /* NULL if out of memory */
 void bny_topo_free(bny_topo *topo);
 
 /* Returns the length of the UTF-8 character at `text`; 0 if it is incomplete, overlong or a surrogate. */

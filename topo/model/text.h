@@ -40,7 +40,7 @@ bool bny_topo_span_same(bny_topo_span a, bny_topo_span b);
 /* Parses the whole span as a decimal number in [0, most]. */
 bool bny_topo_span_number(bny_topo_span span, int32_t most, int32_t *number);
 
-/* Returns a copy to free(), NULL without memory. Bytes that are not printable ASCII become '?'. */
+/* Returns a copy to free(), NULL if out of memory. Bytes that are not printable ASCII become '?'. */
 char *bny_topo_span_copy(bny_topo_span span);
 
 /* Returns the precision for "%.*s" in an error text. It is limited, so that the rest of the text fits. */
