@@ -108,7 +108,7 @@ _CLASSES = (
 )
 
 
-# Fields of the library's structs whose argument in Python has another name.
+# Struct fields of the library whose Python argument has another name.
 _ARGUMENTS = {
     "heads": "q",
     "head_dim": "q",

@@ -54,7 +54,8 @@ def run(
     try:
         for rank in range(ranks):
             ours, theirs = context.Pipe()
-            # A child of a fork has the parent's ends as well, and closes them: else nobody would see the parent end.
+            # A forked child inherits the parent's ends and closes them. Otherwise no process would notice that the
+            # parent ends.
             inherited = links + [ours] if start == "fork" else []
             child = context.Process(target=_child, args=(theirs, inherited, fn, rank, ranks, args, settings))
             links.append(ours)
@@ -94,7 +95,7 @@ def _child(link, inherited, fn, rank, ranks, args, settings):
                 answer = ("result", fn(comm, *args))
                 pickle.dumps(answer)
             except BaseException:
-                # Before the communicator is closed, which makes other ranks fail as well.
+                # Report before the communicator is closed, because closing makes other ranks fail.
                 answer = _failure(process)
     except BaseException:
         answer = _failure(process)
@@ -127,7 +128,7 @@ def _serve(links, children):
                 kind, data = link.recv()
             except EOFError:
                 children[rank].join(5)
-                # When it ended is not known, and the failures of others may have come of it.
+                # The time of its end is unknown, and it may have caused the failures of others.
                 kind, data = "failure", (0, f"the process ended, exit status {children[rank].exitcode}")
             if kind == "gather":
                 gathered[link] = data
@@ -138,7 +139,7 @@ def _serve(links, children):
             else:
                 failures.append((*data, rank))
         if gathered and len(gathered) == len(open_links):
-            # One that has ended gathers no more, and those that wait for it get an error.
+            # A process that has ended no longer takes part, and processes that wait for it get an error.
             complete = len(gathered) == len(links)
             every = [gathered[link] for link in links] if complete else None
             for link in gathered:

@@ -26,7 +26,7 @@ from . import _core
 from .communicator import Communicator
 from .errors import MismatchError, UnsupportedError
 
-# Keywords that models pass through, and that change nothing about attention.
+# Keywords that models pass through, without effect on attention.
 _WITHOUT_EFFECT = {
     "cache_position",
     "is_causal",  # the mask says it
@@ -42,7 +42,7 @@ _WITHOUT_EFFECT = {
 _RENAMED = "cache" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
 _KEYWORD = "cache" if _RENAMED else "past_key_values"
 
-# .layer: the ShardedLayer that this thread has updated last, until attention takes it.
+# .layer is the ShardedLayer that this thread updated last, until attention takes it.
 _updated = threading.local()
 
 
@@ -188,7 +188,7 @@ class ShardedLayer(CacheLayerMixin):
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         if key_states.device.type != "cpu":
             raise UnsupportedError(f"a ShardedCache is in host memory, and keys are on {key_states.device}")
-        # Memory that nothing has been written to takes no pages.
+        # Memory that was never written has no physical pages.
         rows = max(self.cache.capacity, 1)
         shapes = [(*states.shape[:2], rows, states.shape[3]) for states in (key_states, value_states)]
         self.keys, self.values = (key_states.new_zeros(shape) for shape in shapes)
@@ -206,7 +206,7 @@ class ShardedLayer(CacheLayerMixin):
                 f'attn_implementation is "{implementation}" in the config of this cache: it must be "banyan", as other '
                 "attention sees the keys of this rank alone"
             )
-        # The attention takes the layer that was updated. That of a model with another config does not.
+        # Attention takes the layer that was updated. Attention of a model with another config does not.
         before, _updated.layer = getattr(_updated, "layer", None), None
         if before is not None:
             raise UnsupportedError(
@@ -308,7 +308,7 @@ class ShardedCache(Cache):
             **{"max_length": int(max_length), "block": int(block), "kind": kind},
             **{"weights": weights is not None and list(weights), "windows": windows, "prefill": prefill},
         }
-        # Words of attention_combine() that say where keys are.
+        # Arguments of attention_combine() that locate the keys.
         start, key_block, key_stride, key_pattern = rule.queries(comm.rank, pattern=True)
         self._positions = {"key_block": key_block, "key_stride": key_stride, "key_pattern": key_pattern}
         self._key_start, self._lost = start, np.zeros(max_length, bool)
@@ -466,7 +466,7 @@ class ShardedCache(Cache):
                 owners[first : first + self.block] = owner
                 have[owner] += self.block
         self._deal(owners)
-        # Any blocks of the longest sequence are a pattern whose period is that sequence.
+        # Any block assignment of the longest sequence is a pattern whose period is that sequence.
         blocks = owners[:: self.block]
         self._key_start = 0
         self._positions = {

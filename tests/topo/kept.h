@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Frees at the end of a test the things that the test made. */
+ * Frees the objects that a test made, at its end. */
 #ifndef BNY_TESTS_TOPO_KEPT_H
 #define BNY_TESTS_TOPO_KEPT_H
 
@@ -13,7 +13,7 @@ typedef struct kept {
 
 static kept *all_kept;
 
-/* Returns `thing`, which may be NULL, and has drop_kept() free it. */
+/* Returns `thing`, which may be NULL, and registers it for drop_kept() to free. */
 static inline void *keep(void *thing, void (*drop)(void *thing)) {
   if (thing == NULL) return NULL;
   kept *self = malloc(sizeof *self);
@@ -23,7 +23,7 @@ static inline void *keep(void *thing, void (*drop)(void *thing)) {
   return thing;
 }
 
-/* The tear-down of the suites that keep things. */
+/* The tear-down of suites that register objects. */
 static inline void drop_kept(void) {
   while (all_kept != NULL) {
     kept *self = all_kept;

@@ -63,7 +63,7 @@ static inline int32_t devices_of(const bny_topo *topo, int32_t devices[LAWS_DEVI
   return count;
 }
 
-/* Returns the device of the same host, kind and name in `again`; -1 if there is none, -2 if there are several. */
+/* Returns the device with the same host, kind and name in `again`; -1 if there is none, -2 if there are several. */
 static inline int32_t laws_counterpart(const bny_topo *topo, const bny_topo *again, int32_t device) {
   int32_t found = -1, host = bny_topo_ancestor(topo, device, BNY_TOPO_HOST);
   for (int32_t n = 0; n < again->nnodes; n++) {
@@ -76,7 +76,7 @@ static inline int32_t laws_counterpart(const bny_topo *topo, const bny_topo *aga
   return found;
 }
 
-/* Devices whose name is their own in their host have the same paths. */
+/* Checks that devices with a unique name in their host have the same paths. */
 static inline const char *law_of_devices(const bny_topo *topo, const bny_topo *again) {
   int32_t devices[LAWS_DEVICES], theirs[LAWS_DEVICES], count = devices_of(topo, devices);
   if (bny_topo_count(topo, BNY_TOPO_GPU) != bny_topo_count(again, BNY_TOPO_GPU) ||
@@ -93,13 +93,13 @@ static inline const char *law_of_devices(const bny_topo *topo, const bny_topo *a
   return NULL;
 }
 
-/* A model that is written and read again is the same: all of it for JSON, and the devices and their paths for NCCL's
- * format, which cannot hold every model. */
+/* Checks that writing and reading a model returns the same model. JSON keeps all of it. NCCL's format cannot hold every
+ * model, so only devices and their paths are compared. */
 static inline const char *law_of_export(const bny_topo *topo, char *(*write)(const bny_topo *, bny_topo_error *)) {
   bny_topo_error error = {.text = ""};
   bool whole = write == bny_topo_export_json;
   char *text = write(topo, &error);
-  if (text == NULL) return law_of_reason(&error); /* without jansson, or what the format cannot say */
+  if (text == NULL) return law_of_reason(&error); /* no jansson, or the format cannot hold the model */
   bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
   char *text_again = again == NULL || !whole ? NULL : write(again, &error);
   const char *broken = NULL;
@@ -151,7 +151,7 @@ static inline const char *law_of_level(const bny_topo_levels *levels, const bny_
   return members == level->nmembers && members == grouped ? NULL : "a level that counts members wrong";
 }
 
-/* Each group of the inner level lies in one of the outer. */
+/* Checks that each group of the inner level is inside one group of the outer level. */
 static inline const char *law_of_nesting(const bny_topo_levels *levels) {
   static const bny_topo_level_kind pairs[][2] = {{BNY_TOPO_LEVEL_PACKAGE, BNY_TOPO_LEVEL_HOST},
                                                  {BNY_TOPO_LEVEL_ISLAND, BNY_TOPO_LEVEL_HOST},
@@ -195,7 +195,7 @@ static inline const char *law_of_levels(const bny_topo *topo) {
   return broken;
 }
 
-/* Does everything that is done with a model. */
+/* Derives, exports and checks a model, as tools and the library do. */
 static inline const char *law_of_model(const bny_topo *topo) {
   bny_topo_error error = {.text = ""};
   const char *broken = bny_topo_check(topo, &error) ? NULL : "it does not pass the check";
@@ -216,7 +216,7 @@ static inline const char *law_of_import(const char *text, size_t bytes) {
   return broken;
 }
 
-/* Tries one importer alone, also on what it does not recognise. */
+/* Tries a single importer, also on input that it does not recognise. */
 static inline const char *law_of_importer(const bny_topo_importer *importer, const char *text, size_t bytes) {
   bny_topo_error error = {.text = ""};
   bny_topo *topo = bny_topo_new();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A made-up /sys in a directory of its own, for tests of probes. */
+ * A fake /sys in a temporary directory, for tests of probes. */
 #ifndef BNY_TESTS_TOPO_TOPO_SYSFS_H
 #define BNY_TESTS_TOPO_TOPO_SYSFS_H
 
@@ -34,7 +34,7 @@ static inline tree tree_new(void) {
   return t;
 }
 
-/* Writes the whole path, and makes the directories above it. */
+/* Writes the full path, and makes the directories above it. */
 static inline void tree_path(const tree *t, char whole[1024], const char *path) {
   snprintf(whole, 1024, "%s/%s", t->root, path);
   for (char *slash = whole + strlen(t->root) + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
@@ -56,7 +56,7 @@ static inline void tree_bytes(const tree *t, const char *path, const void *bytes
 static inline void tree_file(const tree *t, const char *text, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Makes a file that holds this text and the end of a line. */
+/* Makes a file with this text and a line end. */
 static inline void tree_file(const tree *t, const char *text, const char *format, ...) {
   char path[512], line[512];
   va_list arguments;

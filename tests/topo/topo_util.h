@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tests of topologies share this: dumps of real machines, which are not in this tree, and models made by hand. */
+ * Helpers of the topology tests, for dumps of real machines, which are not in this tree, and for handmade models. */
 #ifndef BNY_TESTS_TOPO_TOPO_UTIL_H
 #define BNY_TESTS_TOPO_TOPO_UTIL_H
 
@@ -46,7 +46,7 @@ static inline char *exported(char *(*write)(const bny_topo *topo, bny_topo_error
 
 /* ---- files and descriptions -------------------------------------------------------------------------------------- */
 
-/* Returns the model of a text, which must be taken. */
+/* Returns the model of a text, which must be accepted. */
 static inline bny_topo *load(const char *text) {
   bny_topo_error error = {0};
   bny_topo *topo = topo_import(text, strlen(text), NULL, &error);
@@ -54,7 +54,7 @@ static inline bny_topo *load(const char *text) {
   return topo;
 }
 
-/* Checks that importers reject a text at this line (-1: any), for a reason with this in it. */
+/* Checks that importers reject a text at this line (-1: any), with a reason that contains `part`. */
 static inline void ck_rejected(const char *text, size_t bytes, int line, const char *part) {
   bny_topo_error error = {.line = -1, .text = ""};
   bny_topo *topo = topo_import(text, bytes, NULL, &error);
@@ -62,7 +62,7 @@ static inline void ck_rejected(const char *text, size_t bytes, int line, const c
                 "%.4000s\nwanted line %d \"%s\", got line %d \"%s\"", text, line, part, error.line, error.text);
 }
 
-/* `unit` so many times between `head` and `tail`. */
+/* Returns `head`, `unit` so many times, and `tail`. */
 static inline char *repeated(const char *head, const char *unit, size_t units, const char *tail) {
   size_t step = strlen(unit), at = strlen(head);
   char *text = topo_text(malloc(at + units * step + strlen(tail) + 1));
@@ -72,7 +72,7 @@ static inline char *repeated(const char *head, const char *unit, size_t units, c
   return text;
 }
 
-/* A large text that makes parsers eat memory is rejected for this reason, in memory that is bounded by its own. */
+/* Checks that a large hostile text is rejected for this reason, in bounded memory. */
 static inline void ck_hostile(const char *text, const char *why) {
   struct rusage before, after;
   getrusage(RUSAGE_SELF, &before);
@@ -86,7 +86,7 @@ static inline void ck_hostile(const char *text, const char *why) {
 
 enum { HOSTILE_BYTES = 60 << 20 };
 
-/* Returns the model of a file, which must be taken. */
+/* Returns the model of a file, which must be accepted. */
 static inline bny_topo *load_file(const char *path) {
   bny_topo_error error = {0};
   bny_topo *topo = topo_load(path, NULL, &error);
@@ -100,14 +100,14 @@ static const char *const own_topologies[]
                                "pcie-8gpu.xml",     "spine-leaf.txt",      "two-islands.txt"};
 enum { OWN_TOPOLOGIES = sizeof own_topologies / sizeof own_topologies[0] };
 
-/* tests/topologies/NAME, or the file beside it with another end, such as ".levels". */
+/* Returns the path of tests/topologies/NAME, or of the file next to it with another suffix, such as ".levels". */
 static inline void own_path(const char *name, const char *end, char path[4096]) {
   const char *source = getenv("top_srcdir");
   size_t stem = *end ? (size_t)(strrchr(name, '.') - name) : strlen(name);
   snprintf(path, 4096, "%s/tests/topologies/%.*s%s", source ? source : ".", (int)stem, name, end);
 }
 
-/* NULL if it is of XML, which this build does not read. */
+/* Returns NULL for XML if this build cannot read it. */
 static inline bny_topo *load_own(const char *name) {
   char path[4096];
   bny_topo_error error = {0};
@@ -117,7 +117,8 @@ static inline bny_topo *load_own(const char *name) {
   return topo;
 }
 
-/* DIR/name of the dumps into path[4096]: BANYAN_TOPOLOGIES, or beside the tree. False if there are none. */
+/* Writes DIR/name of the dumps to path[4096]. DIR is BANYAN_TOPOLOGIES, or a folder next to the tree. Returns false if
+ * there are no dumps. */
 static inline bool dump_path(const char *name, char path[4096]) {
   const char *own = getenv("BANYAN_TOPOLOGIES"), *source = getenv("top_srcdir");
   if (own != NULL)
@@ -129,7 +130,7 @@ static inline bool dump_path(const char *name, char path[4096]) {
   return there != NULL;
 }
 
-/* Returns all of a file with a NUL behind it; NULL if it cannot be read. */
+/* Returns the content of a file with a final NUL; NULL if it cannot be read. */
 static inline char *read_text(const char *path, size_t *bytes) {
   FILE *file = fopen(path, "r");
   if (file == NULL) return NULL;
@@ -140,8 +141,8 @@ static inline char *read_text(const char *path, size_t *bytes) {
   return topo_text(text);
 }
 
-/* Compares a text with the golden beside a file of tests/topologies.
- * BANYAN_UPDATE_GOLDENS=1 writes it anew, for reading. */
+/* Compares a text with the golden file next to a file of tests/topologies. BANYAN_UPDATE_GOLDENS=1 rewrites it, for
+ * review. */
 static inline void ck_golden(const char *name, const char *end, const char *text) {
   char path[4096];
   size_t bytes;
@@ -157,7 +158,7 @@ static inline void ck_golden(const char *name, const char *end, const char *text
                 path);
 }
 
-/* Calls visit(path, name) for each file that a pattern of glob() stands for; returns how many. */
+/* Calls visit(path, name) for each file that matches a glob() pattern. Returns the number of files. */
 static inline int each_file(const char *pattern, void (*visit)(const char *path, const char *name)) {
   glob_t found = {0};
   int visited = 0;
@@ -172,15 +173,13 @@ static inline int each_file(const char *pattern, void (*visit)(const char *path,
   return visited;
 }
 
-/* The same for each file of a folder of dumps whose name ends like that. */
+/* The same for each file of a folder of dumps whose name ends in `end`. */
 static inline int each_dump(const char *folder, const char *end, void (*visit)(const char *path, const char *name)) {
   char path[4096], pattern[4200];
   if (!dump_path(folder, path)) return 0;
   snprintf(pattern, sizeof pattern, "%s/*%s", path, end);
   return each_file(pattern, visit);
-}
-
-/* And for those of a folder below tests/; there must be some. */
+} /* The same for the files of a folder below tests/, which must not be empty. */
 static inline void each_own(const char *folder, void (*visit)(const char *path, const char *name)) {
   const char *source = getenv("top_srcdir");
   char pattern[4096];
@@ -211,7 +210,7 @@ static inline bool has_finding(const bny_topo_levels *levels, bny_topo_severity 
 
 /* ---- facts ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the node of a name, of "kind/name" or of a bus id; -1 if there is none. */
+/* Returns the node with a name, a "kind/name" or a bus id; -1 if there is none. */
 static inline int32_t node_of(const bny_topo *topo, const char *name) {
   static const bny_topo_kind order[] = {BNY_TOPO_GPU,    BNY_TOPO_NIC,  BNY_TOPO_NUMA, BNY_TOPO_PACKAGE,
                                         BNY_TOPO_SWITCH, BNY_TOPO_PORT, BNY_TOPO_PCI,  BNY_TOPO_HOST};
@@ -261,7 +260,7 @@ static inline void write_sums(const bny_topo *topo, int32_t node, bny_topo_link_
   snprintf(is, 128, "%d/%d/%.6g/%.6g/%d", links, count, speed, rated, dead);
 }
 
-/* Writes what a model says of a node, or of a level's first group, in `is`. */
+/* Writes a fact about a node, or about the first group of a level, to `is`. */
 static inline void write_quality(const bny_topo *topo, const bny_topo_levels *levels, const char *name,
                                  const char *quality, char is[128]) {
   const bny_topo_node *node = node_of(topo, name) < 0 ? NULL : &topo->nodes[node_of(topo, name)];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tests of the importers of XML share this: texts of tests/corpus, and ways to look at the model. */
+ * Helpers of the tests of XML importers: texts of tests/corpus, and queries of the model. */
 #ifndef BNY_TESTS_TOPO_TOPO_XML_UTIL_H
 #define BNY_TESTS_TOPO_TOPO_XML_UTIL_H
 
@@ -12,7 +12,7 @@
   "modelid=\"143\">\n"
 #define NCCL_TAIL "</cpu>\n</system>\n"
 
-/* The text of a file of tests/corpus, with the first `from` replaced by `to`, unless that is NULL. */
+/* Returns the text of a file of tests/corpus. Unless `from` is NULL, its first occurrence is replaced by `to`. */
 static inline char *corpus_text(const char *name, const char *from, const char *to) {
   const char *source = getenv("top_srcdir");
   char path[4096];
@@ -50,20 +50,20 @@ typedef struct rejection {
 
 /* ---- real machines ----------------------------------------------------------------------------------------------- */
 
-/* How often this stands in the text. */
+/* Returns how often this occurs in the text. */
 static inline int32_t tags(const char *text, const char *tag) {
   int32_t count = 0;
   for (const char *at = strstr(text, tag); at != NULL; at = strstr(at + 1, tag)) count++;
   return count;
 }
 
-/* A dump by its name; NULL if there is none. */
+/* Returns a dump by its name; NULL if there is none. */
 static inline bny_topo *dump(const char *name) {
   char path[4096];
   return dump_path(name, path) ? load_file(path) : NULL;
 }
 
-/* False, with a word on it, where libxml2 is missing. */
+/* If libxml2 is missing, prints that and returns false. */
 static inline bool xml_is_read(void) {
   if (!bny_topo_xml_available()) fprintf(stderr, "skipped: built without libxml2\n");
   return bny_topo_xml_available();
