@@ -8,15 +8,19 @@
  * are accurate to about 1e-3. t - m has one more rounding: it is an f32 fused multiply-add of the product, its scale
  * and m. Weights and their sums over a tile of keys are f32. The denominator, and the sum over blocks of keys
  * (split-KV), are double. m is a whole number, at least the largest t, so every rescaling is by a power of two and
- * exact. Weights below 2^-125 count as 0. A NaN in q or k makes its rows NaN, statistics included; a NaN in v makes
- * that column of its rows NaN. Where q is bf16 and k bf16 or E4M3, a table may add products in pairs (vdpbf16ps). Such
- * an instruction also adds in f32, one product after the other, but counts inputs and sums below 2^-126 as 0. AMX
- * instructions do the same. They also multiply values, so values below about 2^-100 lose precision there. The power of
- * two of a scale below 1 goes into q, so sums of products overflow only if logits do. If sums of values overflow, the
- * row is recomputed with m raised by 10, and n is exported with d in [1/2, 1). Eight-bit elements are converted to f32
- * or bf16, and f16 to f32 or two bf16, which is exact. The scale of a KV head is a factor of the logits' scale, and of
- * the sums in double. FlashMLA's scales and those of each key are factors of the f32 elements, each product rounded
- * once.
+ * exact. Weights below 2^-125 count as 0. A NaN in q or k makes its rows NaN, statistics included. A NaN in v makes
+ * that column of its rows NaN.
+ *
+ * If q is bf16 and k bf16 or E4M3, a table may add products in pairs (vdpbf16ps). Such an instruction also adds in f32,
+ * one product after the other, but counts inputs and sums below 2^-126 as 0. AMX instructions do the same. They also
+ * multiply values, so values below about 2^-100 lose precision there.
+ *
+ * The power of two of a scale below 1 goes into q, so sums of products overflow only if logits do. If sums of values
+ * overflow, the row is recomputed with m raised by 10, and n is exported with d in [1/2, 1).
+ *
+ * Eight-bit elements are converted to f32 or bf16, and f16 to f32 or two bf16, which is exact. The scale of a KV head
+ * is a factor of the logits' scale, and of the sums in double. FlashMLA's scales and those of each key are factors of
+ * the f32 elements, with each product rounded once.
  *
  * Determinism. The result of a task depends only on its own arguments, and not on addresses, the batch, or other heads
  * of the task. Results of different tables differ within rounding.

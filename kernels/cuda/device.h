@@ -3,9 +3,10 @@
  * The device functions of kernels. Kernels access a device only through them. nvcc compiles device_ptx.h. Tests compile
  * kernels for a CPU: they define BNY_DEVICE_EMULATOR as the name of a header with the same functions.
  *
- * Rules for kernels: - Grids and blocks have one dimension; blocks consist of complete warps. - A warp function
- * (shuffle, vote, sync, matrix) is called by all 32 lanes, a block function by all threads. - Memory that other threads
- * read while a kernel runs is accessed only through the functions below. Plain accesses are
+ * Rules for kernels:
+ * - Grids and blocks have one dimension; blocks consist of complete warps.
+ * - A warp function (shuffle, vote, sync, matrix) is called by all 32 lanes, a block function by all threads.
+ * - Memory that other threads read while a kernel runs is accessed only through the functions below. Plain accesses are
  *   ordered for others only by the sync functions, and by fences and release before / acquire after.
  * - A loop that waits calls bny_pause() in each round, and checks bny_clock_ns() from time to time.
  *
@@ -71,7 +72,7 @@
  * Programmatic dependent launch (no effect below sm_90, or if a launch does not ask for it)
  *   bny_grid_wait(): all earlier grids of the stream are done and their writes visible
  *   bny_grid_release(): the next grid of the stream may be launched
- * */
+ */
 #ifndef BNY_CUDA_DEVICE_H
 #define BNY_CUDA_DEVICE_H
 
