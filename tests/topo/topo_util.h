@@ -179,7 +179,9 @@ static inline int each_dump(const char *folder, const char *end, void (*visit)(c
   if (!dump_path(folder, path)) return 0;
   snprintf(pattern, sizeof pattern, "%s/*%s", path, end);
   return each_file(pattern, visit);
-} /* The same for the files of a folder below tests/, which must not be empty. */
+}
+
+/* The same for the files of a folder below tests/, which must not be empty. */
 static inline void each_own(const char *folder, void (*visit)(const char *path, const char *name)) {
   const char *source = getenv("top_srcdir");
   char pattern[4096];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * banyan-info build: what this copy was made with, as configure found it. */
+ * banyan-info build: prints what configure found when this copy was built. */
 #include <string.h>
 
 #include "tools/info/section.h"

@@ -16,7 +16,7 @@
 
 enum { PATH_BYTES = 64, TRIES = 100 };
 
-/* Reads until two readings agree on the run and the wait: the process writes meanwhile. */
+/* Reads until two readings agree on run and wait, because the process writes meanwhile. */
 static bool read_twice(int file, bny_flight *flight, size_t bytes) {
   for (int i = 0; i < TRIES; i++) {
     bny_flight again;
@@ -99,7 +99,7 @@ static json_t *communicator(const bny_flight *flight) {
   return o;
 }
 
-/* "stopped", "sleeping" and so on, as the kernel says. */
+/* Returns the kernel's state of the process: "stopped", "sleeping" and so on. */
 static json_t *state_of(int32_t pid) {
   char path[PATH_BYTES], line[256], word[32] = "unknown";
   snprintf(path, sizeof path, "/proc/%d/status", pid);

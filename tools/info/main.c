@@ -78,7 +78,7 @@ static const tool_program program = {
     .options = options,
     .complete = complete_arguments};
 
-/* A section that fails does not keep back the others. */
+/* If a section fails, the others are still printed. */
 static int run(const arguments *a) {
   int exit_status = TOOL_EXIT_OK;
   json_t *all = json_object();
@@ -106,7 +106,7 @@ static int run(const arguments *a) {
 int main(int argc, char **argv) {
   arguments a = {.json = false};
   int exit_status;
-  /* UCX is asked what it has, and writes what it thinks of that to stdout, which is for this program. */
+  /* Queries of UCX write warnings to stdout, which is reserved for the output of this program. */
   setenv("UCX_LOG_FILE", "stderr", 0);
   return tool_options_parse(&program, argc, argv, &a, &exit_status) ? run(&a) : exit_status;
 }

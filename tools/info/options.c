@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * banyan-info options: every environment variable of banyan, its value here and where that comes from. What a program
- * says itself, in banyan_comm_config, cannot be seen from outside of it. */
+ * banyan-info options: prints every environment variable of banyan, its value here and the source of that value. Fields
+ * that a program sets in banyan_comm_config are not visible from outside. */
 #include <string.h>
 
 #include "tools/common/options.h"
 #include "tools/info/section.h"
 #include "base/options.h"
 
-/* Fields of banyan_comm_config that say the same as an option, and which of the two is taken where both are given. */
+/* Fields of banyan_comm_config that correspond to an option, and which of the two has priority if both are set. */
 static const struct {
   const char *option, *field;
   bool program_wins;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * banyan-info selection: which algorithm a combine takes by size and scatter, by predicted cost. */
+ * banyan-info selection: prints the algorithm of a combine for each size and scatter, by predicted cost. */
 #include <string.h>
 
 #include "tools/info/section.h"

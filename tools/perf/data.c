@@ -39,7 +39,7 @@ void perf_rows_fill(const perf_rows *rows, uint32_t key, int32_t rank) {
   }
 }
 
-/* One row from all ranks: d = sum of d 2^(m - max), o = sum of n 2^(m - max) / d. */
+/* Computes one row from all ranks: d = sum of d 2^(m - max), o = sum of n 2^(m - max) / d. */
 static double check_row(int64_t row, int32_t dim, const float *out, uint32_t key, int32_t nranks, double *want) {
   double max = -INFINITY, sum = 0, difference = 0, length = 0;
   for (int32_t rank = 0; rank < nranks; rank++)

@@ -26,7 +26,7 @@ typedef struct rank_memory {
 typedef struct measurement {
   device_ranks ranks;
   const perf_case *perf;
-  gpu_between *between; /* NULL: nothing stands between runs */
+  gpu_between *between; /* NULL: no kernel between runs */
   rank_memory memories[DEVICE_RANKS_MAX];
   float *host; /* as large as a partial */
 } measurement;
@@ -59,8 +59,8 @@ static bool fill(measurement *m, int32_t rank, tool_error *error) {
   return gpu_write(m->ranks.device, m->memories[rank].values, m->host, m->perf->bytes, error);
 }
 
-/* The paper's first two reductions are combines of statistics alone, the third one of everything: a merge of partials
- * takes the maximum, and sums what has been scaled to it, so that nothing is left to do in between. */
+/* The first two all-reduces of the paper are combines of statistics only, and the third is a combine of all values. A
+ * merge of partials takes the maximum and sums values that are scaled to it, so no work remains in between. */
 static banyan_status plan(measurement *m, int32_t rank) {
   const perf_case *perf = m->perf;
   rank_memory *at = &m->memories[rank];
@@ -176,7 +176,7 @@ static int32_t within(double value, int32_t least, int32_t most) {
 
 static void set_counts(const perf_case *perf, const perf_protocol *protocol, perf_device_row *row) {
   row->iterations = protocol->iterations > 0 ? protocol->iterations : 200;
-  /* Who asks for few iterations wants an answer soon. */
+  /* Few iterations mean that the user wants a quick answer. */
   row->runs = within((16 << 20) / (double)(perf->bytes + 1), 4, within(4 * row->iterations, 4, RUNS_MAX));
 }
 

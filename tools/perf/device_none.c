@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Used instead of device_combine.c where CUDA's headers are missing. */
+ * Replaces device_combine.c in builds without CUDA's headers. */
 #include "tools/perf/perf.h"
 
 bool perf_device_built(void) { return false; }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Times one collective by turns with its rival, and checks results. */
+ * Times a collective and its alternatives alternately, and checks the results. */
 #include "tools/perf/perf.h"
 
 #include <stdio.h>
 
 enum { METHODS_MAX = 1 + PERF_MPI_METHODS, CHECKS = 16 };
 
-/* As many iterations as move this many bytes, within limits, where the user says nothing. */
+/* By default, the number of iterations is such that they move this many bytes, within limits. */
 enum { ITERATIONS_LEAST = 20, ITERATIONS_MOST = 1000, BYTES_TO_MOVE = 64 << 20 };
 
 static int32_t iterations_of(const perf_case *perf, const perf_protocol *protocol) {
@@ -65,9 +65,9 @@ static bool time_by_turns(measurement *m, tool_error *error) {
   return ok;
 }
 
-/* Ranks leave a barrier one after another, which over a network takes about as long as a small call: the last to leave
- * finds all there, the first waits for the last. In a row of calls a rank that is early once is late the next time. So
- * two of them together are a round trip. */
+/* Ranks leave a barrier one after another, and over a network this takes about as long as a small call. The last rank
+ * to leave finds all others ready, and the first waits for the last. In consecutive calls, a rank that is early in one
+ * call is late in the next. Two calls together are therefore a round trip. */
 static void halve_pairs(double *times, int32_t count) {
   for (int32_t i = count - 1; i > 0; i--) times[i] = (times[i] + times[i - 1]) / 2;
   times[0] = count > 1 ? times[1] : times[0];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The case to plan, from a topology, this machine, or plain numbers. */
+ * Makes the case to plan from a topology, this machine, or only numbers. */
 #include "tools/plan/case.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 /* ---- ranks ------------------------------------------------------------------------------------------------------- */
 
-/* Costs that were measured are those of this machine alone. */
+/* Measured costs apply only to this machine. */
 static bool prices_of(bool here, bny_prices *prices, tool_error *error) {
   const char *costs = here ? bny_option_text("BANYAN_COSTS") : NULL;
   *prices = bny_prices_default;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * banyan-plan --cost: what the plan for a shape costs by level, and what is chosen from 1 KiB to 64 MiB. */
+ * banyan-plan --cost: prints the cost of the plan for a shape by level, and the choices from 1 KiB to 64 MiB. */
 #include <jansson.h>
 #include <string.h>
 

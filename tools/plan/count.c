@@ -6,7 +6,7 @@
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* Waits that follow one another without a send in between are one round, of the farthest level among them. */
+/* Consecutive waits without a send in between are one round, which counts at the farthest level among them. */
 static void rounds_count(const bny_request *request, const bny_plan *plan, plan_level_count *levels) {
   int32_t level = -1; /* level of the current round */
   bool fresh = true;

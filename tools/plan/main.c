@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * banyan-plan: shows what would be done on a machine or cluster without using it: steps, proof, cost and comparison. */
+ * banyan-plan: shows the plans for a machine or cluster without using it: steps, proof, cost and comparison. */
 #include <string.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ typedef struct arguments {
   int32_t cores;     /* 0: one for each rank */
   int32_t tokens, heads;
   size_t bytes;                                      /* 0: not given */
-  const char *rows_only, *combine_only, *keys_given; /* the first option of these groups that is given; NULL: none */
+  const char *rows_only, *combine_only, *keys_given; /* first option of each group on the command line; NULL: none */
   plan_shape shape;
   plan_keys keys;
   plan_view view;
@@ -146,7 +146,7 @@ static bool check_options(const arguments *a, tool_error *error) {
   return tool_check_order(a->shape.order, a->shape.wire, error);
 }
 
-/* Fills in the arguments that were not given. */
+/* Sets the defaults of arguments that were not set. */
 static bool complete_shape(arguments *a, tool_error *error) {
   plan_shape *shape = &a->shape;
   shape->heads = a->heads > 0 ? a->heads : DEFAULT_HEADS;

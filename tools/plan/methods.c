@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Weighs all methods for a collective: predicted time, choice, and why the others are not chosen. */
+ * Compares all methods for a collective: predicted time, choice, and why the others are not chosen. */
 #include "tools/plan/methods.h"
 
 #include <stdlib.h>
@@ -44,8 +44,8 @@ static void from_candidate(const bny_request *request, const bny_candidate *cand
   bny_estimate_print_form(estimate, method->form, sizeof method->form, &length);
 }
 
-/* p - 1 times the shard of keys and values goes to the next rank; each step waits for the slowest link, and the rank at
- * the edge of its group sends all over that. Two more shards of memory. */
+/* Ring Attention sends a shard of keys and values to the next rank p - 1 times. Each step waits for the slowest link,
+ * over which the rank at the edge of its group sends everything. It needs memory for two more shards. */
 static void ring_attention(const plan_ranks *ranks, const plan_shape *shape, const plan_keys *keys,
                            plan_method *method) {
   double steps = ranks->nranks - 1;
@@ -70,8 +70,8 @@ static void ring_attention(const plan_ranks *ranks, const plan_shape *shape, con
   method->level_bytes[last] = method->bytes_sent;
 }
 
-/* The fastest of algorithms not composed over levels for an allreduce of so many bytes: rows without values are 8 bytes
- * each. */
+/* Returns the fastest algorithm that is not composed over levels, for an all-reduce of so many bytes. Rows without
+ * values have 8 bytes each. */
 bool plan_flat_best(const plan_ranks *ranks, const plan_shape *shape, double bytes, plan_shape *made,
                     bny_candidate *best, tool_error *error) {
   plan_shape reduction = *shape;
@@ -124,7 +124,7 @@ static int by_time(const void *a_void, const void *b_void) {
   return a->ns < b->ns ? -1 : a->ns > b->ns;
 }
 
-/* Names the largest excess of a method over the best one, by the least time that this excess takes. */
+/* Names the resource in which a method exceeds the best one most, by the least time that this excess takes. */
 static void lost_because(const plan_ranks *ranks, const plan_method *best, plan_method *method) {
   const bny_levels *levels = ranks->levels;
   int32_t last = levels->nlevels - 1, level = last;

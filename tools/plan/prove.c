@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * banyan-plan --prove: the plans of all ranks, made and proved together. */
+ * banyan-plan --prove: makes and proves the plans of all ranks together. */
 #include <jansson.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -18,10 +18,10 @@ typedef struct proof {
   int64_t memory_bytes; /* peak memory of the process */
 } proof;
 
-/* Plans and proof take about so much for a message: an entry with a slice and its source, two steps, an arrival. */
+/* Approximate memory of plans and proof per message: an entry with a slice and its source, two steps, an arrival. */
 enum { BYTES_PER_MESSAGE = 300, BYTES_PER_RANK = 4096 };
 
-/* Rejects a proof that would take more memory than --memory, before it does. */
+/* Rejects in advance a proof that would need more memory than --memory. */
 static bool check_memory(const plan_view *view, const bny_request *request, char algorithm[64], tool_error *error) {
   bny_candidate candidates[BNY_CANDIDATES_MAX];
   int32_t count = bny_algorithm_candidates(request, candidates);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * banyan-plan --simulate: the plans of all ranks through SimGrid, and what else could be done in their place. --goal:
- * the same plans for other simulators. */
+ * banyan-plan --simulate: simulates the plans of all ranks and of alternative methods with SimGrid. --goal writes the
+ * same plans for other simulators. */
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 /* A simulation with more messages takes minutes and gigabytes. */
 enum { MESSAGES_MAX = 200000 };
-/* Algorithms that are predicted to take so many times the least simulated time are left out of --regret. */
+/* --regret skips algorithms whose predicted time exceeds the least simulated time by this factor. */
 static const double hopeless = 3;
 
 typedef struct simulator {

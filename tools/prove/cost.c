@@ -77,7 +77,7 @@ static void run_send(clock_run *run, const bny_plan *plan, const bny_step *step)
   }
 }
 
-/* False: it has not been sent. */
+/* Returns false if the message has not been sent. */
 static bool run_wait(clock_run *run, const bny_plan *plan, const bny_step *step) {
   const bny_message *message = &plan->messages[step->message];
   const bny_arrival *arrival = bny_arrivals_find(&run->arrivals, message->peer, message->slot, plan->rank);

@@ -38,7 +38,7 @@ bny_expressions bny_expressions_make(int32_t nranks) {
   return all;
 }
 
-/* The bits of ranks 64 word .. 64 word + 63 in it. */
+/* Returns the bits of ranks 64 word .. 64 word + 63. */
 static uint64_t word_of(const bny_expression *node, int32_t word) {
   if (word < node->low / 64 || word > (node->high - 1) / 64) return 0;
   if (node->set) return node->set[word - node->low / 64];
@@ -48,7 +48,7 @@ static uint64_t word_of(const bny_expression *node, int32_t word) {
   return bits;
 }
 
-/* Returns the first rank that is in both, or -1. */
+/* Returns the first rank that is in both sets; -1 if there is none. */
 static int32_t common_rank(const bny_expression *a, const bny_expression *b) {
   int32_t low = a->low > b->low ? a->low : b->low, high = a->high < b->high ? a->high : b->high;
   for (int32_t word = low / 64; low < high && word <= (high - 1) / 64; word++) {

@@ -43,7 +43,8 @@ static int by_key(const void *a_void, const void *b_void) {
   return a->rank < b->rank ? -1 : a->rank > b->rank;
 }
 
-/* The rank of the same node whose NIC a rank uses that has none of its own: the next one. Ranks of a node adjoin. */
+/* Returns the rank whose NIC is used by a rank without one: the next rank of the same node. Ranks of a node are
+ * consecutive. */
 static const bny_locality *carrier_of(const bny_locality *localities, int32_t nranks, int32_t rank) {
   uint64_t node = localities[rank].node;
   for (int32_t r = rank; r < nranks && localities[r].node == node; r++)
@@ -73,7 +74,8 @@ static double nic_speed(const bny_locality *locality, bny_link_class class) {
   return locality->nic_gbytes_per_s > 0 ? locality->nic_gbytes_per_s : bny_prices_default.rows[class].gbytes_per_s;
 }
 
-/* The speed of the link that `count` ranks share, of which `locality` is the first. `nics`: the sum of their NICs. */
+/* Returns the speed of the link that `count` ranks share; `locality` is that of the first. `nics` is the sum over their
+ * NICs. */
 static double speed_of(const sim_platform *p, const bny_locality *locality, sim_kind kind, int32_t count, double nics) {
   const bny_prices *prices = &bny_prices_default;
   double known = 0;
@@ -114,7 +116,7 @@ static bool class_is_used(const sim_platform *p, sim_kind kind) {
   return false;
 }
 
-/* Links of xGMI join each two ranks of an island. A rank's are its group's, one for each member. */
+/* xGMI links join each pair of ranks of an island. The group of a rank has one link for each member. */
 static void xgmi_make(sim_platform *p, int32_t *group) {
   const bny_level *level = &p->levels->levels[0];
   for (int32_t r = 0; r < p->levels->nranks; r++) {
@@ -126,7 +128,7 @@ static void xgmi_make(sim_platform *p, int32_t *group) {
   }
 }
 
-/* One link for each distinct key. Ranks of numbers alone have a NIC each. */
+/* Adds one link for each distinct key. Without a topology, each rank has its own NIC. */
 static void kind_make(sim_platform *p, const plan_ranks *ranks, sim_kind kind, keyed *keys) {
   const bny_locality *localities = ranks->localities;
   int32_t nranks = ranks->nranks;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Makes the plans of all ranks: the library's, Ring Attention's, and three allreduces. */
+ * Makes the plans of all ranks: those of the library, of Ring Attention, and of three all-reduces. */
 #include "tools/simulate/rivals.h"
 
 #include <stdlib.h>

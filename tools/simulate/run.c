@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Loading the simulator, and running it in a child process. */
+ * Loads the simulator, and runs it in a child process. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
@@ -17,7 +17,7 @@
 
 const sim_engine *sim_engine_load(char *error, size_t bytes) {
 #ifdef BNY_SIMULATE_MODULE_FOLDER
-  /* A program that was not installed is in the build folder. */
+  /* A program that is not installed finds the module in the build folder. */
   char program[4096] = "";
   ssize_t length = readlink("/proc/self/exe", program, sizeof program - sizeof "/.libs/" MODULE);
   while (length > 0 && program[length - 1] != '/') length--;
