@@ -87,14 +87,14 @@ typedef struct bny_kernels {
   int64_t (*encode)(const bny_box *box, const banyan_partial *in, int32_t token0, int32_t head0, bny_wire wire,
                     const bny_wire_view *dst);
 
-  /* Merges sources [0, count) into dst as a balanced tree. Neighbours (0,1), (2,3), ... are merged pairwise, an odd last
-   * one passes up, until one is left. Each pairwise merge is exactly
+  /* Merges sources [0, count) into dst as a balanced tree. Neighbours (0,1), (2,3), ... are merged pairwise, and an odd
+   * last one passes up, until one is left. Each pairwise merge is exactly
    *   m = max(a.m, b.m);  x = a.x * 2^(a.m - m) + b.x * 2^(b.m - m)   for d and every n
    * in f32. Products are rounded before the sum (no fused multiply-add). 2^s counts as 0 for s < -126 and for a source
    * with m = -inf. With round_nodes, n of every merged value, the last included, is rounded to the wire dtype before
-   * use. Rows of a lossy wire have d in [0.5, 1], so that |n| <= max |v|. If n is rounded to such a wire (in a dst of it,
-   * and at every node with round_nodes), m is first raised by the power of two in d, which is exact. See merge_math.h.
-   * 1 <= count <= BNY_MERGE_SOURCES_MAX; dst must not overlap a source. */
+   * use. Rows of a lossy wire have d in [0.5, 1], so that |n| <= max |v|. If n is rounded to such a wire (in a dst of
+   * it, and at every node with round_nodes), m is first raised by the power of two in d, which is exact. See
+   * merge_math.h. 1 <= count <= BNY_MERGE_SOURCES_MAX; dst must not overlap a source. */
   void (*merge)(const bny_box *box, bny_wire wire, int count, const bny_wire_view *sources, bool round_nodes,
                 const bny_wire_view *dst);
 
