@@ -7,4 +7,4 @@ unit_programs += \
 %C%_bench_attention_LDADD = libbanyan_launch.la $(LDADD)
 %C%_bench_exchange_LDADD = libbanyan_launch.la $(LDADD)
 %C%_bench_grow_LDADD = libbanyan_launch.la $(LDADD)
-EXTRA_DIST += %D%/bench_record
+EXTRA_DIST += %D%/bench_record %D%/path_of_call
