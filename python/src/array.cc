@@ -10,7 +10,7 @@ namespace bny {
 
 namespace {
 
-// The code of a format of the struct module; false: not a number, or of the other byte order.
+// Reads a format of the struct module. Returns false if it is not a number or has the other byte order.
 bool read_format(const char *format, Py_ssize_t item_bytes, dl_dtype *dtype) {
   if (!format) format = "B";
   if (*format == '@' || *format == '=' || *format == '<') format++;
@@ -34,7 +34,7 @@ bool read_format(const char *format, Py_ssize_t item_bytes, dl_dtype *dtype) {
 
 constexpr const char *takes = ": banyan takes integers, floats and complex numbers";
 
-// The text includes what the framework has raised, if anything.
+// The message includes the framework's own exception, if there is one.
 [[noreturn]] void reject_memory(const char *name) {
   std::string said;
   if (PyErr_Occurred()) {
@@ -47,7 +47,7 @@ constexpr const char *takes = ": banyan takes integers, floats and complex numbe
                    ": it was freed, or is not a dense array, as .to_dense(), .dequantize() or a copy make one");
 }
 
-// The name of the dtype of `object`; "": it has none.
+// Returns the name of the dtype of `object`, or "" if it has none.
 std::string text_of_dtype(nb::handle object) {
   nb::object type = nb::steal(PyObject_GetAttrString(object.ptr(), "dtype"));
   nb::object text = nb::steal(type.is_valid() ? PyObject_Str(type.ptr()) : nullptr);
@@ -68,7 +68,7 @@ void array::open(const char *argument, nb::handle object, bool write, const std:
   if (kind == framework::torch) {
     open_torch(object, stream);
   } else if ((kind == framework::numpy || kind == framework::jax) && open_buffer(object, write)) {
-    // Read only is said by the buffer itself.
+    // open_buffer() has set read_only_.
   } else if (!open_exchange(object)) {
     open_dlpack(object, stream);
   }
@@ -78,12 +78,12 @@ void array::open(const char *argument, nb::handle object, bool write, const std:
   check_device(wanted);
   if (!data && count() > 0)
     reject(name, "the array has no memory of its own: it was freed, or wraps another, as a DTensor its to_local()");
-  // DLPack holds a tensor, which may get other memory, as by .data or .set_().
+  // DLPack keeps the tensor alive, but .data or .set_() may replace its memory. So the storage is kept too.
   if (lasting && kind == framework::torch && nb::hasattr(object, "untyped_storage"))
     storage_ = object.attr("untyped_storage")();
 }
 
-// By the buffer protocol, which numpy, bytearray and arrays of JAX on a CPU have. False: by other means.
+// Uses the buffer protocol, which numpy, bytearray and JAX arrays on a CPU support. Returns false if another is needed.
 bool array::open_buffer(nb::handle object, bool write) {
   if (Py_TYPE(object.ptr()) != known.numpy_array && is_masked(object))
     reject(name, "it is a masked array, whose mask would be lost; use .filled(), or token_mask");
@@ -94,7 +94,7 @@ bool array::open_buffer(nb::handle object, bool write) {
       reject(name, "its memory cannot be read");
     }
     if (framework_of(object) == framework::jax) return false;
-    // numpy has bf16 and eight-bit floats by the package ml_dtypes, and its buffers cannot say so.
+    // The package ml_dtypes gives numpy bf16 and eight-bit floats, but buffers cannot name these types.
     std::string said = text_of_dtype(object);
     for (const torch_number &row : torch_numbers) {
       if (said != row.name) continue;
@@ -116,7 +116,7 @@ bool array::open_buffer(nb::handle object, bool write) {
   ndim = buffer_.ndim;
   read_only_ = buffer_.readonly;
   data = buffer_.buf;
-  // Arrays of ctypes give no strides, although they are asked for: they are contiguous.
+  // ctypes arrays provide no strides, even on request. They are contiguous.
   int64_t stride = 1;
   for (int i = ndim - 1; i >= 0; i--) {
     shape[i] = buffer_.shape[i];
@@ -128,7 +128,7 @@ bool array::open_buffer(nb::handle object, bool write) {
   return true;
 }
 
-// By the exchange API of C, which makes no Python object.
+// Uses DLPack's exchange API in C, which creates no Python object.
 bool array::open_exchange(nb::handle object) {
   const dl_exchange *exchange =
       Py_TYPE(object.ptr()) == known.torch_tensor ? known.torch_exchange : exchange_of(object);
@@ -149,7 +149,7 @@ bool array::open_exchange(nb::handle object) {
   return true;
 }
 
-// By attributes of a tensor in host memory, which take half the time of a capsule. False: by other means.
+// Reads the attributes of a tensor in host memory, in half the time of a capsule. Returns false if it needs a capsule.
 bool array::open_attributes(nb::handle object) {
   nb::object is_cpu = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.is_cpu_word, "is_cpu")));
   nb::object type = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.dtype_word, "dtype")));
@@ -181,18 +181,18 @@ bool array::open_attributes(nb::handle object) {
   return true;
 }
 
-// torch's function in C is several times faster than __dlpack__ of its tensors, which is Python.
+// torch's C function is several times faster than Tensor.__dlpack__, which is written in Python.
 void array::open_torch(nb::handle object, void *stream) {
   nb::object grad = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.requires_grad_word, "requires_grad")));
   if (!grad.is_valid()) PyErr_Clear();
   if (grad.ptr() == Py_True) {
     if (nb::cast<bool>(nb::module_::import_("torch").attr("is_grad_enabled")()))
       reject(name, "the tensor requires a gradient, which does not pass; use .detach(), or torch.no_grad()");
-    nb::object plain = object.attr("detach")(); // a Parameter under no_grad(), in the same memory
+    nb::object plain = object.attr("detach")(); // a Parameter under no_grad(); same memory
     return open_torch(plain, stream);
   }
   if (open_exchange(object) || (!lasting && Py_TYPE(object.ptr()) == known.torch_tensor && open_attributes(object))) {
-    // The strides of a tensor whose negation is put off are those of imaginary parts. A test of each tensor takes time.
+    // A lazily negated tensor has strides of imaginary parts. Only such tensors are tested, because is_neg() is slow.
     bool may_be = ndim > 0 && (strides[ndim - 1] != 1 || shape[ndim - 1] == 1);
     if (may_be && nb::cast<bool>(object.attr("is_neg")()))
       reject(name, "its negation has been put off; use .resolve_neg()");
@@ -205,7 +205,7 @@ void array::open_torch(nb::handle object, void *stream) {
   nb::object capsule = nb::steal(PyObject_CallFunctionObjArgs(known.torch_to_dlpack, object.ptr(), nullptr));
   if (!capsule.is_valid()) reject_memory(name);
   open_capsule(capsule);
-  if (device.type == DL_CUDA) open_dlpack(object, stream); // orders the streams
+  if (device.type == DL_CUDA) open_dlpack(object, stream); // this orders the streams
 }
 
 void array::open_dlpack(nb::handle object, void *stream) {
@@ -218,7 +218,7 @@ void array::open_dlpack(nb::handle object, void *stream) {
     nb::dict arguments;
     nb::tuple where = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
     if (nb::cast<int>(nb::int_(where[0])) == DL_CUDA) {
-      // DLPack has 1 for the default stream.
+      // DLPack denotes the default stream by 1.
       arguments["stream"] = stream ? reinterpret_cast<uintptr_t>(stream) : 1;
     }
     nb::object give = object.attr("__dlpack__");
@@ -235,7 +235,7 @@ void array::open_dlpack(nb::handle object, void *stream) {
   open_capsule(capsule);
 }
 
-// The capsule is kept, and not consumed: its destructor gives the memory back.
+// Keeps the capsule without consuming it. Its destructor releases the memory.
 void array::open_capsule(nb::object capsule) {
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
     take(static_cast<dl_managed *>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requirements on arrays. What is not met is an ArgumentError that names the argument.
+// Checks of arrays. A failed check raises an ArgumentError that names the argument.
 #include "array.hh"
 
 namespace bny {

@@ -21,7 +21,7 @@ nb::tuple shape_tuple(std::initializer_list<int64_t> dims) {
 
 namespace {
 
-// Host memory for a tensor, in one piece with what DLPack says of it. A tensor that is made of it frees it.
+// Host memory for a tensor and its DLPack descriptor, in one block. The tensor that is made of it frees the block.
 template <class managed_type> struct piece {
   managed_type managed;
   int64_t shape[ARRAY_DIMS];
@@ -46,7 +46,7 @@ template <class managed_type> struct piece {
   }
 };
 
-// The tensor that torch makes of host memory of ours. Invalid: torch has no means for it.
+// Makes a torch tensor of host memory that is allocated here. Returns an invalid object if torch cannot do that.
 nb::object tensor_of(const array &pattern, std::initializer_list<int64_t> dims, dl_tensor *tensor) {
   if (const dl_exchange *exchange = known.torch_exchange) {
     if (!exchange->to_object) return nb::object();
@@ -62,7 +62,7 @@ nb::object tensor_of(const array &pattern, std::initializer_list<int64_t> dims, 
   auto *made = piece<dl_managed>::make(pattern, dims);
   *tensor = made->managed.tensor;
   nb::object capsule = nb::steal(PyCapsule_New(&made->managed, "dltensor", [](PyObject *self) {
-    // A capsule that torch has taken has another name.
+    // torch renames a capsule when it takes over the tensor.
     if (!PyCapsule_IsValid(self, "dltensor")) return;
     dl_managed *held = static_cast<dl_managed *>(PyCapsule_GetPointer(self, "dltensor"));
     held->deleter(held);
@@ -74,12 +74,12 @@ nb::object tensor_of(const array &pattern, std::initializer_list<int64_t> dims, 
 
 } // namespace
 
-// In a third of the time that new_empty() takes. Invalid: by other means.
+// Takes a third of the time of new_empty(). Returns an invalid object if it does not apply.
 nb::object array::make_torch(nb::handle like, const array &pattern, std::initializer_list<int64_t> dims) {
   if (Py_TYPE(like.ptr()) != known.torch_tensor || pattern.device.type != DL_CPU) return nb::object();
   dl_tensor tensor;
   nb::object made = tensor_of(pattern, dims, &tensor);
-  // torch has freed the descriptor, unless it keeps it: shape is read from here.
+  // torch may have freed the descriptor, so `tensor` points to the shape in this object.
   if (!made.is_valid()) return made;
   std::copy(dims.begin(), dims.end(), shape);
   tensor.shape = shape, tensor.strides = nullptr;
@@ -101,7 +101,7 @@ nb::object array::make(const char *argument, nb::handle like, const array &patte
 
 namespace {
 
-// An array like `object`, but of f32: no result of eight bits is made without being asked for.
+// Makes an f32 array like `object`. Results have eight bits only on request.
 nb::object empty_f32(nb::handle object, nb::handle shape) {
   framework kind = framework_of(object);
   if (kind == framework::torch) {
@@ -126,7 +126,7 @@ nb::object empty_like(const char *argument, nb::handle object, nb::handle shape,
       known.numpy_empty = empty.release().ptr();
     }
     nb::object dtype = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.dtype_word, "dtype")));
-    if (!dtype.is_valid()) { // another object with only a buffer; numpy takes bytes for text, but not a view of them
+    if (!dtype.is_valid()) { // the object has only a buffer; numpy takes bytes for text, but not a memoryview
       PyErr_Clear();
       nb::object view = nb::steal(PyMemoryView_FromObject(object.ptr()));
       dtype = nb::module_::import_("numpy").attr("asarray")(view).attr("dtype");

@@ -47,8 +47,8 @@ nb::tuple dims(std::initializer_list<int64_t> sizes) {
   return nb::tuple(list);
 }
 
-// Output of local attention: o [batch, heads, value_dim] like q, lse [batch, heads] in f32. `dtype`: "f32": o too; "q":
-// both like q.
+// Output of local attention: o [batch, heads, value_dim] has the dtype of q, and lse [batch, heads] is f32. With dtype
+// "f32" both are f32, and with "q" both have the dtype of q.
 struct local_output {
   array o, lse;
   banyan_partial rows = BANYAN_PARTIAL_INIT;

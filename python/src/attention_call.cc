@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arguments of attention, read.
+// Reads the arguments of attention.
 #include "comm.hh"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ int32_t whole_number(const char *argument, nb::handle word) { return word.is_non
 
 } // namespace
 
-// Several query tokens per sequence are [tokens]; one is [batch].
+// Returns the number of sequences. q has a row per sequence, or a row per token if sequences have several tokens.
 int64_t attention_call::batch_of(const attention_words &words) const {
   if (!desc.queries) return q.shape[0];
   if (queries.query_start_loc) return query_start_loc.shape[0] - 1;
@@ -110,7 +110,7 @@ void attention_call::read_pages(const std::string &device, void *stream, const a
   }
   page_table.want_dims(2, "[batch, pages of a sequence]");
   page_table.want_shape(0, desc.batch, "the batch");
-  // One sequence, or a broadcast table, may have a stride that says nothing.
+  // The stride of one sequence, or of a broadcast table, may be arbitrary.
   desc.pages.table_stride = desc.batch > 1 ? page_table.strides[0] : page_table.shape[1];
 }
 
@@ -158,7 +158,7 @@ void attention_call::read_logits(const std::string &device, void *stream, const 
   desc.sinks = static_cast<const float *>(sinks.data);
 }
 
-// Scales are numbers, or arrays of one for each KV head, or for each key of each.
+// A scale is a number, an array with one per KV head, or an array with one per key of each KV head.
 void attention_call::read_scales(const std::string &device, void *stream, const attention_words &words) {
   struct {
     const char *name;
@@ -206,7 +206,7 @@ void attention_call::read_scales(const std::string &device, void *stream, const 
   desc.scales.head_stride = stride[0] != none ? stride[0] : stride[1] != none ? stride[1] : 0;
 }
 
-// Bounds of pages, and where the certificate goes: a banyan.Prune.
+// Reads a banyan.Prune: bounds of pages, and arrays that receive the certificate.
 void attention_call::read_prune(const std::string &device, void *stream, const attention_words &words) {
   if (words.prune.is_none()) return;
   struct {
@@ -251,7 +251,7 @@ void attention_call::read_prune(const std::string &device, void *stream, const a
     if (one->data && one->count() < int64_t{rows()} * desc.heads) reject(one->name, "it has fewer elements than rows");
 }
 
-// The last elements of queries, where they lie apart.
+// Reads the last elements of queries if they are a separate array.
 void attention_call::read_rope(const std::string &device, void *stream, const attention_words &words) {
   if (words.q_rope.is_none()) return;
   q_rope.open("q_rope", words.q_rope, false, device, stream);
@@ -264,7 +264,7 @@ void attention_call::read_rope(const std::string &device, void *stream, const at
   desc.rope.batch_stride = q_rope.strides[0], desc.rope.head_stride = q_rope.strides[1];
 }
 
-// With `gather` the array is this rank's share, and memory for the whole is made.
+// With `gather` the array holds this rank's part, and memory for all parts is allocated.
 void attention_call::read_q(const comm *owner, const std::string &device, void *stream, nb::handle q_array,
                             const attention_words &words) {
   bool gathers = !words.gather.is_none() && words.gather.ptr() != Py_False;
@@ -272,7 +272,7 @@ void attention_call::read_q(const comm *owner, const std::string &device, void *
     nb::handle counts = words.gather.ptr() == Py_True ? nb::handle(Py_None) : words.gather;
     gather.read(*owner, stream, "q", q_array, nb::none(), counts, nb::none());
     desc.gather = &gather.desc, desc.q_mine = gather.mine.data;
-    // It is the caller's stream, and the strides of the whole are those of q.
+    // The gather uses the stream of the attention call and the strides of q.
     gather.desc.stream = nullptr;
     q.open("q", gather.made, true, device, stream);
   } else {
@@ -288,8 +288,8 @@ void attention_call::read_q(const comm *owner, const std::string &device, void *
   desc.head_dim = small(q, 2) + desc.rope.dim;
 }
 
-// Rows of keys and values. Those of FlashMLA are bytes, with the values among them. Strides of an array without keys
-// may say nothing, as numpy's do.
+// Reads rows of keys and values. FlashMLA rows are bytes and include the values. An array without keys may have
+// arbitrary strides, as in numpy.
 void attention_call::read_keys(const std::string &device, void *stream, nb::handle k_array, nb::handle v_array,
                                const attention_words &words) {
   constexpr int32_t flashmla_bytes = 656, flashmla_values = 512;
@@ -346,7 +346,7 @@ void attention_call::read(const comm *owner, void *stream, nb::handle q_array, n
   read_prune(device, stream, words);
 }
 
-// Where the rows are, and how many of them each sequence has.
+// Reads where the rows are and how many each sequence has.
 void attention_call::read_rows(const std::string &device, void *stream, const attention_words &words) {
   if (words.page_table.is_none())
     k.want_shape(0, desc.batch, desc.queries ? "the batch" : "the batch of q");
@@ -355,7 +355,7 @@ void attention_call::read_rows(const std::string &device, void *stream, const at
   read_lengths(device, stream, words);
 }
 
-// Each part is a dict of the arguments that say where keys are.
+// Each part is a dict of the arguments that locate its keys.
 void attention_call::read_parts(const std::string &device, void *stream, const attention_words &words) {
   static const char *const names[] = {
       "k",       "v",       "seq_lens", "page_table",      "page_indptr", "last_page_len",
@@ -417,7 +417,7 @@ int64_t attention_call::keys_of(int32_t sequence) const {
   return pages > 0 ? (pages - 1) * desc.pages.keys + desc.pages.last_len[sequence] : 0;
 }
 
-// The mask has a byte for each key that a sequence has.
+// The mask needs a byte for each key of a sequence.
 void attention_call::check_mask() const {
   for (int32_t b = 0; queries.key_mask && b < desc.batch; b++) {
     int64_t keys = keys_of(b);

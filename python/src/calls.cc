@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The collectives that move bytes, and the persistent operations of the same arguments.
+// The collectives that move bytes, and persistent operations with the same arguments.
 #include "comm.hh"
 
 namespace bny {
@@ -25,7 +25,7 @@ void heads_call::read(const comm &owner, void *stream, const char *argument, nb:
   desc.tokens = static_cast<int32_t>(mine.shape[0]), desc.dim = static_cast<int32_t>(mine.shape[2]);
   desc.dtype = mine.values_number(true);
   desc.mine_token_stride = mine.strides[0], desc.mine_head_stride = mine.strides[1];
-  const char *counted = mine.name == std::string("q") ? "gather" : "counts"; // attention has another word for it
+  const char *counted = mine.name == std::string("q") ? "gather" : "counts"; // attention names it differently
   read_counts(owner, counted, counts_word);
   int64_t heads = 0;
   for (int32_t count : counts) heads += count;
@@ -52,7 +52,7 @@ void heads_call::read(const comm &owner, void *stream, const char *argument, nb:
 
 namespace {
 
-// mine -> [nranks, *shape]. The memory of `all` when there are counts: rows of the first dimension.
+// Gathers mine into [nranks, *shape]. With counts, `all` has the rows of all ranks in its first dimension.
 void read_allgather(comm &self, nb::handle mine, nb::handle out, nb::handle counts, array *from, array *into,
                     std::vector<size_t> *bytes, nb::object *all) {
   void *stream = self.stream_for(nb::none(), mine);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The combine, and the persistent operation of the same arguments.
+// The combine, and its persistent operation with the same arguments.
 #include "comm.hh"
 
 namespace bny {
@@ -46,7 +46,7 @@ int32_t small(const array &from, int dim) {
 nb::handle item_of(nb::handle out, size_t index, size_t count) {
   if (out.is_none()) return nb::none();
   if (!PyTuple_Check(out.ptr()) && !PyList_Check(out.ptr())) {
-    // One array: the values alone.
+    // A single array receives the values only.
     return index == 0 ? out : nb::handle(Py_None);
   }
   if (static_cast<size_t>(PySequence_Size(out.ptr())) != count) {
@@ -54,10 +54,10 @@ nb::handle item_of(nb::handle out, size_t index, size_t count) {
            count == 2 ? "it is a pair: values and lse (None: not wanted)" : "it is three arrays: values, m and d");
   }
   nb::object item = nb::steal(PySequence_GetItem(out.ptr(), static_cast<Py_ssize_t>(index)));
-  return nb::handle(item.ptr()); // the tuple keeps it
+  return nb::handle(item.ptr()); // the tuple keeps it alive
 }
 
-// The scale of eight-bit values: a number, or an array of one for each head.
+// Reads the scale of eight-bit values: a number, or an array with one per head.
 void read_scale(const char *argument, const comm &owner, nb::handle word, void *stream, array *from, float *number,
                 banyan_partial *rows, int32_t heads) {
   if (word.is_none()) return;
@@ -90,7 +90,7 @@ const int32_t *read_int32s(array *from, const char *argument, const std::string 
 
 void read_tokens(const comm &owner, nb::handle word, void *stream, array *from, int32_t *now,
                  banyan_valid_rows *valid) {
-  // Integers of numpy are numbers as well. Its arrays have an index, and their memory is read.
+  // numpy integers count as numbers. numpy arrays have __index__ too, but their memory is read.
   if (PyIndex_Check(word.ptr()) && !PyObject_HasAttrString(word.ptr(), "__dlpack__")) {
     if (!owner.device().empty()) reject("tokens", "on a device it is an int32 array of that device, not a number");
     *now = read_int32("tokens", word);
@@ -139,7 +139,7 @@ void combine_call::read_plain(const comm &owner, nb::handle o, nb::handle lse, n
   desc.value_dim = small(values, 2);
 }
 
-// The library says what a preset means. Strides are those of the arrays, whose layout is that of the preset.
+// The library defines the presets. The arrays have the layout of the preset, and the strides come from them.
 void combine_call::read_preset(const comm &owner, nb::handle o, nb::handle lse, banyan_preset preset) {
   bool rows = preset == BANYAN_PRESET_GGML, pairs = preset == BANYAN_PRESET_TENSORRT_LLM_HELIX;
   bool by_head = preset == BANYAN_PRESET_FLASH_ATTENTION_2 || preset == BANYAN_PRESET_FLASH_ATTENTION_3;

@@ -13,7 +13,7 @@ int64_t nanoseconds(const char *argument, double seconds) {
   return std::llround(seconds * 1e9);
 }
 
-// An allgather of Python. What it raises is kept until the call is back in Python.
+// An all-gather written in Python. Its exception is kept until the call has returned to Python.
 struct python_gather {
   nb::object call;
   int32_t nranks;
@@ -138,7 +138,7 @@ comm::claim::claim(comm &owner) : owner_(owner) {
 
 comm::claim::~claim() { owner_.unclaim(); }
 
-// First it frees what others have forgotten meanwhile, which may make them forget more.
+// First frees the operations that other threads discarded meanwhile. Freeing one may discard more.
 void comm::unclaim() {
   if (discarded_.empty()) return release_claim();
   no_throw quiet;
@@ -150,7 +150,8 @@ void comm::unclaim() {
   release_claim();
 }
 
-// It may be what keeps the communicator, so it goes last. Its arrays must not go while another thread frees it.
+// The operation may hold the last reference to the communicator, so it is destroyed last. Its arrays must stay while
+// another thread frees it.
 void comm::discard(std::unique_ptr<operation> forgotten) {
   if (!is_inherited() && !try_claim()) {
     discarded_.push_back(std::move(forgotten));
@@ -167,7 +168,7 @@ void comm::end_of_operation(banyan_op *op) {
   banyan_op_free(op);
 }
 
-// A communicator that another thread uses is left alone: the call was none of its calls.
+// Does nothing while another thread uses the communicator, because the failed call was not one of its calls.
 void comm::report(bool init, const nb::python_error &error) {
   if (!is_open() || is_inherited() || !try_claim()) return;
   std::string text;
@@ -246,7 +247,7 @@ std::string comm::describe_operation(const banyan_op *op) const {
   return text_of([&](char *text, size_t bytes) { return banyan_op_describe(op, text, bytes); });
 }
 
-// None: that of the array's framework, if the communicator has a device.
+// None selects the current stream of the array's framework, if the communicator has a device.
 void *comm::stream_for(nb::handle given, nb::handle object) const {
   if (!given.is_none()) return read_stream(given);
   return device_.empty() ? nullptr : current_stream(object);

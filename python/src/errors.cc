@@ -11,7 +11,7 @@ namespace {
   throw nb::python_error();
 }
 
-// The exception that is set, which is cleared.
+// Returns the pending exception and clears it.
 nb::object pending() {
   if (!PyErr_Occurred()) return nb::object();
   PyObject *type, *value, *trace;
@@ -40,7 +40,7 @@ no_throw::~no_throw() {
 
 void raise_status(banyan_status status, int32_t rank, const char *text) {
   std::string copy = text ? text : banyan_last_error();
-  // After Ctrl-C the exception is KeyboardInterrupt, and not that the communicator was aborted by it.
+  // Ctrl-C aborts the communicator. It raises KeyboardInterrupt, not the error of the abort.
   throw_pending();
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
   nb::object make = nb::module_::import_("banyan.errors").attr("make_error");

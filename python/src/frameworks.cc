@@ -24,7 +24,7 @@ std::string module_of(nb::handle object) {
 
 bool begins(const std::string &text, const char *start) { return text.compare(0, std::strlen(start), start) == 0; }
 
-// The framework that a type or one of its bases is from. Bases of the user's own classes are behind them.
+// Returns the framework of a type or of its first base that has one. User classes come before their bases.
 framework framework_of_bases(PyTypeObject *type) {
   nb::object bases = nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject *>(type), "__mro__"));
   for (nb::handle base : bases) {

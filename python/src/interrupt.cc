@@ -16,9 +16,9 @@ namespace nb = nanobind;
 
 namespace {
 
-pthread_t main_thread; // Python's main thread, which alone runs handlers
+pthread_t main_thread; // Python's main thread, the only one that runs handlers
 unsigned forked = 0;
-std::atomic<bool> ending = false; // Python's handlers at exit have run
+std::atomic<bool> ending = false; // Python's exit handlers have run
 std::atomic<int> returning = 0;   // threads that are about to take the GIL
 
 int run_handlers(void *) {
@@ -26,7 +26,7 @@ int run_handlers(void *) {
   return PyErr_CheckSignals() != 0;
 }
 
-// Threads that have not seen `ending` get the GIL here, and not from Python's end.
+// Threads that have not seen `ending` can take the GIL here. They could not once Python has ended.
 void end() {
   ending = true;
   while (returning > 0) {
@@ -36,7 +36,7 @@ void end() {
   }
 }
 
-// The thread that forked is the main thread of the child, and the only one.
+// The thread that forked is the child's main thread and its only one.
 void begin_child() {
   forked++;
   main_thread = pthread_self();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The target that compiled functions of JAX call on the CPU. XLA calls it in threads of its own, without the GIL.
+// The target that compiled JAX functions call on the CPU. XLA calls it in its own threads, without the GIL.
 //
-// Settings of a combine are prepared in Python, and the compiled function holds their number. A function that is mapped
-// over several devices of one process has a communicator for each of them, and an argument says which one.
+// Python prepares the settings of a combine, and the compiled function holds their number. A function that is mapped
+// over several devices of one process has a communicator per device. An argument selects the communicator.
 #include "comm.hh"
 
 #include <cstring>
@@ -16,7 +16,7 @@ namespace bny {
 namespace {
 
 struct prepared {
-  std::vector<comm *> comms; // NULL: it has ended
+  std::vector<comm *> comms; // NULL: closed
   banyan_partial in = BANYAN_PARTIAL_INIT, out = BANYAN_PARTIAL_INIT;
   banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
   std::string algorithm;
@@ -76,7 +76,7 @@ banyan_dtype dtype_of(ffi_dtype dtype) {
   }
 }
 
-// XLA's buffers are contiguous, the last dimension first.
+// XLA's buffers are contiguous, in row-major order.
 void fill(banyan_partial *rows, const ffi_buffer *values, const ffi_buffer *stats) {
   rows->values = values->data;
   rows->values_dtype = dtype_of(values->dtype);
@@ -102,7 +102,7 @@ bool number_of(const ffi_attributes &from, const char *name, int64_t *number) {
   return false;
 }
 
-// Takes the communicator of this device and the prepared settings. NULL: *text says why not.
+// Claims the communicator of this device and finds the prepared settings. Returns NULL with the reason in *text.
 comm *claim(const ffi_call *call, const prepared **settings, std::string *text) {
   int64_t number;
   std::lock_guard<std::mutex> locked(lock);
@@ -159,7 +159,7 @@ void jax_forget(comm *ended) {
   for (auto &each : list)
     for (comm *&one : each->comms)
       if (one == ended) one = nullptr;
-  // A compiled function may still run. It needs no GIL, and ends by its deadline.
+  // A compiled function may still be running. It does not need the GIL, and it ends by its deadline.
   while (!ended->try_claim()) std::this_thread::yield();
   ended->release_claim();
 }

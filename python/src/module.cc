@@ -33,7 +33,7 @@ nb::tuple split(int32_t count, int32_t parts, int32_t index) {
 
 NB_MODULE(_core, module) {
   interrupt_prepare();
-  // Scripts that end without close() would get a list of all types on stderr.
+  // With warnings on, scripts that end without close() print a list of all types to stderr.
   nb::set_leak_warnings(false);
   module.doc() = "The calls of libbanyan. Use the package banyan, which has all of it.";
   module.def(

@@ -36,8 +36,8 @@ template <class held> void renew(held &object) {
 }
 } // namespace
 
-// One that is under way is waited for: the peers have started it as well, so that the wait ends. Its arrays are given
-// up, since Python may hold the object for long. What they release may call into it again.
+// Waits for an operation that is in progress. The wait ends because the peers have started it too. Releases its arrays,
+// since Python may keep this object for long. Their destructors may call into this object again.
 void operation::release() {
   if (!op) return;
   banyan_op *last = op;
@@ -127,7 +127,7 @@ std::string operation::repr() const {
 
 std::string operation::describe() const { return comm_->describe_operation(handle()); }
 
-// The place of the number of tokens that it was made with; NULL: none, or an array.
+// Returns where the number of tokens is stored. NULL: the operation has none, or reads an array.
 int32_t *operation::tokens_place() {
   if (combine.valid.tokens == &combine.tokens_now) return &combine.tokens_now;
   return heads.valid.tokens == &heads.tokens_now ? &heads.tokens_now : nullptr;

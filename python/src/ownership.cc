@@ -6,7 +6,7 @@ namespace bny {
 
 namespace {
 
-// A sequence of integers; None: NULL.
+// A sequence of integers. None becomes NULL.
 template <class number> class numbers {
 public:
   numbers(const char *argument, nb::handle word, int32_t nranks) : given_(!word.is_none()) {
@@ -38,7 +38,7 @@ public:
       : weights_("weights", weights, nranks) {
     rule_.kind = read_ownership_kind(kind);
     rule_.nranks = nranks, rule_.block = block, rule_.tokens = tokens, rule_.weights = weights_.data();
-    keys(0, 0); // rejects a rule that is none
+    keys(0, 0); // rejects an invalid rule
   }
   ownership(const ownership &) = delete;
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What torch's dispatcher calls for the ops of banyan.torch_ops. No function of Python stands between.
+// Functions that torch's dispatcher calls for the ops of banyan.torch_ops, without Python in between.
 #include "comm.hh"
 
 namespace bny {
 
 namespace {
 
-// By handle; NULL: that communicator is no more. Handles begin at 1, and none is given twice.
+// Communicators by handle; NULL once closed. Handles begin at 1 and are never reused.
 std::vector<comm *> &handles() {
   static std::vector<comm *> *kept = new std::vector<comm *>{nullptr};
   return *kept;
