@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Shared by tests of local attention: keys and values in memory whose end is guarded, room for a result, and the
+ * Helpers for tests of local attention: keys and values in memory with a guard page, buffers for results, and a
  * comparison with the oracle. */
 #ifndef BNY_TESTS_API_ATTENTION_LOCAL_H
 #define BNY_TESTS_API_ATTENTION_LOCAL_H
@@ -19,7 +19,7 @@ static uint64_t random_state;
 
 static inline uint64_t random_bits(void) { return random_word(&random_state); }
 
-static inline int32_t random_range(int32_t low, int32_t high) { /* both included */
+static inline int32_t random_range(int32_t low, int32_t high) { /* bounds included */
   return low + (int32_t)(random_bits() % (uint64_t)(high - low + 1));
 }
 
@@ -31,7 +31,7 @@ static inline double random_normal(void) {
 
 static inline size_t element_bytes(banyan_dtype dtype) { return oracle_bytes(dtype); }
 
-/* I8 holds sixteenths: problem_make() sets scales that are about as large. */
+/* I8 codes count sixteenths; problem_make() sets scales of about that size. */
 static inline void store(void *base, int64_t index, banyan_dtype dtype, double value) {
   if (dtype == BANYAN_I8)
     ((int8_t *)base)[index] = (int8_t)fmin(fmax(rint(16 * value), -128), 127);
@@ -51,7 +51,7 @@ static inline uint8_t code_of(banyan_dtype dtype, double value) {
 
 static inline double value_of_code(banyan_dtype dtype, uint8_t code) { return load(&code, 0, dtype); }
 
-/* Memory that ends where the next page may not be touched: reading past a row's end is a crash. */
+/* Memory that ends at an inaccessible page, so a read past the end of a row crashes. */
 typedef struct guarded {
   char *map;
   size_t map_bytes;
@@ -71,7 +71,7 @@ static inline guarded guarded_make(size_t bytes) {
 typedef struct problem {
   banyan_attention_desc desc;
   int32_t seq_lens[8];
-  float scales[2 * 8]; /* scales of keys and of values, in turn */
+  float scales[2 * 8]; /* scales of keys and values, interleaved */
   guarded q, k, v;
 } problem;
 
@@ -82,14 +82,14 @@ static inline int64_t lay_out(int32_t batch, int32_t heads, int32_t keys, int32_
   *head_stride = token_major ? row : row * keys;
   *token_stride = token_major ? row * heads : row;
   *batch_stride = row * heads * keys;
-  return *batch_stride * batch - pad; /* nothing beyond the last row */
+  return *batch_stride * batch - pad; /* the last row has no padding */
 }
 
 static inline void fill(void *base, int64_t elements, banyan_dtype dtype, double size) {
   for (int64_t i = 0; i < elements; i++) store(base, i, dtype, size * random_normal());
 }
 
-/* Filled in place: desc points into it. */
+/* Filled in place, because desc holds pointers into it. */
 static inline void problem_make(problem *p, int32_t batch, int32_t heads, int32_t kv_heads, int32_t head_dim,
                                 int32_t value_dim, banyan_dtype q_dtype, banyan_dtype kv_dtype, const int32_t *seq_lens,
                                 double size) {
@@ -166,7 +166,7 @@ static inline void result_free(result *r) {
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
-/* The statement that follows, for every table that this processor runs. */
+/* Runs the next statement for every table that this processor supports. */
 #define EACH_TABLE(table)                                                                                   \
   for (const bny_attention_kernels *const *at_ = bny_attention_table, *table = *at_; table; table = *++at_) \
     if (table->supported())
@@ -179,14 +179,14 @@ static inline result run(const bny_attention_kernels *table, const banyan_attent
   return r;
 }
 
-/* Returns true if a number that is not finite is the same as the expected one. */
+/* Returns true if both numbers are finite, both are NaN, or both are the same infinity. */
 static inline bool is_alike(double expected, double got) {
   return isnan(expected) ? isnan(got) : isinf(expected) ? expected == got : isfinite(got);
 }
 
-/* Each row is within `bound` of the oracle relative to its length, |out - o|_2 / |o|_2, and lse within `bound` of
- * 1 + |lse|. Rounding of large logits in f32 adds to the bound. A length counts as no less than `share` of the weighted
- * mean of the values' lengths: below that, values have cancelled. */
+/* Checks each row against the oracle: |out - o|_2 <= `bound` |o|_2, and lse within `bound` of 1 + |lse|. Rounding of
+ * large logits in f32 adds to the bound. |o|_2 counts as at least `share` of the weighted mean length of the values,
+ * because shorter rows suffer from cancellation. */
 static inline void compare(const char *name, const banyan_attention_desc *desc, const result *r, double share,
                            double bound) {
   static attention_row row;
@@ -216,7 +216,6 @@ static inline void compare(const char *name, const banyan_attention_desc *desc, 
   }
 }
 
-/* Runs every table, and compares with the oracle. */
 static inline void compare_all(const banyan_attention_desc *desc, double share, double bound) {
   EACH_TABLE(table) {
     result r = run(table, desc);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention over shards, for tests: random problems in one description for the host and for devices. Memory is from
- * world_take(). */
+ * Random attention problems over shards, described once for the host and for devices. Memory comes from world_take().
+ * */
 #ifndef BNY_TESTS_ATTENTION_PROBLEM_H
 #define BNY_TESTS_ATTENTION_PROBLEM_H
 
@@ -11,12 +11,12 @@
 
 enum { PROBLEM_BATCH_MAX = 40 };
 
-/* The data that the shards of one problem have in common. */
+/* Data shared by all shards of one problem. */
 typedef struct problem_shape {
   int32_t batch, heads, kv_heads, head_dim, value_dim;
   bool latent; /* values are the first columns of keys */
   banyan_dtype dtype;
-  bool one_sign;               /* values: errors of sums that are cut off add up */
+  bool one_sign;               /* values are not negative, so errors of truncated sums add up */
   int32_t page_keys, keys_max; /* page_keys 0: contiguous */
   const int32_t *lengths;      /* NULL: random ones */
 } problem_shape;
@@ -56,7 +56,7 @@ static inline uint16_t *problem_queries(world_random *random, const problem_shap
   return made;
 }
 
-/* [pages][kv_heads][page_keys][dim]; what no sequence has is NaN. */
+/* [pages][kv_heads][page_keys][dim]; elements outside of all sequences are NaN. */
 static inline uint16_t *problem_cache(world_random *random, const problem_shape *shape, const problem_shard *shard,
                                       int32_t dim, int32_t page_keys, int32_t row_pages, bool one_sign) {
   size_t count = (size_t)(shape->batch * row_pages * shape->kv_heads * page_keys) * (size_t)dim;
@@ -75,7 +75,7 @@ static inline uint16_t *problem_cache(world_random *random, const problem_shape 
   return made;
 }
 
-/* The shard of one rank; lengths and keys are its own. */
+/* The shard of one rank, with its own lengths and keys. */
 static inline void problem_shard_make(world_random *random, const problem_shape *shape, const uint16_t *q,
                                       problem_shard *shard) {
   int32_t page_keys = shape->page_keys ? shape->page_keys : shape->keys_max;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Every rule of banyan.h on arguments: BANYAN_ERR_ARGUMENT (or STATE), a text that names the field, nothing written to
+ * Every rule of banyan.h on arguments: BANYAN_ERR_ARGUMENT (or STATE), a text that names the field, unchanged
  * out-parameters, and a communicator that remains usable. */
 #include "tests/support/lone.h"
 #include "tests/support/world.h"
@@ -38,7 +38,7 @@ static void check_combine(banyan_comm *comm, const banyan_combine_desc *desc, co
   is_usable(comm);
 }
 
-/* After the statements, which spoil a good combine, it is rejected with this text. */
+/* The statements spoil a good combine, which is then rejected with this text. */
 #define REJECTED(text, ...)                      \
   do {                                           \
     make_good(&desc, &in, &out);                 \
@@ -46,7 +46,7 @@ static void check_combine(banyan_comm *comm, const banyan_combine_desc *desc, co
     check_combine(comm, &desc, &in, &out, text); \
   } while (0)
 
-/* tests/kernels/test_partial_check.c has all rules on a partial by itself. */
+/* tests/kernels/test_partial_check.c tests all rules for a single partial. */
 TEST(combines) {
   banyan_comm *comm = lone_comm(NULL);
   banyan_combine_desc desc;
@@ -97,7 +97,7 @@ TEST(bytes_without_memory) {
   banyan_comm_destroy(comm);
 }
 
-/* Not an argument: it is seen in the run, which ends the communicator. */
+/* Statistics are data: a negative sum is found during the run and ends the communicator. */
 TEST(a_negative_sum) {
   banyan_comm *comm = lone_comm(NULL);
   banyan_combine_desc desc;
@@ -112,7 +112,7 @@ TEST(a_negative_sum) {
   banyan_comm_destroy(comm);
 }
 
-/* Nobody else is concerned: the rank's call says so, and the next one is as if nothing had been. */
+/* Only this rank's call fails, and the next call succeeds. */
 TEST(a_row_that_the_result_cannot_hold) {
   static uint16_t m[ROWS], d[ROWS];
   banyan_comm *comm = lone_comm(NULL);
@@ -139,7 +139,7 @@ TEST(a_row_that_the_result_cannot_hold) {
   banyan_comm_destroy(comm);
 }
 
-/* Finite values beyond an f16 wire are counted, in each run anew. */
+/* Each run counts the finite values beyond the range of an f16 wire from zero. */
 TEST(values_beyond_the_wire_are_counted) {
   banyan_comm *comm = lone_comm(NULL);
   banyan_combine_desc desc;
@@ -163,7 +163,6 @@ TEST(values_beyond_the_wire_are_counted) {
   banyan_comm_destroy(comm);
 }
 
-/* Scales of heads are those of the memory's own heads, and count at each run. */
 TEST(scales_are_read_at_each_run) {
   static uint8_t codes[ROWS * VALUE_DIM], merged[ROWS * VALUE_DIM];
   float scales[2 * HEADS], half = 0.5f;
@@ -189,7 +188,7 @@ TEST(scales_are_read_at_each_run) {
     ck_assert_int_eq(banyan_combine(comm, &desc, &in, &out), status);
     if (status == BANYAN_OK) {
       ck_assert_int_eq(banyan_wait(op), BANYAN_OK);
-      for (int i = 0; i < ROWS * VALUE_DIM; i++) /* 2 x the scale, as an e5m2: its exponent begins at bit 2 */
+      for (int i = 0; i < ROWS * VALUE_DIM; i++) /* 2 x the scale in e5m2, whose exponent begins at bit 2 */
         ck_assert_int_eq(merged[i], (15 + 1 + ilogbf(scales[i / VALUE_DIM % HEADS * 2])) << 2);
     } else {
       ck_assert_msg(strstr(banyan_last_error(), "in.values_scale[2] of head 1 is"), "%s", banyan_last_error());
@@ -207,7 +206,7 @@ TEST(operations_out_of_order) {
   banyan_comm *comm = lone_comm(NULL);
   banyan_op *op = NULL;
   ck_assert_int_eq(banyan_barrier_init(comm, &op), BANYAN_OK);
-  ck_assert_int_eq(banyan_wait(op), BANYAN_OK); /* nothing is under way: complete */
+  ck_assert_int_eq(banyan_wait(op), BANYAN_OK); /* no run was started, so it counts as complete */
   int done = -1;
   ck_assert_int_eq(banyan_test(op, &done), BANYAN_OK);
   ck_assert_int_eq(done, 1);
@@ -216,7 +215,7 @@ TEST(operations_out_of_order) {
   banyan_comm_destroy(comm);
 }
 
-/* No second start before a wait, whether the run is complete (rank 1) or not (rank 0). */
+/* A second start before the wait is rejected, whether the run is complete (rank 1) or not (rank 0). */
 static void start_twice(world_rank *self) {
   banyan_op *op = NULL;
   if (!world_ok(self, banyan_barrier_init(self->comm, &op), "init") || !world_meet(self)) return;
@@ -228,7 +227,7 @@ static void start_twice(world_rank *self) {
   if (!world_meet(self)) return;
   if (self->rank == 1) {
     world_ok(self, banyan_start(op), "start");
-    /* The run may be complete by now, since rank 0 began it before. */
+    /* The run may already be complete, because rank 0 started it earlier. */
     for (int i = 0; i < 100; i++) {
       banyan_status status = banyan_start(op);
       world_check(self, status == BANYAN_ERR_STATE, "second start %d gave %d", i, status);
@@ -302,7 +301,7 @@ TEST_LOOP(experimental_values_are_permitted_first, 3) {
   unsetenv(name);
 }
 
-/* Also options that this communicator, without devices and on one node, does not use. */
+/* Options are checked even if this communicator, on one node without devices, does not use them. */
 TEST(words_are_checked) {
 #define BNY_OPTION_WORD(field, name, words, help) \
   setenv(name, "o", 1), rejected_alone(NULL, name " is \"o\"; it takes " words), unsetenv(name);
@@ -345,7 +344,7 @@ TEST(communicators) {
   rejected(banyan_comm_create(&bootstrap, NULL, &comm), "rank");
   bootstrap = good, bootstrap.rank = -1;
   rejected(banyan_comm_create(&bootstrap, NULL, &comm), "rank");
-  bootstrap = good, bootstrap.nranks = 65409; /* more than a message of shrinking names */
+  bootstrap = good, bootstrap.nranks = 65409; /* more ranks than a shrink message can name */
   rejected(banyan_comm_create(&bootstrap, NULL, &comm), "65408");
   banyan_comm_config config = {.size = 3};
   rejected(banyan_comm_create(&good, &config, &comm), "config.size");

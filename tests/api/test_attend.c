@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention over the shards of ranks, with and without a combine of its rows, on every backend: random problems, by
- * operations that run again and again, captured in graphs on devices, and by blocking calls, against a reference in
- * double precision. Between nodes it is in slices. */
+ * Attention over the shards of ranks, with and without a combine of its rows, on every backend. Random problems run as
+ * repeated operations, as captured graphs on devices, and as blocking calls, and are compared with a reference in
+ * double precision. Between nodes attention runs in slices. */
 #include "tests/support/attend.h"
 
 enum { PROBLEMS = 5, ROUNDS = 4 };
@@ -13,7 +13,7 @@ typedef struct many {
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
-/* In the attention kernel devices combine what its epilogue can push. */
+/* Devices combine within the attention kernel whatever its epilogue can push. */
 static bool is_named(world_rank *self, const attend *of, const banyan_op *op) {
   banyan_op_info info = {.size = sizeof info};
   if (!world_ok(self, banyan_op_query(op, &info), "query")) return false;
@@ -27,7 +27,7 @@ static bool is_named(world_rank *self, const attend *of, const banyan_op *op) {
                      attend_text(of));
 }
 
-/* The combine of a certificate is in the description, behind that of the rows. */
+/* The description lists the combine of the certificate after the combine of the rows. */
 static bool is_described(world_rank *self, const attend *of, const attend_call *call, const banyan_op *op) {
   size_t bytes = banyan_op_describe(op, NULL, 0) + 1;
   char *text = malloc(bytes);
@@ -50,7 +50,7 @@ static bool call_once(world_rank *self, const attend *of, const attend_call *cal
   return world_ok(self, banyan_attention_combine(self->comm, &call->desc, &call->combine, out), attend_text(of));
 }
 
-/* Attention to memory, and then a combine of that, have the bits of both at once. */
+/* Attention to memory followed by a combine has the same bits as the fused operation. */
 static bool do_apart(world_rank *self, const attend *of, banyan_op **ops) {
   const attend_rank *rank = &of->ranks[self->rank];
   attend_call call;
@@ -64,7 +64,7 @@ static bool do_apart(world_rank *self, const attend *of, banyan_op **ops) {
   between.base = BANYAN_BASE_2;
   between.sum = rows + rank->values_bytes + rank->lse_bytes / 2;
   attend_be_twin(of, self, &call);
-  if (self->rank != 0) call.desc.sinks = NULL; /* over ranks they count on rank 0 */
+  if (self->rank != 0) call.desc.sinks = NULL; /* a combine counts the sinks of rank 0 only */
   return world_ok(self, banyan_attention_init(self->comm, &call.desc, &between, &ops[0]), "attention") &&
          world_ok(self,
                   banyan_combine_init(self->comm, &call.combine, &between, call.has_result ? &call.out : NULL, &ops[1]),
@@ -84,11 +84,11 @@ static bool draw(world_rank *self, attend *of, int round) {
   return world_meet(self);
 }
 
-/* The same in another way, in other memory. */
+/* Runs the same problem in a second way, in separate memory. */
 static bool run_twin(world_rank *self, attend *of, int round) {
   banyan_op *ops[2] = {NULL};
   attend_call call;
-  /* A ring on a lossy wire rounds where its parts begin. */
+  /* A ring on a lossy wire rounds at the boundaries of its parts. */
   bool same_roundings =
       of->combine.wire == BANYAN_F32 || (of->combine.algorithm && !strcmp(of->combine.algorithm, "oneshot"));
   if (of->epsilon > 0) return true;
@@ -98,7 +98,7 @@ static bool run_twin(world_rank *self, attend *of, int round) {
   if (good && apart) good = do_apart(self, of, ops);
   if (!apart) attend_twin_of(of, self, &call);
   if (good && !apart && of->gathers &&
-      !of->blocking) /* a blocking call plans for more tokens, and a ring in other parts */
+      !of->blocking) /* a blocking call plans for more tokens, so its ring has other parts */
     good = init(self, of, &call, &ops[0]) && world_ok(self, banyan_start(ops[0]), "start") &&
            world_ok(self, banyan_wait(ops[0]), "wait");
   else if (good && !apart)
@@ -140,13 +140,13 @@ static void run_many(world_rank *self) {
 static attend *make(const world_backend *on, int32_t nranks, int number) {
   attend *made = attend_make(nranks, (uint64_t)number);
   made->alone = number % 7 == 6;
-  made->gathers = number % 7 == 5 && on != &world_staged; /* a gather needs devices that share memory */
+  made->gathers = number % 7 == 5 && on != &world_staged; /* an all-gather needs devices that share memory */
   if (made->alone) made->blocking = false;
   if (!on->is_device && number % 3 == 1) { /* results of eight bits */
     made->out_dtype = number % 2 ? BANYAN_E4M3 : BANYAN_E5M2;
     made->form = ATTEND_PLAIN;
     made->combine.wire = BANYAN_F32;
-    if (!made->shape.latent) made->shape.head_dim = made->shape.value_dim = 1 + number % 40; /* odd ones, too */
+    if (!made->shape.latent) made->shape.head_dim = made->shape.value_dim = 1 + number % 40; /* includes odd sizes */
     if (made->rope_dim >= made->shape.head_dim) made->rope_dim = 0;
   }
   if (!on->is_device && number % 3 == 0) made->epsilon = powf(10, -(float)(number % 5));
@@ -169,7 +169,7 @@ TEST_EVERYWHERE(random_problems, 63) {
             .words = on == &world_emulated ? words[_i / 3 % 3] : NULL);
 }
 
-/* Operations that gather q are started before the first is waited for, and a call comes between. */
+/* Operations that all-gather q are started before the first is waited for, with a call in between. */
 static void queue(world_rank *self) {
   const many *many = self->argument;
   banyan_op *ops[PROBLEMS] = {NULL};
@@ -218,7 +218,7 @@ static attend *make_plain(int32_t nranks, int32_t capacity, float epsilon) {
   return made;
 }
 
-/* Blocking calls of any number have a plan for each power of two. */
+/* Blocking calls use one plan for each power of two of the number of tokens. */
 static void call_often(world_rank *self) {
   attend *of = self->argument;
   attend_call call;
@@ -235,7 +235,7 @@ static void call_often(world_rank *self) {
       good = world_check(self, error[row] >= 0 && error[row] < 1e9f, "row %d has error %g", row, (double)error[row]);
   }
   int made = world_plans_made(self);
-  if (of->epsilon > 0) made /= 2; /* each with one for its certificate */
+  if (of->epsilon > 0) made /= 2; /* each plan has a second one for its certificate */
   world_check(self, made >= 3 && made <= 8, "%d plans were made", made);
 }
 
@@ -248,7 +248,7 @@ TEST_EVERYWHERE(classes_share_plans, 6) {
   WORLD_RUN(call_often, .nranks = of->nranks, .on = on, .argument = of);
 }
 
-/* Rows take memory when runs have them, whatever their upper bound. */
+/* Memory is allocated for the rows of a run, whatever the upper bound of rows. */
 static void call_with_bound(world_rank *self) {
   attend *of = self->argument;
   attend_call call;
@@ -264,7 +264,7 @@ TEST_LOOP(bounds_take_no_memory, 2) {
   WORLD_RUN(call_with_bound, .nranks = of->nranks, .argument = of);
 }
 
-/* No sequences: nothing to do, and no end of it missing. */
+/* A call without sequences completes and leaves the communicator usable. */
 static void attend_to_nothing(world_rank *self) {
   attend_call call;
   banyan_op *op = NULL;
@@ -288,8 +288,8 @@ TEST_EVERYWHERE(nothing_to_do, 3) {
   WORLD_RUN(attend_to_nothing, .nranks = of->nranks, .on = on, .argument = of);
 }
 
-/* A rank reads next to nothing of what a row sees, because another row of the KV head needs another page. What it left
- * out is a twelfth of what rank 0 has, and is in the certificate. */
+/* Rank 1 reads one page for two rows that need different pages, so one row gets hardly any weight there. The pages that
+ * it skips hold a twelfth of rank 0's weight, and the certificate covers them. */
 static void read_one_page(world_rank *self) {
   float q[] = {10, 0, 0, 10}, k[2][4] = {{60.25f, 0, 0, 60.25f}, {60, 0, 0, 60}},
         v[2][4] = {{1, 1, 1, 1}, {-1, -1, -1, -1}};
@@ -307,7 +307,7 @@ static void read_one_page(world_rank *self) {
   banyan_partial_init(&out, values, BANYAN_F32, lse, BANYAN_F32, 2, 2);
   world_ok(self, banyan_page_bounds_update(&desc, NULL), "bounds");
   world_ok(self, banyan_attention_combine(self->comm, &desc, &combine, &out), "attention");
-  for (int32_t h = 0; h < 2; h++) /* all keys give tanh(2.5 / 2) */
+  for (int32_t h = 0; h < 2; h++) /* attention over all keys gives tanh(2.5 / 2) */
     world_check(self, fabsf(values[2 * h] - 0.84828f) * 1.4142f <= error[h] + 1e-4f, "head %d: %g, certified %g", h,
                 (double)values[2 * h], (double)error[h]);
 }
@@ -343,7 +343,7 @@ static void rejects(world_rank *self) {
 
 TEST(wrong_numbers_are_rejected) { WORLD_RUN(rejects, .nranks = 1, .argument = make_plain(1, CAPACITY, 0)); }
 
-/* A gather of q that does not fit the call. */
+/* An all-gather of q that does not fit the call. */
 #define CASES                                                                                          \
   CASE("desc.gather has tokens 7, and batch is ", call.gather.tokens = 7)                              \
   CASE("desc.gather has heads 1000, and heads is ", call.gather.heads = 1000)                          \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Local attention by every kernel table against double precision: random and hard problems, rows alone and in batches,
+ * Local attention of every kernel table against double precision: random and hard problems, rows alone and in batches,
  * conventions, and the names of tables. */
 #include "tests/api/attention_local.h"
 #include "tests/support/lone.h"
@@ -13,7 +13,7 @@ static int32_t random_dim(int32_t most) {
   return dim > most ? most : dim;
 }
 
-/* grouped: columns are in groups of 64, for which kernels have forms of their own. */
+/* grouped: columns come in groups of 64, for which kernels have specialised code. */
 static void random_problem(problem *p, bool grouped) {
   static const int32_t groups[] = {1, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 40};
   int32_t seq_lens[8] = {0};
@@ -28,10 +28,10 @@ static void random_problem(problem *p, bool grouped) {
                (banyan_dtype)random_range(BANYAN_F32, BANYAN_BF16), (banyan_dtype)random_range(BANYAN_F32, BANYAN_I8),
                seq_lens, 1);
   if (random_range(0, 3) == 0)
-    p->desc.scale = (float)(random_normal() / sqrt((double)p->desc.head_dim)); /* negative ones too */
+    p->desc.scale = (float)(random_normal() / sqrt((double)p->desc.head_dim)); /* includes negative scales */
 }
 
-/* A sequence alone, and a KV head's query heads one by one, give the bits that the whole call gives. */
+/* One sequence alone, or one query head alone, gives the same bits as the whole call. */
 static void check_alone(const bny_attention_kernels *table, const banyan_attention_desc *desc, const result *all) {
   const int64_t q_bytes = (int64_t)element_bytes(desc->q_dtype), kv_bytes = (int64_t)element_bytes(desc->kv_dtype);
   for (int32_t b = 0; b < desc->batch; b++) {
@@ -68,14 +68,14 @@ TEST_RANDOM(random_problems, 160) {
   problem_free(&p);
 }
 
-/* Row 0 has a t - m just beyond the middle of two floats, nearer to it than double tells. Its bits stay when the max of
- * row 1 beside it rises with that key. */
+/* In row 0, t - m lies so close to the midpoint of two floats that double cannot resolve the difference. Its bits must
+ * not change when the same key raises the max of row 1. */
 TEST(rising_neighbour) {
   const float near = 0x1.ffe006p-21f, k[5][2] = {{19.9f, 1}, {-99, 0}, {-99, 0}, {-99, 0}, {near, 30}};
   const float q[2][2] = {{1, 0}, {0, 1}}, v[5] = {0, 0, 0, 0, 1};
   int32_t lens = 5;
   banyan_attention_desc desc = attention_desc_of(1, 2, 1, 5, 2, 1, BANYAN_F32, BANYAN_F32, q, k, v, &lens);
-  desc.scale = 0x1.62fa5cp-1f; /* times log2(e) it is 2^-20 / near, a little above */
+  desc.scale = 0x1.62fa5cp-1f; /* times log2(e) it is slightly above 2^-20 / near */
   EACH_TABLE(table) {
     result both = run(table, &desc);
     check_alone(table, &desc, &both);
@@ -85,14 +85,14 @@ TEST(rising_neighbour) {
 
 /* ---- hard problems ----------------------------------------------------------------------------------------------- */
 
-/* All keys are alike: the result is the mean of the values, however keys are split into tiles and blocks. */
+/* If all keys are equal, the result is the mean of the values for every split into tiles and blocks. */
 static void be_alike(problem *p) {
   for (int32_t i = 1; i < p->seq_lens[0]; i++)
     for (int32_t j = 0; j < p->desc.head_dim; j++)
       store(p->k.data, i * p->desc.k_token_stride + j, p->desc.kv_dtype, load(p->k.data, j, p->desc.kv_dtype));
 }
 
-/* The max changes in every tile, and old sums all but vanish; for the last heads logits fall. */
+/* The max changes in every tile, so old sums almost vanish. For the last heads logits fall. */
 static void rise_by(problem *p, double step) {
   for (int32_t i = 0; i < p->seq_lens[0]; i++)
     for (int32_t j = 0; j < p->desc.head_dim; j++)
@@ -105,7 +105,7 @@ static void rise_by(problem *p, double step) {
 static void rise_fast(problem *p) { rise_by(p, 1); }
 static void rise_slowly(problem *p) { rise_by(p, 0.01); }
 
-/* NaN reaches its row and no others. */
+/* A NaN spreads to its own row only. */
 static void put_nan_into_a_key(problem *p) { store(p->k.data, 3, BANYAN_F32, NAN); }
 
 static void take_nan_for_empty(problem *p) {
@@ -113,7 +113,7 @@ static void take_nan_for_empty(problem *p) {
   p->desc.empty = BANYAN_EMPTY_NAN;
 }
 
-/* A row whose logits are all -inf is empty, and its values are 0 whatever the keys' values are. */
+/* A row whose logits are all -inf is empty. Its values are 0 even if the values of its keys are NaN or infinite. */
 static void leave_no_weight(problem *p) {
   for (int32_t h = 0; h < p->desc.heads; h++) {
     store(p->q.data, h * p->desc.q_head_stride, BANYAN_F32, 1);
@@ -122,8 +122,8 @@ static void leave_no_weight(problem *p) {
   }
 }
 
-/* The largest cap leaves logits as they are, and the largest sink leaves no weight to them. The least sink has no
- * weight beside keys, and is the lse of a row without keys. */
+/* The largest cap does not change logits, and the largest sink takes all weight from them. The smallest sink has no
+ * weight against keys, and equals the lse of a row without keys. */
 static const float largest[5] = {FLT_MAX, FLT_MAX, FLT_MAX, FLT_MAX, FLT_MAX};
 static const float least[5] = {-FLT_MAX, -FLT_MAX, -FLT_MAX, -FLT_MAX, -FLT_MAX};
 static void set_largest_cap(problem *p) { p->desc.soft_cap = FLT_MAX; }
@@ -135,13 +135,14 @@ static const struct {
   banyan_dtype q_dtype, kv_dtype;
   int32_t lens[3];
   double size;         /* the standard deviation of q */
-  double share, bound; /* as compare() has them */
+  double share, bound; /* passed to compare() */
   void (*change)(problem *p);
 } hard[] = {
-    /* The project promises 1e-6 for f32 caches over 2,560 keys of 64 dimensions. Logits up to 30 have a rounding. */
+    /* The documented bound is 1e-6 for f32 caches with 2,560 keys of 64 dimensions. Logits up to 30 add rounding
+     * errors. */
     {1, 9, 3, 64, 64, BANYAN_F32, BANYAN_F32, {2560}, 1, 0, 1e-6, NULL},
     {1, 9, 3, 64, 64, BANYAN_F32, BANYAN_F32, {2560}, 8, 0, 4e-6, NULL},
-    /* Logits around +-1e4 do not overflow, and what error remains is that of the logit in f32. */
+    /* Logits around +-1e4 do not overflow. The remaining error is the rounding of the logit in f32. */
     {3, 6, 2, 128, 64, BANYAN_F32, BANYAN_F32, {700, 1, 130}, 1e4, 0.1, 5e-4, NULL},
     {1, 4, 1, 96, 40, BANYAN_BF16, BANYAN_F16, {1}, 3, 0.1, 1e-6, be_alike},
     {1, 4, 1, 96, 40, BANYAN_BF16, BANYAN_F16, {2}, 3, 0.1, 1e-6, be_alike},
@@ -175,7 +176,7 @@ TEST_LOOP(hard_problems, (int)(sizeof hard / sizeof hard[0])) {
   problem_free(&p);
 }
 
-/* Without keys neither these nor values are needed. */
+/* Without keys, neither these pointers nor values are needed. */
 TEST(empty_sequences) {
   int32_t seq_lens[2] = {0, 0};
   float q[2 * 3 * 8] = {0};
@@ -183,7 +184,7 @@ TEST(empty_sequences) {
   compare_all(&desc, 0, 0);
 }
 
-/* A combine rejects rows of NaN, or takes them for empty ones if the caller asks for it. */
+/* A combine rejects rows of NaN, or counts them as empty if the caller requests it. */
 TEST(nan_rows_in_a_combine) {
   float q[2] = {NAN, 1}, k[1] = {1}, values[2], lse[2];
   int32_t lens = 1;
@@ -204,7 +205,7 @@ TEST(nan_rows_in_a_combine) {
   banyan_comm_destroy(comm);
 }
 
-/* Statistics of bf16 hold logits near 6e4, or the call reports that they cannot. */
+/* Statistics in bf16 hold logits near 6e4, or the call reports that they cannot. */
 TEST(large_logits_in_bf16) {
   float q = 1, v = 2, values[1], k[1] = {0};
   uint16_t stats[2];
@@ -234,7 +235,7 @@ TEST(large_logits_in_bf16) {
   ck_assert_int_gt(rejected, 0);
 }
 
-/* Another convention gives the same numbers: numerators, (max, sum), base 2, tokens and heads exchanged. */
+/* Other conventions give the same numbers: numerators, (max, sum), base 2, and tokens exchanged with heads. */
 TEST(other_convention) {
   static const uint32_t empties[] = {BANYAN_EMPTY_NEG_INF, BANYAN_EMPTY_POS_INF, BANYAN_EMPTY_BELOW};
   static attention_row row;
@@ -278,7 +279,7 @@ TEST(tables) {
   ck_assert_ptr_eq(bny_attention_kernels_beside(bny_kernels_find(NULL)->name), bny_attention_kernels_find(NULL));
 }
 
-/* BANYAN_KERNELS is for all that a communicator does on the host. */
+/* BANYAN_KERNELS selects the kernels of all host work of a communicator. */
 TEST(named_kernels) {
   setenv("BANYAN_KERNELS", "portable", 1);
   random_state = 7;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Local attention rejects wrong descriptions, lengths, pages and scales, each by a text that names what is wrong. */
+ * Local attention rejects invalid descriptions, lengths, pages and scales. The text names the cause. */
 #include "tests/api/attention_local.h"
 
 static void reject(const banyan_attention_desc *desc, const banyan_partial *out, const char *word) {
@@ -24,7 +24,7 @@ TEST(rejections) {
   reject(NULL, &out, "desc");
   reject(&p.desc, NULL, "out");
   REJECT(size, 0, "size");
-  REJECT(size, offsetof(banyan_attention_desc, pages) - 8, "size"); /* the first form ended before it */
+  REJECT(size, offsetof(banyan_attention_desc, pages) - 8, "size"); /* the first version ended before `pages` */
   REJECT(batch, -1, "batch");
   REJECT(heads, 0, "heads");
   REJECT(heads, 5, "heads is 5, must be a multiple of kv_heads");
@@ -167,8 +167,8 @@ TEST(wrong_lists_of_pages) {
   result_free(&r);
 }
 
-/* An id is looked at if a length reaches it, and before anything is read: with ids that are not looked at, this reads
- * far outside, beside a page that is not mapped. */
+/* Ids within a sequence's length are checked before anything is read. Reading through an unchecked id would hit an
+ * unmapped page. */
 TEST(wrong_pages) {
   enum { PAGE_KEYS = 4, PAGES = 5, ROW_PAGES = 3, DIM = 16 };
   random_state = 31;
@@ -181,7 +181,7 @@ TEST(wrong_pages) {
   desc.pages = (banyan_pages){.table_stride = ROW_PAGES, .keys = PAGE_KEYS, .count = PAGES};
   static const struct {
     int32_t sequence, place, id, pages;
-    const char *says; /* NULL: it is fine */
+    const char *says; /* NULL: valid */
   } cases[] = {
       {0, 0, -1, PAGES, "page_table[0][0] is -1, must be 0 to 4"},
       {0, 1, PAGES, PAGES, "page_table[0][1] is 5, must be 0 to 4"},
@@ -190,7 +190,7 @@ TEST(wrong_pages) {
       {1, 1, -7, 0, "page_table[1][1] is -7"},
       {1, 1, 4, 4, "page_table[1][1] is 4, must be 0 to 3"},
       {1, 1, 4, PAGES, NULL},
-      {0, 2, -1, PAGES, NULL}, /* beyond the length */
+      {0, 2, -1, PAGES, NULL}, /* beyond the sequence length */
       {0, 2, INT32_MAX, PAGES, NULL},
   };
   banyan_partial out;
@@ -218,13 +218,13 @@ TEST(wrong_pages) {
   reject(&desc, &out, "seq_lens[0] is 13, and page_table_stride of 3");
   lengths[0] = 1;
   desc.batch = 2;
-  desc.pages.table_stride = 0; /* a table that sequences share */
+  desc.pages.table_stride = 0; /* all sequences share one table */
   ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "%s", banyan_last_error());
   result_free(&r);
   munmap(k.map, k.map_bytes);
 }
 
-/* A batch of 0 has no rows: nothing but the shape is looked at. */
+/* A batch of 0 has no rows, so only the shape is checked. */
 TEST(no_sequences) {
   banyan_attention_desc desc = attention_desc_of(0, 4, 2, 0, 16, 16, BANYAN_F32, BANYAN_F32, NULL, NULL, NULL, NULL);
   desc.keys_max = 100;
@@ -234,7 +234,7 @@ TEST(no_sequences) {
   banyan_attention_desc bad = desc;
   bad.heads = 5;
   reject(&bad, &out, "heads is 5");
-  /* Sequences without query tokens are no rows either. */
+  /* Sequences without query tokens have no rows either. */
   const int32_t loc[] = {0, 0, 0}, starts[] = {7, -1};
   banyan_queries queries = {.size = sizeof queries, .query_start_loc = loc};
   bad = desc;
@@ -245,7 +245,6 @@ TEST(no_sequences) {
   reject(&bad, &out, "queries.query_start[1] is -1");
 }
 
-/* Heads that share their rows give what copies of the rows give. */
 TEST(head_strides_of_0) {
   enum { DIM = 16, KEYS = 7, HEADS = 4 };
   random_state = 5;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Keys and values of eight bits: every code, NaN and infinity included, FlashMLA's rows and scales of keys; large
- * numbers, far pages and many keys. */
+ * Keys and values of eight bits: every code, NaN and infinity included, FlashMLA's rows and per-key scales; also large
+ * numbers, pages far apart and many keys. */
 #include "tests/api/attention_local.h"
 
-/* One key, whose weight is 1: the values come out as they are. If `keyed`, the code is also the key's first element,
- * which is the logit; a logit of -inf is a row without keys. */
+/* A single key has weight 1, so the values come out unchanged. If `keyed`, the code is also the key's first element and
+ * thus the logit; a logit of -inf makes the row empty. */
 TEST_LOOP(every_code, 12) {
-  const int dim = _i / 3 % 2 ? 64 : 37; /* groups of 64 columns have kernels of their own */
+  const int dim = _i / 3 % 2 ? 64 : 37; /* groups of 64 columns have specialised kernels */
   const banyan_dtype dtype = (banyan_dtype)(BANYAN_E4M3 + _i % 3);
   const bool keyed = _i >= 6;
   const float q[64] = {1}, scales[2] = {0.75f, 3};
@@ -38,11 +38,12 @@ TEST_LOOP(every_code, 12) {
   }
 }
 
-/* Equal keys, whose sums of values or of products, or whose scales in base 2, pass floats on their way. */
+/* Sums of values, sums of products or scales in base 2 exceed the float range at an intermediate step. All keys are
+ * equal. */
 TEST(large) {
   enum { DIM = 64, KEYS = 1300 };
   static const struct {
-    float element, scale; /* elements of q, k and v: the logit is 64 element^2 scale */
+    float element, scale; /* elements of q, k and v; the logit is 64 element^2 scale */
     int32_t keys;
   } cases[] = {{1e38f, 0, 4},         {3e38f, 0, KEYS},      {1e21f, 0x1p-149f, KEYS},
                {1e38f, 0x1p-149f, 1}, {1e20f, 1e-38f, KEYS}, {1e-37f, 3e38f, KEYS}};
@@ -63,7 +64,7 @@ TEST(large) {
 
 enum { MLA_KEYS = 700, MLA_PAGE = 64, MLA_PAGES = (MLA_KEYS + MLA_PAGE - 1) / MLA_PAGE };
 
-/* Writes a row of 656 bytes, and the same as f32. */
+/* Writes a row of 656 bytes, and the same row as f32. */
 static void random_row(char *row, float *same) {
   for (int j = 0; j < 512; j++) row[j] = (char)code_of(BANYAN_E4M3, 16 * random_normal());
   for (int j = 0; j < 4; j++) {
@@ -79,7 +80,6 @@ static void random_row(char *row, float *same) {
   for (int j = 0; j < 64; j++) same[512 + j] = (float)load(row + 528, j, BANYAN_BF16);
 }
 
-/* The bits are those of f32 rows of the same numbers. */
 TEST_LOOP(flashmla, 4) {
   random_state = (uint64_t)_i + 400;
   const int32_t heads = _i < 2 ? 5 : 16, lens[2] = {MLA_KEYS, 3};
@@ -120,7 +120,7 @@ TEST_LOOP(flashmla, 4) {
 
 /* ---- a scale for each key ---------------------------------------------------------------------------------------- */
 
-/* Scales lie behind the rows, as in vLLM's caches of *_per_token_head, in pages or not. */
+/* Scales follow the rows, as in vLLM's *_per_token_head caches, with and without pages. */
 TEST_LOOP(scales_of_keys, 24) {
   enum { KEYS = 90, KV_HEADS = 2, BATCH = 2, PAGE = 6, PAGES = KEYS / PAGE };
   random_state = (uint64_t)_i + 900;
@@ -157,8 +157,8 @@ TEST_LOOP(scales_of_keys, 24) {
 
 /* ---- where others failed ----------------------------------------------------------------------------------------- */
 
-/* Pages that lie more than 2^31 elements and 2^32 bytes apart, in memory that is hardly touched. Stale keys are NaN
- * behind a sequence's end, in its last page and in those of its table. */
+/* Pages lie more than 2^31 elements and 2^32 bytes apart, in sparsely used memory. Unused keys in the last page of a
+ * sequence and in its remaining pages are NaN. */
 TEST_LOOP(far_and_stale_pages, 4) {
   enum { DIM = 64, KEYS = 40, PAGE = 16, LISTED = 5, FAR = 7 };
   const bool sees_part = _i >= 2;
@@ -169,7 +169,7 @@ TEST_LOOP(far_and_stale_pages, 4) {
   banyan_dtype dtype = _i % 2 ? BANYAN_F16 : BANYAN_BF16;
   uint16_t *pages[2] = {calloc(LISTED, 2 * (size_t)near), NULL};
   void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (map == MAP_FAILED) { /* where all of it is counted as memory */
+  if (map == MAP_FAILED) { /* if the system commits all of the mapping */
     free(pages[0]);
     return;
   }
@@ -208,7 +208,7 @@ TEST_LOOP(far_and_stale_pages, 4) {
   free(pages[0]);
 }
 
-/* More keys of a sequence than f32 counts one by one. Equal keys have equal parts, and the last one is seen. */
+/* More keys per sequence than f32 can count one by one. Equal keys get equal parts, and the last key counts. */
 TEST_LOOP(keys_beyond_2_to_24, 2) {
   const int32_t keys = (1 << 24) + 1;
   int8_t *k = calloc((size_t)keys, 1), *v = malloc((size_t)keys);

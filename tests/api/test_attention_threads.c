@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention by several threads of a rank: the bits of one thread, for any number of them. */
+ * Attention by several threads of a rank has the bits of one thread, for any number of threads. */
 #include <fenv.h>
 #include <pthread.h>
 #include <sched.h>
@@ -66,7 +66,7 @@ TEST_RANDOM(same_bits, 30) {
   int32_t batch = random_range(1, 4), kv_heads = random_range(1, 3);
   for (int32_t b = 0; b < batch; b++) seq_lens[b] = random_length();
   int32_t group = groups[random_range(0, 4)];
-  bool grouped = _i % 3 == 0; /* columns in groups of 64 have kernels of their own */
+  bool grouped = _i % 3 == 0; /* groups of 64 columns have specialised kernels */
   problem_make(&p, batch, kv_heads * group, kv_heads, grouped ? 64 : random_range(1, 40),
                grouped ? 64 : random_range(1, 40), (banyan_dtype)random_range(BANYAN_F32, BANYAN_BF16),
                (banyan_dtype)random_range(BANYAN_F32, BANYAN_I8), seq_lens, 1);
@@ -74,7 +74,7 @@ TEST_RANDOM(same_bits, 30) {
   problem_free(&p);
 }
 
-/* The caches of problem_make() read as pages in the reverse order. Short pages are gathered into tiles. */
+/* Reads the caches of problem_make() as pages in reverse order. Short pages are collected into tiles. */
 TEST_LOOP(same_bits_with_pages, 4) {
   enum { KEYS = 6000 };
   static const int32_t page_keys[] = {1, 3, 15, 16};
@@ -95,7 +95,7 @@ TEST_LOOP(same_bits_with_pages, 4) {
   problem_free(&p);
 }
 
-/* The row that is named is the first, whichever thread comes upon one first. */
+/* The error names the first invalid row, whichever thread finds one first. */
 TEST(first_lost_row_is_named) {
   enum { HEADS = 6 };
   random_state = 9;
@@ -137,7 +137,7 @@ static void *run_call(void *argument) {
 
 /* ---- by all threads ---------------------------------------------------------------------------------------------- */
 
-/* The run under way: it goes on when so many threads have begun a part. */
+/* The current run: it continues once `meeting_wanted` threads have begun a part. */
 static _Atomic int32_t meeting_number, meeting_wanted, meeting_came;
 static _Thread_local int32_t meeting_last;
 
@@ -151,7 +151,7 @@ static void meet_and_run(const bny_attention_task *task, int32_t first, int32_t 
   bny_attention_kernels_find(getenv("BANYAN_KERNELS"))->run(task, first, last, sums);
 }
 
-/* Each thread of the pool takes a part at least. */
+/* Every thread of the pool runs at least one part. */
 static result run_by_all(const banyan_attention_desc *desc, bny_pool *pool) {
   bny_attention_kernels kernels = *bny_attention_kernels_find(getenv("BANYAN_KERNELS"));
   kernels.run = meet_and_run;
@@ -179,7 +179,6 @@ static bny_pool *make_pool(int32_t threads) {
   return pool;
 }
 
-/* One sequence of one KV head has keys for 64 threads. */
 TEST_LOOP(one_row_is_for_all_threads, 3) {
   static const int32_t threads[] = {2, 4, 64};
   random_state = 11;
@@ -191,7 +190,8 @@ TEST_LOOP(one_row_is_for_all_threads, 3) {
   problem_free(&p);
 }
 
-/* The caller's rounding and its zeros for denormal numbers change when the threads are there. Values are denormal. */
+/* The caller changes its rounding mode and flushing of denormals after the threads have started. Values are denormal.
+ * */
 TEST_LOOP(same_bits_in_any_float_mode, 2) {
   enum { KEYS = 9000 };
   random_state = 12;
@@ -215,7 +215,7 @@ TEST_LOOP(same_bits_in_any_float_mode, 2) {
 
 /* ---- the stack --------------------------------------------------------------------------------------------------- */
 
-/* A thread of the stack that banyan_attention.h promises to suffice: beyond it lies a page that nobody may touch. */
+/* Runs on the stack size that banyan_attention.h promises to be enough. The guard page behind it catches overflows. */
 static void run_on_promised_stack(const banyan_attention_desc *desc) {
   enum { PROMISED = 768 << 10 };
   pthread_attr_t attributes;
@@ -232,7 +232,7 @@ static void run_on_promised_stack(const banyan_attention_desc *desc) {
   result_free(&r);
 }
 
-/* Sequences so long that all levels of sums are at hand; their pages share the keys of the cache. */
+/* Sequences long enough to use all levels of sums; their pages share the keys of the cache. */
 TEST_LOOP(stack_is_as_promised, 6) {
   enum { KEYS = 600, LONG = 40000, HEADS = 16, PAGE_KEYS = 100 };
   static int32_t table[LONG];
@@ -268,9 +268,9 @@ static result run_in_comm(const banyan_attention_desc *desc, banyan_comm *comm) 
   return r;
 }
 
-/* A thread for each core of the binding, or as many as a CPU quota allows. */
+/* The default is one thread per core of the binding, limited by a CPU quota. */
 static int usual_threads(void) {
-  cpu_set_t cores; /* machines of more than 1024 are not among those of tests */
+  cpu_set_t cores; /* tests assume at most 1024 cores */
   bny_quota quotas[BNY_QUOTAS];
   ck_assert_int_eq(sched_getaffinity(0, sizeof cores, &cores), 0);
   bny_quotas_find("", quotas);
@@ -306,7 +306,7 @@ TEST(communicators_have_threads) {
 static bool write_file(const char *folder, const char *name, const char *text) {
   char path[256];
   snprintf(path, sizeof path, "%s/%s", folder, name);
-  FILE *file = fopen(path, "r+"); /* makes none */
+  FILE *file = fopen(path, "r+"); /* does not create the file */
   bool written = file && fputs(text, file) >= 0;
   return file && fclose(file) == 0 && written;
 }
@@ -337,7 +337,7 @@ static long group_count(const char *folder, const char *name) {
   return count;
 }
 
-/* With a thread for each core, the kernel would stop them in every period. */
+/* With one thread per core, the kernel would throttle them in every period. */
 TEST(threads_stay_within_a_quota) {
   enum { PERIODS = 8, RUNS_MOST = 100000 };
   char folder[128], text[1024], pid[32];
@@ -359,17 +359,16 @@ TEST(threads_stay_within_a_quota) {
   problem_free(&p);
   snprintf(pid, sizeof pid, "%d", (int)getpid());
   ck_assert(write_file(folder, "../cgroup.procs", pid));
-  for (int i = 0; i < 1000 && rmdir(folder) != 0; i++)
-    usleep(1000); /* threads that have ended leave it a little later */
+  for (int i = 0; i < 1000 && rmdir(folder) != 0; i++) usleep(1000); /* ended threads leave the group with a delay */
   ck_assert_int_ne(access(folder, F_OK), 0);
   ck_assert_msg(2 * throttled < periods, "stopped in %ld of %ld periods", throttled, periods);
   ck_assert_msg(strstr(text, " 1 thread for attention (a CPU quota allows 1)") != NULL, "%s", text);
 }
 
-/* A number that the program gives is kept, or the first attention fails. */
+/* An explicit number of threads is kept, or the first attention fails. */
 TEST(threads_that_cannot_be_started) {
   enum { MANY = 64, LEFT_BYTES = 9 << 20 };
-  if (IS_SANITIZED) return; /* a sanitizer maps more than any limit */
+  if (IS_SANITIZED) return; /* a sanitizer maps more memory than any limit */
   random_state = 3;
   problem p;
   problem_make(&p, 2, 8, 2, 32, 32, BANYAN_F32, BANYAN_BF16, (int32_t[]){5000, 77}, 1);
@@ -378,7 +377,7 @@ TEST(threads_that_cannot_be_started) {
     banyan_comm_config config = BANYAN_COMM_CONFIG_INIT;
     config.threads = said;
     banyan_comm *comm = lone_comm(&config);
-    comm->threads = MANY; /* though this machine may have fewer cores */
+    comm->threads = MANY; /* this machine may have fewer cores */
     struct rlimit before = space_limit(LEFT_BYTES);
     if (said) {
       banyan_partial out;

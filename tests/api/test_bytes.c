@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Gather, shift, broadcast and barrier on every backend: odd sizes, zero sizes, sizes beyond the arena, by blocking
- * calls and by operations that run again and again. */
+ * All-gather, shift, broadcast and barrier on every backend: odd sizes, zero sizes, and sizes beyond the arena, as
+ * blocking calls and as repeated operations. */
 #include <stdatomic.h>
 
 #include "tests/support/world.h"
@@ -10,10 +10,10 @@ enum { RANKS_MAX = 17, MOVES_MAX = 64, GUARD = 32, PATTERN = 0x5a, ROUNDS = 4 };
 typedef enum kind { GATHER, GATHER_IN_PLACE, SHIFT, BROADCAST, BARRIER, KINDS } kind;
 static const char *const kind_names[] = {"gather", "gather in place", "shift", "broadcast", "barrier"};
 
-/* One call of all ranks, and its memory: `bytes`, and a guard behind them. */
+/* One call of all ranks and its memory: `bytes`, followed by a guard. */
 typedef struct move {
   kind kind;
-  size_t counts[RANKS_MAX], bytes; /* bytes: of shift, broadcast and all counts */
+  size_t counts[RANKS_MAX], bytes; /* bytes: size of shift, of broadcast, and sum of all counts */
   int32_t root, distance;
   unsigned char *in[RANKS_MAX], *out[RANKS_MAX];
 } move;
@@ -29,7 +29,7 @@ typedef struct task {
 
 static bool gathers(const move *move) { return move->kind <= GATHER_IN_PLACE; }
 
-/* Byte `index` of what `rank` gives in `round`. */
+/* Byte `index` of the input of `rank` in `round`. */
 static unsigned char byte_of(int32_t rank, int round, size_t index) {
   return (unsigned char)((size_t)rank * 37 + (size_t)round * 11 + index * 3 + (index >> 8));
 }
@@ -44,7 +44,7 @@ static unsigned char *mine_of(const move *move, int32_t rank) {
   return move->in[rank] + (move->kind == GATHER_IN_PLACE ? begin_of(move, rank) : 0);
 }
 
-/* Memory of a rank as it is before a round. */
+/* Sets the memory of a rank before a round. */
 static void fill(const move *move, int32_t rank, int round) {
   size_t given = gathers(move) ? move->counts[rank] : move->bytes;
   memset(move->out[rank], PATTERN, move->bytes + GUARD);
@@ -58,7 +58,7 @@ static size_t size_of(world_random *random, int index, size_t most) {
   return index % 2 ? sizes[random_below(random, 5)] : (size_t)random_below(random, (int32_t)most);
 }
 
-/* Counts are uneven, with zeros; at times one rank alone has all, or none has any. */
+/* Counts are uneven and may be zero. Sometimes only one rank has data, or none has. */
 static void add_move(task *task, kind kind, size_t most) {
   world_random *random = &task->random;
   ck_assert_int_lt(task->nmoves, MOVES_MAX);
@@ -107,7 +107,7 @@ static bool is_right(world_rank *self, const move *move, int round) {
   return good;
 }
 
-/* A blocking call, or the making of an operation. */
+/* Runs a blocking call, or creates an operation. */
 static banyan_status call(world_rank *self, const move *move, banyan_op **op) {
   const task *task = self->argument;
   unsigned char *mine = world_at(self, mine_of(move, self->rank)), *out = world_at(self, move->out[self->rank]);
@@ -139,7 +139,7 @@ static void fill_all(world_rank *self, const task *task, int round) {
   for (int32_t i = 0; i < task->nmoves; i++) fill(&task->moves[i], self->rank, round);
 }
 
-/* Operations keep the stream that the communicator had when they were made. */
+/* Operations keep the stream that the communicator had when they were created. */
 static void move_all(world_rank *self) {
   const task *task = self->argument;
   banyan_op *ops[MOVES_MAX] = {NULL};
@@ -161,9 +161,9 @@ static void move_all(world_rank *self) {
 
 static const int32_t counts_of_ranks[] = {3, 2, 1, 4, 5, 7, 8, 17};
 
-/* In small arenas, larger ones go in parts. */
+/* Calls larger than the arena are split into parts. */
 TEST_EVERYWHERE(bytes_arrive, 32) {
-  if (on == &world_staged) return; /* these calls are for memory of the host there */
+  if (on == &world_staged) return; /* the staged backend runs these calls on host memory */
   task *made = world_take(sizeof *made);
   *made = (task){.nranks = world_ranks(on, counts_of_ranks[_i % 8]),
                  .varies = _i / 8 % 2 == 0,
@@ -177,7 +177,7 @@ TEST_EVERYWHERE(bytes_arrive, 32) {
             .words = on == &world_emulated && _i % 3 == 1 ? "no-vmm,no-ipc" : NULL);
 }
 
-/* Nobody leaves round i before all have come to it; and all have, once anybody left. */
+/* No rank leaves round i before all ranks have entered it. */
 static void meet_often(world_rank *self) {
   atomic_int *came = self->argument;
   world_random random = {world_seed() * 5 + (uint64_t)self->rank};

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Each field of a call is compared wherever calls are: as shapes, in the words that ranks compare, in the text that
- * names a difference, and in the hash of a request. The rows of plan/link_cost.def are in that hash too. */
+ * Every field of a call takes part in each comparison of calls: shapes, the words that ranks compare, the text that
+ * names a difference, and the hash of a request. The hash also covers the rows of plan/link_cost.def. */
 #include "op/operation.h"
 #include "tests/support/suite.h"
 
-/* One bit of a field is changed, whatever its type. */
+/* Changes one bit of a field, whatever its type. */
 #define FLIP(lvalue) ((lvalue) = (__typeof__(lvalue))((lvalue) ? 0 : 1))
 
 static const bny_plan some_plan = {.algorithm = "oneshot", .hash = 7};
@@ -17,7 +17,7 @@ static bny_signal *words_of(bny_transport *transport, int32_t rank) {
 
 static bny_transport_ops ops = {.call = words_of};
 
-/* Rank 1 is in `theirs`, and rank 0 in the usual call. Returns what rank 0 would print, "" if it finds no
+/* Rank 1 runs `theirs`, and rank 0 the usual call. Returns the text that rank 0 would print, or "" if it finds no
  * difference. */
 static const char *difference(const bny_notice *theirs) {
   static char text[256];
@@ -100,7 +100,7 @@ TEST(other_facts_are_in_words_and_hash) {
   ck_assert_ptr_nonnull(strstr(difference(&call), "plan"));
 }
 
-/* Both ranks have run the same call since, and one of them is in another call by now. */
+/* After the first difference, both ranks ran the call once more, and rank 1 has entered another call. */
 TEST(the_earliest_run_with_other_tokens_is_named) {
   static const uint64_t starts[] = {1, 65533, UINT64_C(1) << 32};
   for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
@@ -124,7 +124,7 @@ TEST(the_earliest_run_with_other_tokens_is_named) {
   }
 }
 
-/* The list has all of the struct but what the comparison treats by itself. */
+/* The list covers the whole struct except for the fields that the comparison handles separately. */
 TEST(each_field_is_compared) {
   size_t counts[2] = {3, 4}, same[2] = {3, 4}, more[2] = {3, 5}, listed = 0;
   bny_call usual = {.counts = counts}, changed = usual;
@@ -149,7 +149,7 @@ TEST(each_field_is_compared) {
   ck_assert(!bny_call_equal(&usual, &changed, 2));
 }
 
-/* Callers leave padding unset, and a store to a field may change it. */
+/* Callers leave padding unset, and a store to a field may change the padding. */
 TEST(a_repeated_call_is_recognised_by_its_fields) {
   const banyan_combine_desc usual = {.size = sizeof usual, .tokens = 1, .heads = 1, .value_dim = 1};
   float values[2] = {1, 0}, lse = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Every call of banyan.h with NULLs and wrong arguments, from the table of calls.def: an error whose text names the
- * argument, nothing written to out-parameters, and a communicator that remains usable. tests/tree/check-symbols
+ * Every call of banyan.h with NULLs and wrong arguments, from the table in calls.def. Each gives an error whose text
+ * names the argument, leaves out-parameters unchanged, and keeps the communicator usable. tests/tree/check-symbols
  * compares the table with the header. */
 #include "tests/support/attention_oracle.h"
 #include "tests/support/lone.h"
@@ -8,7 +8,7 @@
 
 enum { TOKENS = 2, HEADS = 3, VALUE_DIM = 4, ROWS = TOKENS * HEADS };
 
-/* Arguments of a good call; the *_out are never written. */
+/* Arguments of a valid call; *_out are never written. */
 typedef struct fixture {
   banyan_threads *group, *group_out;
   banyan_env *env_out;
@@ -33,17 +33,17 @@ typedef struct fixture {
 } fixture;
 
 typedef struct call {
-  const char *function, *named; /* NULL: it gives what it should */
+  const char *function, *named; /* NULL: the call succeeds */
   banyan_status (*rejected)(fixture *the);
   bool (*gives)(fixture *the);
 } call;
 
-/* A library that was built without libsodium has no such bootstrap. */
+/* A library built without libsodium lacks this bootstrap. */
 static bool is_rejected(banyan_status status) {
   return status == BANYAN_ERR_ARGUMENT || status == BANYAN_ERR_UNSUPPORTED;
 }
 
-/* A function for each row, numbered by its line. */
+/* One function per row, numbered by its line. */
 #define PASTE(a, b) a##b
 #define NAME(prefix, line) PASTE(prefix, line)
 #define REJECTED(name, text, ...) \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Combines on every backend: each algorithm, scatter, wire and order, 1 to 17 ranks, each rank with a convention of its
- * own, against a merge in double precision, and bit for bit among ranks and runs. */
+ * Combines on every backend: each algorithm, scatter, wire and order, 1 to 17 ranks, and a different convention on each
+ * rank. Results are compared with a merge in double precision, and bit for bit between ranks and runs. */
 #include "tests/support/combine_task.h"
 #include "tests/support/sheet_element.h"
 
@@ -9,7 +9,7 @@ static const banyan_dtype wires[WIRES] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, B
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
-/* A backend takes one attempt of so many. */
+/* A backend runs one in this many attempts. */
 static int32_t one_in(const world_backend *on) {
   if (on == &world_staged || on == &world_emulated) return 45;
   if (world_is_quick()) return 24;
@@ -48,7 +48,7 @@ TEST_EVERYWHERE(merges_random_shapes, COMBINE_RANKS_MAX) {
   combine_task *task = combine_task_new(world_ranks(on, _i + 1), 1);
   combine_group groups[WIRES];
   for (int w = 0; w < WIRES; w++) {
-    if (one_in(on) == 45 && (w + _i / 3) % 2) continue; /* wires take turns */
+    if (one_in(on) == 45 && (w + _i / 3) % 2) continue; /* skips every second wire, to save time */
     groups[w] = combine_group_random(task);
     combine_task_add_some(task, &groups[w], wires[w], one_in(on));
   }
@@ -58,7 +58,7 @@ TEST_EVERYWHERE(merges_random_shapes, COMBINE_RANKS_MAX) {
                                .words = on == &world_emulated ? machines[_i / 3 % 3] : NULL});
 }
 
-/* The same over levels: groups of 2 and 4 ranks, the last of them short, as if links between them were slow. */
+/* Combines over levels: groups of 2 and 4 ranks, the last one smaller, as if links between groups were slow. */
 TEST_RANDOM(merges_over_levels, 49) {
   static const char *const levels[] = {"2", "4", "2,4", "3", "5", "2,6", "8"};
   static const int32_t nranks[] = {3, 4, 6, 7, 8, 11, 16};
@@ -66,7 +66,7 @@ TEST_RANDOM(merges_over_levels, 49) {
   combine_group groups[WIRES];
   task->levels = levels[_i / 7];
   task->aligned = !strpbrk(task->levels, "356") || (task->levels[0] != '2' && task->levels[0] - '0' >= task->nranks);
-  if (task->levels[0] - '0' >= task->nranks) { /* one group: no levels */
+  if (task->levels[0] - '0' >= task->nranks) { /* a single group has no levels */
     combine_task_free(task);
     return;
   }
@@ -78,7 +78,7 @@ TEST_RANDOM(merges_over_levels, 49) {
   run_task(task, (world_setup){.arena_bytes = 4 << 20});
 }
 
-/* Ranks by node: as many on each or not, beside each other or in turn. */
+/* Nodes with equal and unequal numbers of ranks, in blocks or round-robin. */
 static const struct {
   const char *names;
   int32_t nranks;
@@ -92,13 +92,13 @@ TEST_RANDOM(nodes_of_many_shapes, 2 * (int)(sizeof nodes / sizeof nodes[0])) {
   combine_group groups[WIRES];
   for (int w = 0; w < WIRES; w++) {
     if (on->is_device && w % 3 != _i / 2 % 3) continue;
-    groups[w] = combine_group_make(task, 1 + w, 5 + 2 * w, w == 1 ? 7 : 24); /* odd: rows of two bytes' alignment */
+    groups[w] = combine_group_make(task, 1 + w, 5 + 2 * w, w == 1 ? 7 : 24); /* odd: rows are aligned to two bytes */
     combine_task_add_some(task, &groups[w], wires[w], on->is_device ? 68 : 8);
   }
   run_task(task, (world_setup){.on = on, .nodes = nodes[_i / 2].names, .arena_bytes = 512 << 10});
 }
 
-/* Larger than the arena: in many parts, cut by tokens, and by heads where one token is too large. */
+/* Calls larger than the arena are split by tokens, and by heads if one token is too large. */
 TEST_EVERYWHERE(merges_in_parts, 6) {
   static const int32_t nranks[] = {1, 2, 3, 5, 8, 17};
   const int count = on == &world_emulated ? 2 : 3;
@@ -109,11 +109,11 @@ TEST_EVERYWHERE(merges_in_parts, 6) {
   if (count > 2) groups[2] = combine_group_make(task, 2, 40 + random_below(&task->random, 9), 96);
   for (int g = 0; g < count; g++) combine_task_add_some(task, &groups[g], wires[(g + _i) % 3], one_in(on));
   size_t least = on->is_device ? 128 << 10 : SMALLEST_ARENA;
-  /* A ring of 17 keeps 289 slots. */
+  /* A ring of 17 ranks has 289 slots. */
   run_task(task, (world_setup){.on = on, .arena_bytes = task->nranks > 5 ? 512 << 10 : least});
 }
 
-/* Large rows and many of them: every protocol, and more work than blocks. */
+/* Many large rows use every protocol, and give more work than there are blocks. */
 TEST_EVERYWHERE(merges_many_rows, 4) {
   bool emulated = (on != &world_gpu && on != &world_gpu_processes) || world_is_quick();
   combine_task *task = combine_task_new(world_ranks(on, 2 + 2 * _i), 23);
@@ -122,7 +122,8 @@ TEST_EVERYWHERE(merges_many_rows, 4) {
   run_task(task, (world_setup){.on = on, .arena_bytes = 64 << 20});
 }
 
-/* Random calls by each form of each algorithm. Then results of even ranks, and inputs of odd ones, go into another. */
+/* Random calls of each form of each algorithm. Results of even ranks and inputs of odd ranks are then combined again.
+ * */
 static void add_calls(combine_task *task, combine_group *of) {
   static const char *const forms[] = {NULL,        "oneshot", "twoshot",      "recursive",          "recursive_halving",
                                       "ring",      "tree",    "tree_knomial", "recursive_doubling", "tree_balanced",
@@ -174,9 +175,9 @@ static void add_exact(combine_task *task, const combine_group *of, const world_b
   }
 }
 
-/* Whichever rank has which partial, and whatever the algorithm: the bits are those of the partials. */
+/* The bits depend on the partials only, whatever the algorithm and the rank that holds each partial. */
 TEST_EVERYWHERE(exact_order_does_not_see_ranks, 27) {
-  if (on == &world_staged) return; /* devices that share no memory reject the exact order */
+  if (on == &world_staged) return; /* devices without shared memory reject the exact order */
   combine_task *task = combine_task_new(world_ranks(on, 1 + _i % 9 + _i / 9 * 4), 90 + (uint64_t)_i);
   combine_group group = combine_group_random(task), turned = group;
   for (int32_t r = 0; r < task->nranks; r++) turned.in[r] = group.in[(r + 1 + _i) % task->nranks];
@@ -188,7 +189,7 @@ TEST_EVERYWHERE(exact_order_does_not_see_ranks, 27) {
 
 /* ---- in place ---------------------------------------------------------------------------------------------------- */
 
-/* The output in the input's own memory, laid out identically; whole and in parts. */
+/* The output is the input's memory, with the same layout; in one part and in several. */
 static void combine_in_place(world_rank *self) {
   const combine_task *task = self->argument;
   bool good = world_put(self);
@@ -207,7 +208,7 @@ TEST_EVERYWHERE(merges_in_place, 10) {
   static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
   static const int32_t nranks[] = {1, 2, 5, 8, 17};
   const int32_t tokens = on == &world_emulated ? 2 : 6, heads = on == &world_emulated ? 3 : 20;
-  const int32_t value_dim = on->is_device ? 200 : 48; /* more than the warp of a row's statistics reads them */
+  const int32_t value_dim = on->is_device ? 200 : 48; /* more than a row's warp reads at once */
   combine_task *task = combine_task_new(world_ranks(on, nranks[_i / 2]), 3);
   world_random *random = &task->random;
   combine_group from = {.tokens = tokens, .heads = heads, .value_dim = value_dim};
@@ -233,7 +234,7 @@ TEST_EVERYWHERE(merges_in_place, 10) {
 
 /* ---- again and again --------------------------------------------------------------------------------------------- */
 
-/* Operations that are recorded once run with other rows each time, which a rank compares itself. */
+/* Operations are created once and run with different rows each time; each rank checks its own result. */
 static bool is_merged(world_rank *self, const combine_task *task) {
   for (int32_t i = 0; i < task->nattempts; i++) {
     const combine_attempt *attempt = &task->attempts[i];
@@ -296,7 +297,7 @@ TEST_EVERYWHERE(merges_again_and_again, 9) {
 
 enum { ROW_VALUES = 128, LONG_VALUES = 4096 };
 
-/* One row of ones, which every rank gives, by this algorithm. Its merge is the row itself. */
+/* Every rank contributes one row of ones. The merged row is the same. */
 static banyan_status combine_row(world_rank *self, const char *algorithm, banyan_order order, int32_t value_dim,
                                  float *values) {
   float lse = 0;
@@ -328,7 +329,7 @@ typedef struct long_row {
   size_t needed;
 } long_row;
 
-/* The text names the size of an arena that is large enough. */
+/* The text names an arena size that is large enough. */
 static void combine_a_long_row(world_rank *self) {
   long_row *task = self->argument;
   float values[LONG_VALUES];
@@ -353,7 +354,7 @@ TEST(names_the_arena_that_a_long_row_needs) {
   world_run(&setup, combine_a_long_row);
 }
 
-/* The oracle's own numbers: what is stored is read, and rounding is to nearest even. */
+/* Checks the oracle itself: stored numbers read back unchanged, and rounding is to nearest even. */
 TEST(elements_of_the_oracle) {
   static const banyan_dtype dtypes[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3, BANYAN_E5M2};
   static const int exponents[] = {120, 14, 120, 7, 14};

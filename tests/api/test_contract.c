@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Promises of the header beside the plain path: impossible sizes, calls that agree in their first part only, planning
- * while operations are under way, unlimited deadlines, failures learnt by asking, and children of ranks. */
+ * Promises of the header beyond normal use: impossible sizes, calls that differ after their first part, planning while
+ * operations run, unlimited deadlines, failures found by asking, and forked children of ranks. */
 #include <sys/wait.h>
 
 #include "tests/support/world.h"
@@ -39,7 +39,7 @@ static void fill(world_rank *self, buffers *buffers) {
   memset(buffers->to, 0, sizeof buffers->to);
 }
 
-/* At rank 0, which differs from all others, nothing may arrive, not even the parts that are alike. */
+/* Rank 0 differs from all others and must receive nothing, not even the parts that agree. */
 static bool is_untouched(world_rank *self, call call, const buffers *buffers) {
   if (self->rank != 0) return true;
   if (call == BROADCAST) return buffers->from[0] == 1;
@@ -158,14 +158,14 @@ static void learn_by_asking(world_rank *self) {
   }
   world_check(self, banyan_start(ops[0]) == BANYAN_ERR_ABORTED, "start after an abort");
   world_check(self, banyan_barrier(self->comm) == BANYAN_ERR_ABORTED, "a new call after an abort");
-  for (int i = 0; i < 3; i++) banyan_op_free(ops[i]); /* operations of a failed communicator, some never waited for */
+  for (int i = 0; i < 3; i++) banyan_op_free(ops[i]); /* operations of a failed communicator, some without a wait */
 }
 
 TEST(failures_learnt_by_asking) { WORLD_RUN(learn_by_asking, .nranks = 2); }
 
 /* ---- children ---------------------------------------------------------------------------------------------------- */
 
-/* Returns what a child can do with its copies beyond freeing them, which is nothing: 0. */
+/* A child may only free its copies. Returns 0 if everything else is rejected. */
 static int use_copies(banyan_comm *comm, banyan_op *idle, banyan_op *started) {
   int done;
   char byte = 0;
@@ -197,7 +197,7 @@ static int end_of(pid_t child) {
   return child > 0 && waitpid(child, &how, 0) == child ? how : -1;
 }
 
-/* Children inherit operations, one of them under way, and free all: no peer notices. */
+/* Children inherit operations, one of them running, and free all of them. No peer notices. */
 static void have_children(world_rank *self) {
   char data[64] = {0};
   banyan_op *idle, *started;

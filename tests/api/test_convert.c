@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows go from a caller's descriptor to wire form and back, in any conventions; empty rows and bad data. */
+ * Conversion of rows between a caller's descriptor and wire form in all conventions, with empty rows and bad data. */
 #include "banyan.h"
 #include "f8.h"
 #include "op.h"
@@ -9,7 +9,7 @@
 
 #define LENGTH(array) (sizeof(array) / sizeof(array)[0])
 
-/* Filled with a byte that makes NaN of every dtype: what must not be read shows. */
+/* Filled with a byte that is NaN in every dtype, so that a read of unset memory shows. */
 static void *take(size_t bytes) {
   void *memory = aligned_alloc(64, (bytes + 64) / 64 * 64);
   EXPECT(memory != NULL);
@@ -30,7 +30,7 @@ static float read_wire(const void *n, bny_wire wire, int value_dim, int64_t row,
 
 enum { TOKENS_MAX = 5, HEADS_MAX = 20, DIM_MAX = 40 };
 
-/* Memory for the box in a random layout; the caller sets the conventions. */
+/* Allocates the box in a random layout; the caller sets the conventions. */
 static banyan_partial partial_take(const bny_box *box, banyan_dtype values_dtype, banyan_dtype stats_dtype) {
   int64_t width = box->value_dim + random_int(0, 3), tokens = box->tokens, heads = box->heads;
   bool heads_first = random_int(0, 1) != 0;
@@ -44,7 +44,7 @@ static banyan_partial partial_take(const bny_box *box, banyan_dtype values_dtype
   return p;
 }
 
-/* Statistics of a kind: m and d lie in pairs. */
+/* Statistics of one kind; m and d lie in pairs. */
 static void partial_set_stats(banyan_partial *p, banyan_stats kind) {
   p->stats_kind = kind;
   p->sum = kind == BANYAN_STATS_MAX_SUM ? (char *)p->lse + bny_dtype_bytes(p->stats_dtype) : NULL;
@@ -90,7 +90,7 @@ static bny_wire_view message_take(bny_wire wire, const bny_box *box) {
                          .stream = random_int(0, 1) != 0};
 }
 
-/* Converts rows of any convention and mood to the wire and to another convention. */
+/* Converts rows of any convention and range of numbers to the wire and to another convention. */
 static void convert(const bny_kernels *kernels, bny_wire wire, world_random *random) {
   const bny_box box = {random_int(1, TOKENS_MAX), random_int(1, HEADS_MAX), random_int(0, DIM_MAX)};
   sheet_mood mood = (sheet_mood)random_below(random, SHEET_MOODS);
@@ -107,7 +107,8 @@ static void convert(const bny_kernels *kernels, bny_wire wire, world_random *ran
   EXPECT_MSG(sheet_matches(&out, reference, box.heads, 0, 0, bny_wire_formats[wire].dtype, 1, why, sizeof why) &&
                  sheet_gaps_are_untouched(&out),
              "%s, wire %s, mood %d: %s", kernels->name, bny_wire_formats[wire].name, (int)mood, why);
-  /* The output reads as the same rows, empty ones included; far logits may lie below what counts as empty. */
+  /* The output reads back as the same rows, empty ones included. Extreme logits may fall below the limit for empty
+   * rows. */
   const bool reads = out.partial.lse && mood != SHEET_HUGE && mood != SHEET_LARGE && mood != SHEET_MASKED;
   if (reads) ck_assert_int_eq(kernels->encode(&box, &out.partial, 0, 0, wire, &again), -1);
   for (int r = 0; r < box.tokens * box.heads && reads; r++)
@@ -125,7 +126,7 @@ TEST_RANDOM(rows_of_any_convention, 90) {
       convert(bny_kernels_table[t], (bny_wire)(i % (int)BNY_WIRE_COUNT), &random);
 }
 
-/* Rows that are in wire form already are copied, and come back bit for bit. */
+/* Rows in wire form are copied, and come back bit for bit. */
 TEST(native_form_is_a_copy) {
   for (int i = 0; i < 100; i++) {
     bny_box box = {random_int(1, 4), random_int(1, 20), random_int(1, DIM_MAX)};
@@ -165,7 +166,7 @@ TEST(native_form_is_a_copy) {
 
 /* ---- the block at hand ------------------------------------------------------------------------------------------- */
 
-/* Statistics that take different ways through an encode: zeros of both signs, whole numbers, fractions, extremes. */
+/* Statistics that take different branches of an encode: zeros of both signs, integers, fractions and extremes. */
 static void write_any_stats(const banyan_partial *p, int t, int h, bool whole) {
   static const double stats[] = {0.0, -0.0, 1, -3, 0.25, -0.75, 1e-40, -1e-40, 5e6, -5e6, 1e30, -1e30, -INFINITY};
   static const double sums[] = {1, 3, 0.5, 0x1p-40, 0x1p60, 1e-40, 0};
@@ -179,7 +180,7 @@ static void write_any_stats(const banyan_partial *p, int t, int h, bool whole) {
   for (int e = 0; e < 3; e++) oracle_store(p->values, p->values_dtype, value_at(p, t, h) + e, random_real(-2, 2));
 }
 
-/* A row's wire form is a function of the row: the same bits alone, and in a block with rows of any kind. */
+/* The wire form depends on the row only: a row alone has the same bits as in a block with rows of any kind. */
 TEST(rows_are_encoded_alike_alone_and_in_blocks) {
   for (int t = 0; bny_kernels_table[t] != NULL; t++) {
     const bny_kernels *kernels = bny_kernels_table[t];
@@ -192,8 +193,7 @@ TEST(rows_are_encoded_alike_alone_and_in_blocks) {
       in.values_kind = from->values;
       in.base = from->base;
       partial_set_stats(&in, from->stats);
-      int odd = random_int(0, box.tokens * box.heads - 1); /* mostly one row stands out: it must not change the
-                                                            * others */
+      int odd = random_int(0, box.tokens * box.heads - 1); /* often one row is unusual and must not change others */
       for (int r = 0; r < box.tokens * box.heads; r++)
         write_any_stats(&in, r / box.heads, r % box.heads, r != odd && i % 3 != 0);
       bny_wire_view all = message_take(wire, &box), alone = message_take(wire, &one);
@@ -217,24 +217,23 @@ TEST(rows_are_encoded_alike_alone_and_in_blocks) {
 
 /* ---- statistics that types can hardly hold ----------------------------------------------------------------------- */
 
-/* log2 of the row's weight, of m and d as the caller reads them. */
+/* log2 of the row's weight, from m and d as the caller reads them. */
 static double weight_of(const banyan_partial *p, int t, int h) {
   double stat = (double)read_as(p->lse, p->stats_dtype, stat_at(p, t, h)) * (p->base == BANYAN_BASE_E ? BNY_LOG2_E : 1);
   return p->sum == NULL ? stat : stat + log2((double)read_as(p->sum, p->stats_dtype, stat_at(p, t, h)));
 }
 
-/* How far a weight may be off: the last places of d (few where it is subnormal) and of t in double; of an lse, its
- * own. */
+/* Tolerance of a weight: the last places of d (few where it is subnormal) and of t in double, or those of an lse. */
 static double weight_slack(const banyan_partial *p, int t, int h, double weight) {
   double slack = 1e-6 + 0x1p-45 * fabs(weight), unit = oracle_unit(p->stats_dtype);
   if (p->sum == NULL) return slack + 1.01 * unit * fabs(weight);
   double d = (double)read_as(p->sum, p->stats_dtype, stat_at(p, t, h));
   double step = p->stats_dtype == BANYAN_F16 ? 0x1p-24 : p->stats_dtype == BANYAN_BF16 ? 0x1p-133 : 0x1p-149;
-  return slack + 2.1 * (unit + 0.5 * step / d); /* in octaves: 1 where d is a single step */
+  return slack + 2.1 * (unit + 0.5 * step / d); /* in octaves: 1 if d is a single step */
 }
 
-/* True if some (m, d) of the type has that weight, as is so if the type's numbers at m leave no gap that d cannot
- * bridge. */
+/* True if the type can represent that weight as (m, d), which fails only if a gap between values of m is too wide for
+ * d. */
 static bool is_holdable(const banyan_partial *p, double weight) {
   double stat = fabs(weight) * (p->base == BANYAN_BASE_E ? BNY_LN_2 : 1),
          octaves = p->base == BANYAN_BASE_E ? BNY_LOG2_E : 1;
@@ -245,7 +244,8 @@ static bool is_holdable(const banyan_partial *p, double weight) {
   return spacing < room && (!is_f16 || stat < 65000);
 }
 
-/* One row of wire form to every type and kind: the same row comes out, or merge_finish() says that it cannot. */
+/* Converts one row in wire form to every type and kind. The same row comes out, or merge_finish() reports that it
+ * cannot. */
 static void export_one(const bny_kernels *kernels, float m, float d, banyan_partial *out, bool must_say) {
   bny_box box = {1, 1, 2};
   float n[2] = {d, -0.5f * d};
@@ -255,8 +255,7 @@ static void export_one(const bny_kernels *kernels, float m, float d, banyan_part
   bool huge = fabsf(m) >= 0x1p24f;
   if (huge) slack += 1.1 * (oracle_unit(out->stats_dtype) + 0x1p-24) * fabs(weight);
   if (fabsf(m) == FLT_MAX && fabs(got) > fabs(weight))
-    got = weight; /* base e reaches further: all beyond is one
-                   * number */
+    got = weight; /* base e has a wider range, so all weights beyond are one number */
   EXPECT_MSG(says || fabs(got - weight) <= slack,
              "%s: m %a, d %a to dtypes %d %d, kinds %d %d, base %d: weight %.9g became %.9g, off by %.3g, slack %.3g",
              kernels->name, (double)m, (double)d, (int)out->stats_dtype, (int)out->values_dtype, (int)out->stats_kind,
@@ -265,7 +264,7 @@ static void export_one(const bny_kernels *kernels, float m, float d, banyan_part
              "%s: m %a, d %a to dtype %d, kinds %d %d, base %d is rejected", kernels->name, (double)m, (double)d,
              (int)out->stats_dtype, (int)out->stats_kind, (int)out->values_kind, (int)out->base);
   if (says) return;
-  /* The values are the row's, and what came out is taken in again as the same row. */
+  /* The values are those of the row, and the output reads back as the same row. */
   double scale = out->values_kind == BANYAN_VALUES_NUMERATOR ? (double)read_as(out->sum, out->stats_dtype, 0) : 1;
   double bound = 2 * oracle_unit(out->values_dtype) + (out->values_kind == BANYAN_VALUES_NUMERATOR ? slack : 0);
   EXPECT_MSG(fabs((double)read_as(out->values, out->values_dtype, 0) / scale - 1) <= bound,
@@ -295,7 +294,7 @@ TEST(statistics_come_out_as_the_type_can_hold_them) {
       float d = (float)exp2(i % 4 == 0 ? random_real(-45, 52) : random_real(-1, 12));
       if (i % 8 == 0) m = huge[random_int(0, (int)LENGTH(huge) - 1)];
       bool beyond_f16 = out.stats_dtype == BANYAN_F16 && fabsf(m) > 65000;
-      /* a numerator of f16 beside a sum that cannot move */
+      /* an f16 numerator whose m is too large to adjust */
       bool wide = fabsf(m) >= 0x1p24f && out.values_kind == BANYAN_VALUES_NUMERATOR && out.values_dtype == BANYAN_F16;
       if (wide) d = 0.75f;
       export_one(bny_kernels_table[t], m, d, &out, beyond_f16);
@@ -303,8 +302,7 @@ TEST(statistics_come_out_as_the_type_can_hold_them) {
   }
 }
 
-/* The rows that a caller had and those that a program wrote from them are the same to the next combine, whatever the m
- * of a mask is. */
+/* A caller's rows and the rows written from them are equal to the next combine, whatever m masked rows have. */
 TEST(masked_rows_come_back_as_they_were) {
   static const double masks[] = {-1e30, -FLT_MAX, -1e9, -1e10, -3e38, -1e7, -65504, -10000, -49994};
   for (int t = 0; bny_kernels_table[t] != NULL; t++) {
@@ -355,7 +353,7 @@ TEST(empty_rows_and_bad_data) {
       {0, 1, BANYAN_EMPTY_NEG_INF, 0, 0, 0},
       {-INFINITY, 1, BANYAN_EMPTY_NEG_INF, 0, 1, 0},
       {-INFINITY, NAN, BANYAN_EMPTY_NEG_INF, 0, 1, 0},
-      {-INFINITY, 1, BANYAN_EMPTY_NAN, 0, 1, 0}, /* always empty */
+      {-INFINITY, 1, BANYAN_EMPTY_NAN, 0, 1, 0}, /* m of -inf is always empty */
       {INFINITY, 1, BANYAN_EMPTY_NEG_INF, 0, 0, 1},
       {INFINITY, 1, BANYAN_EMPTY_POS_INF, 0, 1, 0},
       {INFINITY, 1, BANYAN_EMPTY_POS_INF | BANYAN_EMPTY_NAN, 0, 1, 0},
@@ -414,7 +412,7 @@ TEST(empty_rows_and_bad_data) {
   }
 }
 
-/* Values are data: NaN and infinities travel, numbers beyond f16 saturate on an f16 wire. */
+/* NaN and infinities pass through. Numbers beyond the range of f16 saturate on an f16 wire. */
 TEST(values_are_not_judged) {
   bny_box box = {1, 1, 20};
   for (int t = 0; bny_kernels_table[t] != NULL; t++) {
@@ -431,7 +429,7 @@ TEST(values_are_not_judged) {
       ck_assert_int_eq(bny_kernels_table[t]->encode(&box, &in, 0, 0, (bny_wire)wire, &view), -1);
       bny_kernels_table[t]->merge_finish(&box, (bny_wire)wire, 1, &view, false, &out, 0, 0);
       for (int e = 0; e < 20; e += 5) {
-        if (wire == BNY_WIRE_E4M3) /* it has no infinities */
+        if (wire == BNY_WIRE_E4M3) /* e4m3 has no infinities */
           EXPECT(isnan(result[e]) && isnan(result[e + 1]) && isnan(result[e + 2]));
         else
           EXPECT(isnan(result[e]) && result[e + 1] == INFINITY && result[e + 2] == -INFINITY);

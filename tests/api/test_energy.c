@@ -1,25 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The energy view of attention (docs/numbers.md), checked by numbers: the gradient of
- *
- *     F(source) = log sum_i exp(q.k_i + source.v_i)
- *
- * at source = 0 is softmax(q.k) v. F comes from the library's own statistics, as attention of the longer query
- * [q, source] over the longer keys [k, v] at scale 1; the right side is the library's attention output. */
+ * A numeric check of the energy view of attention (docs/numbers.md). The gradient of F(source) = log sum_i exp(q.k_i +
+ * source.v_i) at source = 0 is softmax(q.k) v. F comes from the library's own statistics, as attention of the longer
+ * query [q, source] over the longer keys [k, v] at scale 1. The right side is the library's attention output. */
 #include "tests/support/attention_oracle.h"
 #include "tests/support/generator.h"
 #include "tests/support/world.h"
 
 enum { HEADS = 6, KV_HEADS = 2, HEAD_DIM = 24, VALUE_DIM = 10, WIDE = HEAD_DIM + VALUE_DIM, KEYS = 700 };
 
-/* Sixth order: f'(0) = sum_s weight[s] (f(s h) - f(-s h)) / h, s = 1, 2, 3; the error is h^6 / 140 of the seventh
- * derivative. At this h it and the rounding of F are about alike. */
+/* Sixth-order difference: f'(0) = sum_s weight[s] (f(s h) - f(-s h)) / h, s = 1, 2, 3. The error is h^6 / 140 times the
+ * seventh derivative. At this h, it is about as large as the rounding of F. */
 enum { POINTS = 6, ROWS = VALUE_DIM * POINTS };
 
 static const double weights[POINTS / 2] = {3.0 / 4, -3.0 / 20, 1.0 / 60};
 static const double step = 0.125;
 
-/* Values lie in [-1, 1]. Rounding leaves 1e-7 in F and less than 1e-6 in the gradient. */
+/* Values lie in [-1, 1]. Rounding adds 1e-7 to F and less than 1e-6 to the gradient. */
 static const double bound = 3e-6;
 
 typedef struct input {
@@ -51,13 +48,14 @@ static input *input_make(uint64_t seed) {
   return in;
 }
 
-/* The state of one rank for its keys, and after combine() for all keys. F is m and d; the output's too, and n. */
+/* The state of one rank for its own keys, and after combine() for all keys. F is held as m and d; the output as m, d
+ * and n. */
 typedef struct answer {
   float energy_m[ROWS][HEADS], energy_d[ROWS][HEADS];
   float n[HEADS][VALUE_DIM], m[HEADS], d[HEADS];
 } answer;
 
-/* Maxima, denominators and numerators in base 2, in which maxima are whole numbers and lose nothing. */
+/* Maxima, denominators and numerators in base 2, where maxima are integers and lose nothing. */
 static banyan_partial partial_of(float *values, int32_t value_dim, float *m, float *d) {
   banyan_partial partial;
   banyan_partial_init(&partial, values, BANYAN_F32, m, BANYAN_F32, HEADS, value_dim);
@@ -68,7 +66,7 @@ static banyan_partial partial_of(float *values, int32_t value_dim, float *m, flo
   return partial;
 }
 
-/* Keys [first, first + keys): the energies and the attention of this range alone. */
+/* Computes the energies and the attention of keys [first, first + keys). */
 static banyan_status attend(const input *in, int32_t first, int32_t keys, answer *out) {
   int32_t seq_lens[ROWS];
   for (int32_t row = 0; row < ROWS; row++) seq_lens[row] = keys;
@@ -78,7 +76,7 @@ static banyan_status attend(const input *in, int32_t first, int32_t keys, answer
   desc.scale = 1;
   desc.v_token_stride = WIDE, desc.v_head_stride = KEYS * WIDE;
   desc.k_batch_stride = desc.v_batch_stride = 0; /* all rows have the same keys */
-  /* One call for all energies: rows are a batch over the same keys. Their values are not needed. */
+  /* One call computes all energies, as a batch of rows over the same keys. Their values are not needed. */
   float *unused = malloc((size_t)ROWS * HEADS * VALUE_DIM * sizeof *unused);
   if (!unused) return BANYAN_ERR_MEMORY;
   banyan_partial energy = partial_of(unused, VALUE_DIM, out->energy_m[0], out->energy_d[0]);
@@ -94,7 +92,7 @@ static banyan_status attend(const input *in, int32_t first, int32_t keys, answer
   return banyan_attention(&desc, &attention);
 }
 
-/* Makes this rank's answer everybody's. The energies need no values: max and denominator are all there is to reduce. */
+/* Merges over all ranks. Energies need no values, so only max and denominator are reduced. */
 static banyan_status combine(banyan_comm *comm, answer *mine) {
   banyan_combine_desc desc = {.size = sizeof desc, .tokens = ROWS, .heads = HEADS};
   banyan_partial energy = partial_of(NULL, 0, mine->energy_m[0], mine->energy_d[0]);
@@ -106,10 +104,10 @@ static banyan_status combine(banyan_comm *comm, answer *mine) {
   return banyan_combine(comm, &desc, &attention, &attention);
 }
 
-/* log of the sum that m and d stand for. */
+/* The log of the sum represented by m and d. */
 static double energy_of(float m, float d) { return ((double)m + log2((double)d)) * log(2); }
 
-/* The gradient, component by component, against the attention output; and F(0) against F at the points around it. */
+/* Compares each component of the gradient with the attention output, and F(0) with F at the points around it. */
 static void check_gradient(const answer *a, const char *what) {
   for (int32_t h = 0; h < HEADS; h++) {
     double f0 = energy_of(a->m[h], a->d[h]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The exact order: attention has the same bits for every number of ranks, ownership, batch, chunk of queries, page
- * size, number of threads and algorithm. */
+ * In the exact order, attention has the same bits for every number of ranks, ownership, batch, query chunk, page size,
+ * number of threads and algorithm. */
 #include "attention.h"
 #include "f8.h"
 #include "merge_math.h"
@@ -23,7 +23,7 @@ enum {
   SHARDINGS = 20
 };
 
-/* Sequences with all their keys. Query j of a sequence stands at position length - count + j. */
+/* Sequences with all their keys. Query j of a sequence is at position length - count + j. */
 typedef struct whole {
   int32_t batch, heads, kv_heads, dim, value_dim, window, lengths[BATCH_MAX], counts[BATCH_MAX];
   banyan_dtype q_dtype, kv_dtype;
@@ -35,14 +35,14 @@ typedef struct whole {
   char *q, *k[BATCH_MAX], *v[BATCH_MAX]; /* [tokens][heads][dim]; [kv_heads][length][dim] */
 } whole;
 
-/* How one call has them: which rank owns a block of keys, and which sequences and queries are asked for. */
+/* The layout of one call: the owner of each block of keys, and the sequences and queries of the call. */
 typedef struct sharding {
   int32_t nranks, kind, cuts[RANKS_MAX + 1], run; /* kind 0: ranges of blocks, 1: `run` blocks in turn, 2: a pattern */
   int32_t owners[PERIOD];                         /* kind 2: owners of the blocks of a period */
-  int32_t first, batch, skip;                     /* sequences; queries left out at the beginning of each */
+  int32_t first, batch, skip;                     /* sequences; number of queries skipped at the start of each */
   int32_t page_keys;
   int32_t parts, part_cuts[PARTS_MAX]; /* first keys of parts, in blocks and pages; 0: none */
-  unsigned ahead;                      /* bit: a part is read ahead, as if it were a mapped file */
+  unsigned ahead;                      /* bit i: part i is read ahead, as for a mapped file */
   const char *algorithm;
   banyan_order order;
 } sharding;
@@ -129,7 +129,7 @@ typedef struct shard {
   uint8_t *mask;
   uint64_t tree[TOKENS_MAX];
   char *q, *k, *v;
-  int32_t room; /* keys of a sequence, at most */
+  int32_t room; /* the largest number of keys of a sequence */
 } shard;
 
 static void put(char *to, const char *from, int64_t at, int64_t from_row, size_t row) {
@@ -158,7 +158,7 @@ static shard gather(const whole *all, const sharding *how, int32_t rank) {
     s.query_start[b] = all->lengths[of] > count ? all->lengths[of] - count : 0;
     for (int32_t j = 0; j < count; j++, token++) {
       put(s.q, all->q, token, source + skipped + j, q_row);
-      /* Bits of drafts that were left out count as keys before the tree. */
+      /* Skipped drafts count as keys before the tree. */
       s.tree[token] = all->tree[source + skipped + j] | (uint64_t)1 << j;
     }
     source += all->counts[of];
@@ -248,7 +248,7 @@ static void attend(world_rank *self) {
   banyan_partial result;
   banyan_partial_init(&result, out->values, BANYAN_F32, out->lse, BANYAN_F32, all->heads, all->value_dim);
   world_ok(self, banyan_attention_combine(self->comm, &desc, &combine, &result), "attention");
-  /* The last token is of no sequence. */
+  /* The last token belongs to no sequence. */
   for (int32_t h = 0; h < all->heads; h++)
     world_check(self, out->lse[s.loc[how->batch] * all->heads + h] == -INFINITY, "padding has keys");
   free(s.table), free(s.k), free(s.v), free(s.mask), free(s.q);
@@ -283,7 +283,7 @@ static sharding random_sharding(const whole *all, world_random *random) {
   return how;
 }
 
-/* Compares rows of a call with those of the whole: `exact`: bit for bit, else within what f32 may differ. */
+/* Compares the rows of a call with those of the whole: bit for bit if `exact`, else within the error of f32. */
 static void compare(const whole *all, const sharding *how, const rows *want, const rows *got, bool exact) {
   int32_t width = all->heads * all->value_dim, token = 0, source = tokens_of(all, 0, how->first);
   for (int32_t b = how->first; b < how->first + how->batch; b++) {
@@ -340,7 +340,7 @@ TEST_RANDOM(bits_depend_on_keys_and_queries_alone, 100) {
   release(&all);
 }
 
-/* A shard that begins within a block is rejected, by a text that names the position. */
+/* A shard that begins inside a block is rejected, and the text names the position. */
 static void rejected(world_rank *self) {
   float k[512 * 4] = {0}, out[8], lse[2];
   int32_t lens[1] = {300}, start[1] = {self->rank * 300}, query_start[1] = {600};

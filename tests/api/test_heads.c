@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * All-gathers of heads over random shapes, layouts and numbers of tokens, by blocking calls and by operations, on every
- * backend; their plans by classes, and the bytes sent. */
+ * All-gathers of heads over random shapes, layouts and token counts, as blocking calls and operations on every backend.
+ * Also tests shared plans and the bytes sent. */
 #include "tests/support/heads.h"
 #include "tests/support/lone.h"
 #include "tests/support/world.h"
@@ -18,7 +18,7 @@ static bool check(world_rank *self, const heads_problem *of, int run, const memo
          world_check(self, heads_hold(of, *at->tokens, run, at->all, why, sizeof why), "%s: %s", what, why);
 }
 
-/* Each run of the call has its own number of tokens, the same on all ranks. Without tokens there need be no memory. */
+/* Each run has its own number of tokens, the same on all ranks. Memory may be NULL without tokens. */
 static bool call_often(world_rank *self, heads_problem *problem, world_random *random, const memory *at) {
   int32_t most = problem->desc.tokens;
   banyan_valid_rows valid = world_valid(self, (banyan_valid_rows){.size = sizeof valid, .tokens = at->tokens});
@@ -40,7 +40,7 @@ static bool call_often(world_rank *self, heads_problem *problem, world_random *r
   return good;
 }
 
-/* The bytes sent are those of the tokens of the run: all ranks together send each row to all others, at least once. */
+/* Bytes are sent for the tokens of the run only: the ranks together send each row at least once to every other rank. */
 static bool sent_is_right(world_rank *self, const heads_problem *problem, const banyan_op *op, int32_t tokens) {
   banyan_op_info info = {.size = sizeof info};
   if (self->on->is_device) return true;
@@ -67,7 +67,7 @@ static bool start_often(world_rank *self, heads_problem *problem, world_random *
                                                               world_at(self, heads_mine(problem, at->mine, at->all)),
                                                               world_at(self, heads_all(problem, at->all)), &op),
                                   "init");
-  valid = (banyan_valid_rows){0}; /* it has been read */
+  valid = (banyan_valid_rows){0}; /* init has read it */
   good = good && world_record(self, &op, 1);
   for (int run = 0; run < (self->on->is_device ? RUNS_ON_DEVICES : RUNS) && good; run++) {
     *at->tokens = run == 0 ? problem->desc.tokens : run == 1 ? 0 : random_below(random, problem->desc.tokens + 1);
@@ -94,11 +94,11 @@ static void gather_all(world_rank *self) {
   }
 }
 
-/* Small arenas take calls in parts. */
+/* Small arenas split calls into parts. */
 TEST_EVERYWHERE(ranks_gather, 27) {
-  if (on == &world_staged) return; /* heads are memory of the host there */
+  if (on == &world_staged) return; /* the staged backend keeps heads in host memory */
   uint64_t salt = (uint64_t)_i;
-  if (on == &world_emulated) setenv("BANYAN_ARENA_KIB", "1024", 0); /* which takes less time to clear */
+  if (on == &world_emulated) setenv("BANYAN_ARENA_KIB", "1024", 0); /* a small arena is faster to clear */
   WORLD_RUN(gather_all, .nranks = world_ranks(on, 1 + _i % 9), .on = on, .argument = &salt,
             .arena_bytes = _i % 3 == 2 ? 64 << 10 : 0,
             .words = on == &world_emulated && _i % 3 == 1 ? "no-vmm,no-ipc" : NULL);
@@ -111,7 +111,7 @@ TEST_LOOP(levels_gather, 3) {
   WORLD_RUN(gather_all, .nranks = 8, .argument = &salt);
 }
 
-/* Nodes of as many ranks and of different numbers, also with ranks of a node apart from each other. */
+/* Nodes with equal and unequal numbers of ranks, also with the ranks of a node not adjacent. */
 TEST_LOOP(nodes_of_many_shapes, 10) {
   static const struct {
     const char *nodes;
@@ -145,7 +145,7 @@ static heads_call good_call(void) {
       .all = whole};
 }
 
-/* After the statements, which spoil `call`, it fails with this text, and a good call succeeds. */
+/* The statements spoil `call`, which fails with this text. A valid call then succeeds. */
 #define REJECTED(text, ...)                                                                                       \
   do {                                                                                                            \
     heads_call call = good_call(), good = good_call();                                                            \

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks that are in different calls: an error on every rank, never a hang, that names a rank and the field. */
+ * Ranks in different calls: every rank gets an error that names a rank and the field, and none hangs. */
 #include "tests/support/world.h"
 
 enum { TOKENS = 4, HEADS = 6, VALUE_DIM = 16, BYTES = 4096 };
 
-/* The calls of one rank; all but one do the first of a pair. */
+/* The calls of one rank; all ranks but one make the first call of a pair. */
 typedef enum call_kind { COMBINE, GATHER, SHIFT, BROADCAST, BARRIER, HEADS_OF_ALL } call_kind;
 
-/* Bits that make an all-gather of heads differ from the usual one. */
+/* Flags that make an all-gather of heads differ from the usual one. */
 enum { OTHER_COUNTS = 1, OTHER_DTYPE = 2, OTHER_TOKENS = 4 };
 
 typedef struct call {
   call_kind kind;
-  banyan_combine_desc desc; /* zero fields take the usual */
+  banyan_combine_desc desc; /* zero fields take the usual values */
   int32_t bytes, root;      /* or dim; or distance, or what is other */
 } call;
 
@@ -50,12 +50,12 @@ static const pair pairs[] = {
 };
 enum { PAIRS = sizeof pairs / sizeof pairs[0] };
 
-/* How the two calls come about. */
+/* The history of the two calls. */
 typedef enum history {
   FIRST_CALLS,    /* neither was made before */
   REPEATED_CALLS, /* both were */
-  ODD_IS_NEW,     /* the usual one was, the other not */
-  INIT_AND_RUN,   /* the usual one plans, the other runs */
+  ODD_IS_NEW,     /* only the usual one was made before */
+  INIT_AND_RUN,   /* the usual call plans, the other */
   HISTORIES
 } history;
 
@@ -150,7 +150,7 @@ static void disagree(world_rank *self) {
   good = good && world_meet(self);
   double since = world_now_s();
   banyan_status status = BANYAN_OK;
-  /* A rank that waits for nobody in its own call gets the error in a later one that waits. */
+  /* A rank that waits for no peer in its own call gets the error in a later call that waits. */
   for (int i = 0; i < 4 && good && status == BANYAN_OK; i++)
     status = make_call(self, odd ? &pair->odd : &pair->usual, buffers, scenario->history == INIT_AND_RUN && !odd);
   if (good && status == BANYAN_OK) status = banyan_barrier(self->comm);
@@ -169,19 +169,19 @@ static void check(const scenario *scenario, int32_t nranks) {
                   scenario->history, nranks, scenario->odd_rank, r,
                   banyan_status_string((banyan_status)scenario->status[r]), text);
     ck_assert_msg(strstr(text, "rank"), "rank %d: %s", r, text);
-    /* "here" is the rank that reads it, and no other. */
+    /* "here" is always the rank that prints the text. */
     ck_assert_msg(!strstr(text, "than rank") || !strstr(text, " here"), "rank %d: %s", r, text);
     ck_assert_msg(scenario->culprit[r] >= 0 && scenario->culprit[r] < nranks, "rank %d blames %d", r,
                   scenario->culprit[r]);
     ck_assert_msg(scenario->seconds[r] < 2, "field %s: rank %d got the error after %.3f s", scenario->pair->field, r,
                   scenario->seconds[r]);
   }
-  /* Two ranks know exactly: the odd one and whoever it is compared with. */
+  /* Two ranks know the difference: the odd rank and the rank it is compared with. */
   bool named = false;
   for (int32_t r = 0; r < nranks; r++) named = named || strstr(scenario->text[r], scenario->pair->field);
   const char *text = scenario->text[scenario->odd_rank];
   bool phases = scenario->history == ODD_IS_NEW || scenario->history == INIT_AND_RUN;
-  /* Where both waited for nobody, they learn in a later call that they had differed before. */
+  /* If neither waited for a peer, both get the error in a later call. */
   bool one_sided = scenario->history == REPEATED_CALLS &&
                    (strcmp(scenario->pair->field, "root") == 0 || strcmp(scenario->pair->field, "distance") == 0);
   ck_assert_msg(named || one_sided || (phases && strstr(text, "phase")), "history %d, %d ranks: nobody names %s: %s",
@@ -225,7 +225,7 @@ static void claim_another_size(world_rank *self) {
   scenario *scenario = self->argument;
   if (self->rank == 1) self->bootstrap.nranks = 4; /* there are 3 */
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = 3000000000};
-  if (self->rank == 2) config.arena_bytes = 1 << 20; /* no error: the smallest is taken */
+  if (self->rank == 2) config.arena_bytes = 1 << 20; /* no error: all ranks use the smallest */
   banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
   scenario->status[self->rank] = (int)status;
   snprintf(scenario->text[self->rank], sizeof scenario->text[0], "%s", banyan_last_error());

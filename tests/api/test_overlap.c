@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention and combine in slices between nodes: bits are those of one slice, and the operation says what it does. */
+ * Attention and combine in slices between nodes: the bits are those of a single slice, and the operation reports its
+ * slices. */
 #include "tests/support/attention_oracle.h"
 #include "tests/support/directory.h"
 #include "tests/support/world.h"
@@ -83,7 +84,7 @@ static bool run(world_rank *self, banyan_op *op) {
   return world_ok(self, banyan_wait(op), "wait");
 }
 
-/* Only one rank says that it will have keys, and for the first operation none does. */
+/* Only one rank announces keys, and the first operation has none. */
 static void bits_agree(world_rank *self) {
   shard *s = shard_new(self->rank);
   result *whole = world_take(sizeof *whole), *sliced = world_take(sizeof *sliced);
@@ -97,7 +98,7 @@ static void bits_agree(world_rank *self) {
     draw(s, self->rank, i);
     if (!run(self, one) || !run(self, several)) break;
     world_check(self, memcmp(whole, sliced, sizeof *whole) == 0, "run %d: slices have other bits", i);
-    /* Behind an operation that is under way. */
+    /* Queued behind a running operation. */
     memset(whole, 0, sizeof *whole);
     memset(sliced, 0, sizeof *sliced);
     if (!world_ok(self, banyan_start(one), "start") || !world_ok(self, banyan_start(several), "start behind another") ||
@@ -114,7 +115,7 @@ static void set_environment(const shape *how) {
   if (how->part_kib) setenv("BANYAN_PART_KIB", how->part_kib, 1);
 }
 
-/* The last two once more in exact order. */
+/* The last two again, in the exact order. */
 TEST_LOOP(slices_have_the_bits_of_one_piece, SHAPES + 2) {
   if (!world_has_network()) return;
   shape argument = shapes[_i < SHAPES ? _i : _i - 2];
@@ -124,7 +125,8 @@ TEST_LOOP(slices_have_the_bits_of_one_piece, SHAPES + 2) {
   WORLD_RUN(bits_agree, .nranks = argument.nranks, .argument = &argument);
 }
 
-/* One rank rejects its run before anything is sent: its peers, which are attending to their slices, get its name. */
+/* One rank rejects its run before anything is sent. Its peers, busy with attention to their slices, get an error that
+ * names it. */
 static void one_rejects(world_rank *self) {
   shard *s = shard_new(self->rank);
   result *out = world_take(sizeof *out);
@@ -159,7 +161,7 @@ static void run_once(world_rank *self) {
   banyan_op_free(op);
 }
 
-/* Finds the begin and end of the next event of that name, in us. */
+/* Finds begin and end of the next event with that name, in us. */
 static const char *next_event(const char *text, const char *name, double *begin, double *end) {
   char start[64];
   snprintf(start, sizeof start, "{\"name\":\"%s\"", name);
@@ -171,7 +173,7 @@ static const char *next_event(const char *text, const char *name, double *begin,
   return duration;
 }
 
-/* Each slice has a combine. The first combine begins before the last slice is attended to. Combines before that compare
+/* Each slice has a combine, and the first begins before attention to the last slice does. Earlier combines compare
  * calls. */
 static void check_trace(const char *trace, int slices) {
   double begin, end, first_combine = 0, first_attended = 0, last_attention = 0;
@@ -201,7 +203,7 @@ TEST(a_trace_shows_slices) {
   check_trace(directory_read("trace.1"), 4);
 }
 
-/* Within a node ranks copy by themselves, so slices would hide nothing. */
+/* Within a node ranks copy data themselves, so slices would hide nothing. */
 static void stays_whole(world_rank *self) {
   shard *s = shard_new(self->rank);
   result *out = world_take(sizeof *out);
@@ -220,12 +222,12 @@ TEST(a_node_has_no_slices) {
 
 typedef struct network {
   shape shape;
-  const char *topo; /* what is said of the network */
+  const char *topo; /* the description of the network */
   int32_t keys;
   bool pays;
 } network;
 
-/* A core is no faster through TCP than 10 Gbit/s, so a faster network leaves no time to hide. */
+/* One core reaches at most 10 Gbit/s over TCP, so a faster network leaves no time to hide. */
 static const network networks[] = {
     {{"a,b", 2, BANYAN_SCATTER_NONE, NULL, NULL}, "host:2 nic@1g", LONG, true},
     {{"a,b", 2, BANYAN_SCATTER_NONE, NULL, "64"}, "host:2 nic@1g", LONG, true},

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Operations in long sequences: planned once and started often, several under way at once, polled, and blocking calls
- * of more shapes than are kept; with ranks that are late now and then, so that memory that is reused too early would
- * show. */
+ * Operations in long sequences: planned once and started often, several in progress at once, polled, and mixed with
+ * blocking calls of more shapes than are kept. Ranks are late at times, to show memory that is reused too early. */
 #include "tests/support/world.h"
 
 enum { TOKENS = 2, HEADS = 5, VALUE_DIM = 24, ROWS = TOKENS * HEADS, VALUES = ROWS * VALUE_DIM };
 
 static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
 
-/* Rank r gives lse = ln(r + 1) and values round + r + i: merged, sum_r (r + 1)(round + r + i) / sum_r (r + 1). */
+/* Rank r contributes lse = ln(r + 1) and values round + r + i. The merge is sum_r (r + 1)(round + r + i) / sum_r (r +
+ * 1). */
 typedef struct data {
   float in[VALUES], in_lse[ROWS], out[VALUES], out_lse[ROWS];
 } data;
@@ -94,7 +94,7 @@ static bool check_several(world_rank *self, const several *s, int round) {
   return world_check(self, good, "several operations, round %d: wrong bytes", round);
 }
 
-/* The order of starts is the same on all ranks. Each rank waits and polls in an order of its own. */
+/* All ranks start operations in the same order. Each rank waits and polls in its own order. */
 static bool run_several(world_rank *self, several *s, int round, world_random *same, world_random *own) {
   bool good = true;
   fill(&s->data, self->rank, round);
@@ -142,8 +142,8 @@ static void forget_shapes(world_rank *self) {
 
 /* ---- repeated calls ---------------------------------------------------------------------------------------------- */
 
-/* Blocking calls of the same structs are recognised by their bytes. What the bytes lead to may change all the same, and
- * each rank has its own mix of memory that it gave before and memory that it did not. */
+/* Blocking calls are recognised by the bytes of their structs. The data behind the pointers may still change, and each
+ * rank mixes new and reused memory in its own way. */
 static void repeat_calls(world_rank *self) {
   enum { SETS = 3 };
   world_random same = {world_seed() * 41}, own = {world_seed() * 43 + (uint64_t)self->rank};
@@ -154,7 +154,7 @@ static void repeat_calls(world_rank *self) {
   banyan_valid_rows valid = {.size = sizeof valid, .tokens = &tokens};
   for (int i = 0; i < SETS; i++) describe(&sets[i], &in[i], &out[i]);
   for (int round = 0; round < 600; round++) {
-    int other = random_below(&same, 4); /* 0: a plain call, as in half of the rounds at least */
+    int other = random_below(&same, 4); /* 0: a plain call, in at least half of the rounds */
     banyan_combine_desc desc = desc_of(1 + random_below(&same, TOKENS), other == 1 ? algorithm : NULL);
     snprintf(algorithm, sizeof algorithm, "%s", algorithms[random_below(&same, 5)]);
     tokens = random_below(&same, desc.tokens + 1);
@@ -172,7 +172,7 @@ static void repeat_calls(world_rank *self) {
   free(sets);
 }
 
-/* The call has passed its checks before, and fails by what its bytes lead to. */
+/* A call that passed its checks before fails because the data behind its pointers changed. */
 static void repeat_wrongly(world_rank *self) {
   data *data = calloc(1, sizeof *data);
   float scale = 1;
@@ -197,7 +197,7 @@ static void repeat_wrongly(world_rank *self) {
 
 /* ---- one-sided traffic ------------------------------------------------------------------------------------------- */
 
-/* Roots only receive, or only send, and nothing comes back: what they may overwrite must be known in another way. */
+/* Roots only receive or only send, and get no reply. They must learn in another way which memory they may overwrite. */
 static bool one_sided(world_rank *self, data *data, world_random *same, int round) {
   int32_t root = random_below(same, self->nranks);
   banyan_partial in, out;
@@ -232,7 +232,7 @@ static void run_one_sided(world_rank *self) {
 
 /* ---- after a failure --------------------------------------------------------------------------------------------- */
 
-/* Two are under way when the communicator fails: a start of any of them, and all that follows, gives the failure. */
+/* Two operations are in progress when the communicator fails. Every later start or call returns the failure. */
 static void start_after_failure(world_rank *self) {
   banyan_op *ops[2] = {NULL};
   for (int i = 0; i < 2; i++)

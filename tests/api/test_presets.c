@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Each preset against memory that the test lays out by itself as that kernel does, and attention over the keys of all
- * ranks in double precision. */
+ * Each preset against memory that the test lays out in the way of that kernel, and against attention over the keys of
+ * all ranks in double precision. */
 #include "tests/support/world.h"
 
 enum { RANKS = 3, TOKENS = 3, HEADS = 4, DIM = 5, KEYS = 2, ROWS = TOKENS * HEADS };
@@ -13,10 +13,10 @@ typedef struct memory {
 static double logit(int32_t rank, int row, int key) { return sin(rank * 7 + row * 3 + key) * 4; }
 static double value(int32_t rank, int row, int key, int i) { return cos(rank + row * 5 + key * 11 + i); }
 
-/* Token 1 has no keys anywhere, and token 2 none on rank 1. */
+/* Token 1 has no keys on any rank, and token 2 none on rank 1. */
 static bool is_empty(int32_t rank, int row) { return row / HEADS == 1 || (row / HEADS == 2 && rank == 1); }
 
-/* Addresses of a row's numbers, spelled out for each kernel. */
+/* Addresses of a row's numbers, written out for each kernel. */
 static float *value_at(memory *memory, banyan_preset preset, int row, int i) {
   return preset == BANYAN_PRESET_GGML ? &memory->stats[row * (2 + DIM) + 2 + i] : &memory->values[row * DIM + i];
 }
@@ -41,7 +41,7 @@ static double empty_of(banyan_preset preset) {
   return positive ? (double)INFINITY : -(double)INFINITY;
 }
 
-/* The statistics that a kernel leaves: its maximum or lse, and values divided by the sum unless they are numerators. */
+/* The output of each kernel: its maximum or lse, and values divided by the sum unless they are numerators. */
 static void attend(memory *memory, banyan_preset preset, int32_t rank) {
   for (int row = 0; row < ROWS; row++) {
     bool empty = is_empty(rank, row);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pruning with a certificate, on one rank: random and adversarial keys against all keys in double precision, for all
- * types, with windows, trees, masks, sinks, caps, scales and pages. Ranks are in test_attend.c. */
+ * Pruning with a certificate on one rank: random and adversarial keys against all keys in double precision, for all
+ * types, with windows, trees, masks, sinks, caps, scales and pages. test_attend.c tests several ranks. */
 #include "base/pool.h"
 #include "tests/api/attention_local.h"
 #include "tests/support/sanitized.h"
@@ -15,7 +15,7 @@ typedef struct world {
   uint64_t tree[BATCH * TOKENS];
   uint8_t mask[BATCH * KEYS];
   float q[BATCH * TOKENS * HEADS * DIM], rope[BATCH * TOKENS * HEADS * 8], sinks[HEADS], scales[2 * BATCH * KEYS * KV];
-  float k[BATCH * KEYS * KV * DIM], v[BATCH * KEYS * KV * DIM];                              /* room for any type */
+  float k[BATCH * KEYS * KV * DIM], v[BATCH * KEYS * KV * DIM];                              /* fits any type */
   float bounds[BATCH * KEYS * KV * (2 * DIM + 2)], again[BATCH * KEYS * KV * (2 * DIM + 2)]; /* codes need less */
   float error[BATCH * TOKENS * HEADS], read[BATCH * TOKENS * HEADS];
   uint64_t page_reads[BATCH * KEYS];
@@ -24,7 +24,7 @@ typedef struct world {
 
 static int32_t tokens_of(const world *w) { return w->desc.queries ? w->queries.tokens : w->desc.batch; }
 
-/* Returns the row of key t of a sequence, and of its scale. */
+/* Returns the row of key t of a sequence, which is also the row of its scale. */
 static int64_t row_of(const world *w, int32_t b, int32_t h, int32_t t) {
   if (w->desc.pages.table)
     return ((int64_t)w->table[b * w->desc.pages.table_stride + t / w->page_keys] * w->desc.kv_heads + h) *
@@ -35,8 +35,8 @@ static int64_t row_of(const world *w, int32_t b, int32_t h, int32_t t) {
 
 /* ---- drawing ----------------------------------------------------------------------------------------------------- */
 
-/* Keys in groups about as large as pages: near to a query or far from it, as large as one, or all alike. Values of far
- * keys may be much larger than others. */
+/* Keys come in groups of about the page size: near a query, far from it, of unit size, or all equal. Values of far keys
+ * may be much larger than others. */
 static void draw_keys(world *w, double spread, double height) {
   banyan_attention_desc *d = &w->desc;
   int32_t group = random_range(1, 12);
@@ -127,7 +127,7 @@ static void draw(world *w) {
 
 /* ---- what must hold ---------------------------------------------------------------------------------------------- */
 
-/* Checks a row against all keys. With epsilon 0 nothing may be missing. */
+/* Checks a row against all keys. With epsilon 0 no key may be skipped. */
 static void check_row(const world *w, int32_t token, int32_t head, const char *text) {
   const banyan_attention_desc *d = &w->desc;
   static attention_row exact;
@@ -159,7 +159,7 @@ static void attend(world *w, const bny_attention_kernels *kernels, bny_pool *poo
                 "%s", banyan_last_error());
 }
 
-/* Each KV head reads the share of its pages that its rows say, and each read of a page is counted. */
+/* Each KV head reads the share of its pages that its rows report, and each page read is counted. */
 static void check_page_reads(const world *w, const char *text) {
   const banyan_attention_desc *d = &w->desc;
   int32_t group = d->heads / d->kv_heads;
@@ -175,7 +175,7 @@ static void check_page_reads(const world *w, const char *text) {
   ck_assert_msg(fabs(wanted - counted) < 0.01, "%s: %g pages read, %g counted", text, wanted, counted);
 }
 
-/* Bounds of appends, in any portions, are those of all keys, and those are minima and maxima. */
+/* Bounds after appends of any sizes equal the bounds of all keys, which are minima and maxima. */
 static void check_bounds(world *w) {
   banyan_attention_desc d = w->desc;
   int32_t lens[BATCH] = {0};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Runs of some of the tokens that an operation was made for, in which some rows are valid: by lengths, starts and masks
- * that change from run to run, against a merge in double precision. Masked rows hold what kernels leave there. */
+ * Runs with fewer tokens than the operation was created for, and with some rows valid. Lengths, starts and masks change
+ * between runs. Results are compared with a merge in double precision, and masked rows hold the leftovers of kernels.
+ * */
 #include "tests/support/sheet.h"
 #include "tests/support/sheet_element.h"
 
@@ -8,7 +9,7 @@ enum { RANKS_MAX = 9, TOKENS_MAX = 48, RUNS = 6, PROBLEMS = 10 };
 
 static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
 
-/* The valid rows of one run. Starts and tokens are those of all ranks. */
+/* The valid rows of one run. Starts and tokens are equal on all ranks. */
 typedef struct liveness {
   int32_t tokens, batch;
   bool has_starts, has_lengths, has_mask;
@@ -16,13 +17,13 @@ typedef struct liveness {
   uint8_t mask[RANKS_MAX][TOKENS_MAX];
 } liveness;
 
-/* The memory that an operation is bound to: its contents change from run to run. */
+/* The memory bound to an operation; its contents change between runs. */
 typedef struct bound {
   int32_t tokens, lengths[TOKENS_MAX], starts[TOKENS_MAX + 1];
   uint8_t mask[TOKENS_MAX];
 } bound;
 
-/* One operation, its runs, and a blocking call beside each. */
+/* One operation, its runs, and a blocking call next to each. */
 typedef struct problem {
   banyan_combine_desc desc;
   bool keeps;
@@ -59,7 +60,7 @@ static liveness liveness_random(world_random *random, int32_t nranks, int32_t to
   return made;
 }
 
-/* As banyan.h defines it, token by token. */
+/* Applies the definition in banyan.h token by token. */
 static bool lives(const liveness *of, int32_t rank, int32_t token) {
   if (token >= of->tokens || (of->has_mask && !of->mask[rank][token])) return false;
   if (!of->has_starts && !of->has_lengths) return true;
@@ -155,7 +156,7 @@ static void prepare(const problem *problem, const liveness *of, int32_t rank, wo
   memcpy(bound->mask, of->mask[rank], (size_t)of->tokens);
 }
 
-/* Arguments of a call, at the addresses of the backend. */
+/* Arguments of a call, with the addresses of the backend. */
 typedef struct arguments {
   banyan_valid_rows valid;
   banyan_combine_desc desc;
@@ -179,7 +180,7 @@ static void describe_call(const world_rank *self, const problem *problem, const 
   made->out = world_partial(self, problem->out[self->rank].partial);
 }
 
-/* On hosts a start has read the memory behind all pointers when it returns. */
+/* On the host, a start has read all memory behind pointers when it returns. */
 static bool run_once(world_rank *self, banyan_op *op, bound *bound) {
   if (self->on->is_device) return world_replay(self) && world_ok(self, banyan_comm_status(self->comm), "status");
   bool good = world_ok(self, banyan_start(op), "start");
@@ -189,7 +190,7 @@ static bool run_once(world_rank *self, banyan_op *op, bound *bound) {
   return good;
 }
 
-/* A persistent operation for each kind of liveness: an operation's pointers are set or not for all of its runs. */
+/* One persistent operation for each kind of valid rows, because a pointer is NULL in all of its runs or in none. */
 static bool run_persistent(world_rank *self, const problem *problem, int run, world_random *random) {
   const liveness *of = &problem->runs[run];
   const sheet *out = &problem->out[self->rank];
@@ -200,11 +201,11 @@ static bool run_persistent(world_rank *self, const problem *problem, int run, wo
   describe_call(self, problem, of, &call);
   bool good =
       world_put(self) && world_ok(self, banyan_combine_init(self->comm, &call.desc, &call.in, &call.out, &op), "init");
-  call.valid = (banyan_valid_rows){0}; /* it has been read */
+  call.valid = (banyan_valid_rows){0}; /* init has read it */
   good = good && world_record(self, &op, 1);
   bool selects = of->has_lengths || of->has_starts || of->has_mask;
   int32_t more = selects && of->tokens < problem->desc.tokens ? problem->desc.tokens : of->tokens;
-  for (int i = 0; i < 3 && good; i++) { /* another number of tokens goes between, where rows that are read allow it */
+  for (int i = 0; i < 3 && good; i++) { /* run 1 has more tokens if rows are selected */
     bound->tokens = i == 1 ? more : of->tokens;
     memcpy(out->memory, problem->untouched[self->rank].memory, out->bytes);
     good = run_once(self, op, bound);
@@ -220,7 +221,7 @@ static bool run_blocking(world_rank *self, const problem *problem, int run, worl
   arguments call;
   prepare(problem, of, self->rank, random);
   describe_call(self, problem, of, &call);
-  if (run % 2) { /* planned for a class of tokens */
+  if (run % 2) { /* planned for a range of token counts */
     call.valid.tokens = NULL;
     call.desc.tokens = of->tokens;
   }
@@ -256,7 +257,7 @@ static const char *describe(const problem *problem, int run) {
   return text;
 }
 
-/* Rows that were to be left alone must be as they were; they then become what the check of all rows expects. */
+/* Masked rows must be unchanged. They then get the value that the check of all rows expects. */
 static void check_kept(const problem *problem, int run, int32_t rank, sheet *seen, int32_t token0, int32_t head0) {
   const banyan_partial *partial = &seen->partial;
   double form = partial->empty == BANYAN_EMPTY_NEG_INF   ? -(double)INFINITY
@@ -288,7 +289,7 @@ static void check_one(const problem *problem, int run, int32_t rank, int32_t nra
                 describe(problem, run));
 }
 
-/* All ranks have the same bits; in canonical order a call of a class has those of an operation. */
+/* All ranks have the same bits. In canonical order a blocking call has the bits of an operation. */
 static void check_bits(const problem *problem, int run, int32_t rank, int32_t nranks) {
   const sheet *seen = &problem->seen[run][rank], *blocking = &problem->seen_blocking[run][rank];
   int32_t token0, tokens, head0, heads;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The cost and rejections of calls with changing numbers of tokens: plans by classes, invalid contents, ranks that
- * disagree, memory that must not be read, and a rank that is stopped and goes on. */
+ * Cost and rejection of calls with changing numbers of tokens: shared plans, invalid contents, ranks that disagree,
+ * memory that must not be read, and a rank that is stopped and resumed. */
 #include <signal.h>
 #include <sys/mman.h>
 
@@ -8,7 +8,7 @@
 
 enum { MOST = 512, HEADS = 2, VALUE_DIM = 4, ROW = HEADS * VALUE_DIM };
 
-/* Rank r gives lse 0 and values seed + r + token % 50 for valid rows: their mean over ranks is exact in f32. */
+/* Rank r contributes lse 0 and values seed + r + token % 50 for valid rows. Their mean over ranks is exact in f32. */
 typedef struct memory {
   float in[MOST * ROW], in_lse[MOST * HEADS], out[MOST * ROW], out_lse[MOST * HEADS];
 } memory;
@@ -59,7 +59,7 @@ static void call_randomly(world_rank *self) {
 
 TEST_LOOP(few_plans_serve_all_counts, 4) { world_run(&(world_setup){.nranks = 1 + _i}, call_randomly); }
 
-/* The bytes of a run are those of its tokens. */
+/* A run sends bytes for its own tokens only. */
 static void count_bytes(world_rank *self) {
   memory *memory = calloc(1, sizeof *memory);
   banyan_partial in, out;
@@ -111,7 +111,7 @@ static const invalid invalids[] = {
 };
 enum { INVALIDS = sizeof invalids / sizeof invalids[0] };
 
-/* Rank 1 gives what is invalid, and NaN with it, which is not what the error names. The other ranks learn it. */
+/* Rank 1 passes invalid contents, and also NaN, which the error must not name. The other ranks get the error. */
 static void give_invalid(world_rank *self) {
   const invalid *wrong = self->argument;
   memory *memory = calloc(1, sizeof *memory);
@@ -183,7 +183,7 @@ TEST(misuse_is_named) { world_run(&(world_setup){.nranks = 1}, misuse); }
 
 typedef enum history { NEW_CLASSES, KNOWN_CLASS, PERSISTENT, HISTORIES } history;
 
-/* Rank 1 has 5 tokens, the others 7 (or 3, of another class). */
+/* Rank 1 has 5 tokens, the others 7 (or 3, which has another plan). */
 static void disagree(world_rank *self) {
   history how = (history)(intptr_t)self->argument;
   memory *memory = calloc(1, sizeof *memory);
@@ -218,7 +218,7 @@ TEST_LOOP(other_numbers_are_a_mismatch, HISTORIES) {
   world_run(&(world_setup){.nranks = 3, .argument = (void *)(intptr_t)_i}, disagree);
 }
 
-/* Ranks that wait for none in such a run go on to a barrier: senders to a root, and a rank without tokens. */
+/* Ranks that wait for no peer in such a run continue to a barrier: senders to a root, and a rank without tokens. */
 static void disagree_and_go_on(world_rank *self) {
   bool to_root = self->argument != NULL;
   memory *memory = calloc(1, sizeof *memory);
@@ -251,7 +251,7 @@ TEST_LOOP(other_numbers_are_remembered, 2) {
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Each token has a page for its values and one for its statistics. Those of masked rows cannot be read. */
+/* Each token has one page for its values and one for its statistics. Pages of masked rows are unreadable. */
 static void read_no_dead_rows(world_rank *self) {
   enum { TOKENS = 24, LIVE = 19 };
   size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = 2 * TOKENS * page;
@@ -323,7 +323,7 @@ end:
   free(memory);
 }
 
-/* Stops one rank after the other for a moment, until one of them is done. */
+/* Stops the ranks one by one for a moment, until a rank has finished. */
 static void stop_and_go_on(world *world, const pid_t *pids, void *argument) {
   world_random random = {world_seed()};
   int32_t nranks = *(int32_t *)argument;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The error of lossy wires against the bound of docs/numbers.md ("A merge"), where it is worst. Every row of a call
- * climbs by itself: in each step it has several columns, which differ in a change of one rank's partial, and the worst
- * of them stays. Rows begin just beside points halfway between two numbers of the wire's type, with weights that put
- * partial sums there, so that all roundings go one way. A quarter of the rows is small: values around the least normal
- * number of the type, beside a d that is no power of two. Prints the largest error found of each algorithm, as a part
- * of its bound. TEST_SEED: other rows. */
+ * The error of lossy wires in the worst case, against the bound of docs/numbers.md ("A merge"). Each row of a call is a
+ * separate hill climb: each step tries several columns that differ in one rank's partial, and keeps the worst. Rows
+ * begin next to midpoints of two numbers of the wire's type, with weights that put partial sums there, so that all
+ * roundings have the same sign. A quarter of the rows is small: values around the least normal number of the type, with
+ * a d that is no power of two. Prints the largest error of each algorithm as a fraction of its bound. TEST_SEED selects
+ * other rows. */
 #include "tests/support/oracle.h"
 #include "tests/support/world.h"
 
@@ -18,17 +18,17 @@ static const char *const algorithms[ALGORITHMS] = {"oneshot",           "twoshot
                                                    "recursive_halving", "tree_knomial", "tree_balanced",
                                                    "tree_chain",        "ring",         "levels"};
 
-/* Rows of one value in base 2: rank k gives the value v[k][row] with lse -shift. */
+/* Rows of one value in base 2: rank k contributes the value v[k][row] with lse -shift. */
 typedef struct climb {
   banyan_combine_desc desc;
   world_random random[RANKS_MAX];
   float v[RANKS_MAX][COLUMNS], lse[RANKS_MAX][COLUMNS], out[RANKS_MAX][COLUMNS];
   float worst_v[RANKS_MAX][ROWS], worst_lse[RANKS_MAX][ROWS];
-  double most[ROWS]; /* error of these, as a part of what is allowed */
+  double most[ROWS]; /* error of these, as a fraction of the bound */
   uint64_t roundings;
 } climb;
 
-/* A value near a point halfway between two neighbours, as seen beside a row of weight 1 and value 1. */
+/* A value near the midpoint of two neighbours, as seen next to a row of weight 1 and value 1. */
 static void choose(world_random *random, double unit, bool is_heavy, float *v, float *lse) {
   double beside = 1 + random_unit(random) * 0x1p-6;
   int32_t odd = 1 + 2 * random_below(random, 4), digits = (int32_t)-log2(unit);
@@ -60,7 +60,7 @@ static void begin(climb *climb, world_random *random, int32_t column, int32_t nr
   }
 }
 
-/* Makes a column the worst one of its row, but for a change of one rank. */
+/* Copies the worst column of the row to a column, with a change to one rank. */
 static void change(climb *climb, world_random *random, int32_t column, int32_t nranks, double unit) {
   int32_t row = column / TRIES, changed = random_below(random, nranks);
   for (int32_t k = 0; k < nranks; k++) {
@@ -79,7 +79,7 @@ static void change(climb *climb, world_random *random, int32_t column, int32_t n
   }
 }
 
-/* The error of a column as a part of what is allowed. */
+/* The error of a column as a fraction of the bound. */
 static double part_of_bound(const climb *climb, int32_t column, int32_t nranks, double got, double bound) {
   double weight = 0, sum = 0, size = 0;
   for (int32_t k = 0; k < nranks; k++) {
@@ -92,7 +92,7 @@ static double part_of_bound(const climb *climb, int32_t column, int32_t nranks, 
   return fabs(got - sum / weight) / (bound * size / weight + small);
 }
 
-/* The result of a column, from the rank that has it. */
+/* The result of a column, from the rank that holds it. */
 static double result_of(const climb *climb, int32_t column, int32_t nranks) {
   if (climb->desc.scatter == BANYAN_SCATTER_ROOT) return climb->out[climb->desc.root][column];
   if (climb->desc.scatter != BANYAN_SCATTER_HEADS) return climb->out[column / TRIES % nranks][column];
@@ -101,7 +101,7 @@ static double result_of(const climb *climb, int32_t column, int32_t nranks) {
   return climb->out[owner][column - first];
 }
 
-/* Keeps the worst column of each row of this rank, and makes the next ones. */
+/* Keeps the worst column of each row of this rank, and creates the next columns. */
 static void go_on(const world_rank *self, climb *climb) {
   int32_t nranks = self->nranks;
   double unit = oracle_unit(climb->desc.wire);
@@ -141,7 +141,7 @@ static bool climb_up(world_rank *self, climb *climb) {
   bool ok = make_op(self, climb, &op) && world_meet(self);
   for (int32_t step = 0; ok && step < STEPS; step++) {
     ok = world_ok(self, banyan_start(op), "start") && world_ok(self, banyan_wait(op), "wait");
-    /* A rank that has all rows knows that all ranks have read their columns, and looks at no other rank's result. */
+    /* A rank with all rows knows that all ranks have read their columns, and reads no other rank's result. */
     ok = ok && (climb->desc.scatter == BANYAN_SCATTER_NONE || world_meet(self));
     if (ok) go_on(self, climb);
     ok = ok && world_meet(self);
@@ -152,7 +152,7 @@ static bool climb_up(world_rank *self, climb *climb) {
 
 /* ---- all forms of all algorithms --------------------------------------------------------------------------------- */
 
-/* Scatters other than NONE have other plans. Their roundings differ from those of NONE by one or two. */
+/* Scatters other than NONE have other plans. Their numbers of roundings differ from NONE by one or two. */
 static bool serves(const char *algorithm, const banyan_combine_desc *desc, int32_t nranks, bool has_levels) {
   bool canonical = desc->order == BANYAN_ORDER_CANONICAL, to_all = desc->scatter == BANYAN_SCATTER_NONE;
   if (nranks == 1) return to_all && strcmp(algorithm, "oneshot") == 0;
@@ -205,7 +205,7 @@ static void search_all(world_rank *self) {
   }
 }
 
-/* All algorithms on most numbers of ranks up to 16, and groups of three or four ranks as levels. */
+/* All algorithms on most numbers of ranks up to 16, and with groups of three or four ranks as levels. */
 static const int32_t sizes[] = {1, 2, 3, 4, 5, 6, 8, 9, 12, RANKS_MAX};
 
 TEST_RANDOM(errors_stay_within_the_bound, (int)(sizeof sizes / sizeof sizes[0])) {
@@ -225,7 +225,7 @@ TEST_RANDOM(errors_stay_within_the_bound, (int)(sizeof sizes / sizeof sizes[0]))
     const double(*most)[WIRES] = search->most[a];
     printf("  %-18s %.3f %.3f %.3f  %.3f %.3f %.3f\n", algorithms[a], most[0][0], most[0][1], most[0][2], most[1][0],
            most[1][1], most[1][2]);
-    /* The search finds what is there to be found. */
+    /* On long chains the search must reach half of the bound. */
     bool is_long =
         nranks > 1 && nranks <= 12 && (strcmp(algorithms[a], "ring") == 0 || strcmp(algorithms[a], "tree_chain") == 0);
     ck_assert_msg(!is_long || most[0][0] > 0.5, "%s: the search found %g of the bound", algorithms[a], most[0][0]);
@@ -239,7 +239,7 @@ TEST_RANDOM(errors_stay_within_the_bound, (int)(sizeof sizes / sizeof sizes[0]))
 /* d in (0.5, 1] of a row with this lse in base 2. */
 static double d_of(double lse) { return exp2(lse - ceil(lse)); }
 
-/* One value of rank 0 beside rows without weight: it comes out as it is, or as the largest of the type over d. */
+/* One value of rank 0 next to rows without weight comes out unchanged, or as the largest number of the type over d. */
 static void saturate(world_rank *self) {
   enum { VALUES = 400 };
   static const banyan_dtype types[2] = {BANYAN_F16, BANYAN_BF16};
