@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The choice of hosts to draw, what stands around their contents, and the order of drawing. */
+ * Chooses the hosts to draw, draws their frames and names, and sets the order of drawing. */
 #include <math.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 /* ---- facts about the model --------------------------------------------------------------------------------------- */
 
-/* Compares the devices of a kind in a host, or in all hosts (-1). */
+/* Finds the common facts of the devices of a kind in a host, or in all hosts (-1). */
 static topo_alike alike_of(const topo_work *work, int32_t host, bny_topo_kind kind) {
   topo_alike all = {.model = true, .pcie = true, .net = true, .links = true};
   for (int32_t n = 0; n < work->topo->nnodes; n++) {
@@ -25,7 +25,7 @@ static topo_alike alike_of(const topo_work *work, int32_t host, bny_topo_kind ki
   return all;
 }
 
-/* Finds rails, the nodes that are at fault, and how many lines each NIC has to the network. */
+/* Finds rails, faulty nodes, and the number of lines from each NIC to the network. */
 static void find_facts(topo_work *work) {
   const bny_topo *topo = work->topo;
   bool rails = false, switches = false;
@@ -67,21 +67,22 @@ static bool is_host(const topo_work *work, int32_t n) {
   return (n == work->topo->nnodes || work->topo->nodes[n].kind == BNY_TOPO_HOST) && work->spots[n].first >= 0;
 }
 
-/* Returns whether no host that is drawn has its first NIC on the same switch. */
+/* Returns whether the host's first NIC is on a switch that no drawn host's first NIC is on. */
 static bool is_elsewhere(const topo_work *work, int32_t host, const int32_t *leaf) {
   bool seen = leaf[host] < 0;
   for (int32_t n = 0; n < work->topo->nnodes && !seen; n++) seen = work->spots[n].drawn && leaf[n] == leaf[host];
   return !seen;
 }
 
-/* The passes of a choice: a box of nodes without a host, hosts at fault, with notes, one of each class, those on other
- * switches, and the first ones. */
+/* Hosts are chosen in passes: nodes without a host, faulty hosts, hosts with warnings, one host per class, hosts on
+ * other switches, and then the rest in order. */
 enum { PASS_NO_HOST, PASS_FAULT, PASS_NOTE, PASS_CLASS, PASS_ELSEWHERE, PASS_REST, PASSES };
 
-/* Chooses the hosts to draw, as far as they fit. More than a few equal hosts are drawn only if all fit. */
+/* Chooses as many hosts as fit. If not all fit, only a few hosts that look alike are drawn. */
 static void choose_hosts(topo_work *work, int32_t *hosts, int32_t *ends) {
   const bny_topo *topo = work->topo;
-  int32_t *leaf = tool_new((size_t)topo->nnodes, sizeof *leaf), count = 0; /* leaf: of a host's first NIC; -1 */
+  int32_t *leaf = tool_new((size_t)topo->nnodes, sizeof *leaf),
+          count = 0; /* leaf: by host, switch of its first NIC; -1 */
   int8_t *severity = tool_new((size_t)topo->nnodes, sizeof *severity);
   double all = 0, width = 0;
   memset(leaf, 0xff, ((size_t)topo->nnodes + 1) * sizeof *leaf);
@@ -102,13 +103,13 @@ static void choose_hosts(topo_work *work, int32_t *hosts, int32_t *ends) {
   for (int32_t k = 0, start = 0; k < classes; start = ends[k++])
     for (int32_t i = start; i < ends[k]; i++) work->host_set[hosts[i]] = hosts[start];
   bool few = work->nhosts <= 4 || all <= width_most;
-  /* The lines of several NVLink domains would cross. */
+  /* With several NVLink domains, lines to hosts on different switches would cross. */
   bool spread = !few && bny_topo_level_of(work->levels, BNY_TOPO_LEVEL_DOMAIN) == NULL;
   for (int pass = 0; pass < PASSES; pass++) {
     for (int32_t n = 0; n <= topo->nnodes; n++) {
       double own = work->spots[n].width + 2 * HOST_PAD + HOST_GAP;
       int32_t drawn = work->ndrawn;
-      bool last = drawn + 1 == work->nhosts; /* a box for one host takes as much room as the host */
+      bool last = drawn + 1 == work->nhosts; /* a box that names one host is as wide as the host */
       bool wanted = pass == PASS_NO_HOST     ? n == topo->nnodes
                     : pass <= PASS_NOTE      ? severity[n] == (pass == PASS_FAULT ? BNY_TOPO_FAULT : BNY_TOPO_WARNING)
                     : pass == PASS_CLASS     ? work->host_set[n] == n
@@ -127,7 +128,7 @@ static void choose_hosts(topo_work *work, int32_t *hosts, int32_t *ends) {
   for (int32_t n = 0; n < topo->nnodes; n++) work->spots[n].drawn = work->spots[work->spots[n].host].drawn;
 }
 
-/* Lists the nodes of a kind and their common model in a host's foot: "8 GPUs, NVIDIA H100". */
+/* Returns a line of a host's foot with the count and common model of a kind: "8 GPUs, NVIDIA H100". */
 static const char *host_line(const topo_work *work, int32_t host, bny_topo_kind kind) {
   topo_alike all = alike_of(work, host, kind);
   topo_string text = {.text = ""}, each = {.text = ""};
@@ -149,7 +150,7 @@ static bool is_below(const bny_topo *topo, int32_t node, int32_t above) {
   return node >= 0;
 }
 
-/* Draws the links between the CPUs of a host as one line below them, because each reaches each over it. */
+/* Draws the links between the CPUs of a host as one line below them, because every CPU reaches every other. */
 static void draw_between(topo_work *work, int32_t host) {
   const bny_topo *topo = work->topo;
   double least = 0, most = 0, left = 1e9, right = -1e9,
@@ -183,7 +184,7 @@ static void draw_between(topo_work *work, int32_t host) {
   topo_note(work, work->spots[host].x + work->spots[host].width / 2, y + 26, work->spots[host].width, text);
 }
 
-/* Writes what is known of a host below its name. Returns the number of lines. */
+/* Writes the known facts about a host below its name. Returns the number of lines. */
 static int32_t draw_foot(topo_work *work, int32_t host, bool draw) {
   topo_string model = {.text = ""};
   if (host < work->topo->nnodes) topo_append_model(&model, &work->topo->nodes[host]);
@@ -211,7 +212,7 @@ static void draw_host(topo_work *work, int32_t host) {
   draw_foot(work, host, true);
 }
 
-/* Names the hosts that are drawn: all together, so that no two become the same. */
+/* Names the drawn hosts. All names are shortened together, so that they stay different. */
 static void draw_host_names(topo_work *work) {
   const char *names[HOSTS_MOST];
   double room = 1e9;
@@ -225,7 +226,7 @@ static void draw_host_names(topo_work *work) {
               TOPO_ANCHOR_MIDDLE, names[i]);
 }
 
-/* Names the hosts that are not drawn, by class: how many, like which, and their names as far as there is room. */
+/* Lists the other hosts by class: their number, a drawn host that looks the same, and as many names as fit. */
 static void draw_more(topo_work *work) {
   double y = work->frame + 22, x = work->more_x + 10, room = MORE_WIDTH - 20, end = work->bottom - 8;
   int32_t *hosts = work->scratch, left = 0;
@@ -249,7 +250,7 @@ static void draw_more(topo_work *work) {
               tool_format("\xc3\x97 %s more", topo_count_of(count).text));
     topo_string names = {.text = ""};
     if (like >= 0) topo_append(&names, "like %.60s: ", topo_host_name(work, like));
-    /* A line has room for some 22 characters. */
+    /* About 22 characters fit in a line. */
     topo_append_names(&names, work->topo, hosts, count, (int32_t)fmin(22 * floor((end - 28 - y) / 11.5), 240), false);
     const char *rest = tool_format("%s", names.text), *line;
     for (y += 13; y < end - 14 && (line = topo_text_wrap(&rest, TOPO_SMALL, room)); y += 11.5)
@@ -280,7 +281,7 @@ static void place_hosts(topo_work *work) {
   topo_spots_place(work);
 }
 
-/* Moves all that is drawn down to where it belongs, once the heights above it are known. */
+/* Moves the hosts down to their final position, once the heights of all parts above them are known. */
 static void move_down(topo_work *work) {
   double y = work->frame + work->sky + HOST_PAD;
   for (int32_t n = 0; n <= work->topo->nnodes; n++) work->spots[n].y += y;
@@ -299,7 +300,7 @@ static void lay_out(topo_work *work) {
   for (int32_t i = 0; i < work->ndrawn; i++) draw_host(work, work->drawn[i]);
   draw_host_names(work);
   if (work->more_x > 0) draw_more(work);
-  topo_net_draw(work, net, top); /* before NVLinks, whose texts avoid its lines */
+  topo_net_draw(work, net, top); /* before NVLinks, because their texts avoid these lines */
   topo_nvlinks_draw(work, nvlinks);
   topo_draw_notes(work, work->bottom + 16);
   for (int32_t i = 0; i < layout->nboxes; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The lists of a picture, and helpers of those that fill it. */
+ * The lists of a layout, and helpers of the files that fill it. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -52,7 +52,7 @@ void topo_note(topo_work *work, double x, double y, double room, const char *tex
 
 topo_figure topo_figure_of(double value) {
   topo_figure figure = {""};
-  /* Thousandths below 10, tenths below 1000: a link of 3.125 GB/s must not appear as 3.1. */
+  /* Three decimals below 10 and one below 1000, because a link of 3.125 GB/s must not appear as 3.1. */
   if (value >= 10000) return topo_count_of(llround(value));
   int64_t scale = value < 10 ? 1000 : value < 1000 ? 10 : 1, whole = llround(value * (double)scale);
   snprintf(figure.text, sizeof figure.text,

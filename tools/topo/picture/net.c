@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The network above hosts: switches by tier, and horizontal lines between them. Each switch of the lowest tier has a
- * line, which its NICs join. Switches with the same links upwards share a line, so that many of them do not cross. */
+ * line that its NICs join. Switches with the same uplinks share a line, which avoids many crossings. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,12 +12,12 @@ enum { HUB_GAP = 14, TIERS_MOST = 5, HUBS_MOST = TIERS_MOST * (TIER_MOST + 1), P
 /* A box: a switch, a rail without a known switch, or the rest of a tier. */
 typedef struct hub {
   int32_t node, rail, tier;   /* -1: none; tiers count from 1 */
-  int32_t hidden;             /* number of switches it stands for */
-  double x, wanted, width, y; /* its middle; that of what is linked to it below */
+  int32_t hidden;             /* number of switches that it represents */
+  double x, wanted, width, y; /* x: middle; wanted: middle of its links below */
   const char *name, *facts[2];
-  double up, least;    /* GB/s: of all its links upwards; of the slowest that is drawn; 0 unknown */
-  int32_t over, under; /* lines above and below it; -1 */
-  bool more, tapped;   /* linked to hosts that are not drawn; to NICs that are */
+  double up, least;    /* GB/s of all uplinks; of the slowest drawn uplink; 0 unknown */
+  int32_t over, under; /* lines above and below it; -1 none */
+  bool more, tapped;   /* linked to hosts that are not drawn; to drawn NICs */
   int32_t ports;
   topo_colour colour;
 } hub;
@@ -25,15 +25,15 @@ typedef struct hub {
 /* A link upwards to a hub, from a NIC or from another hub. */
 typedef struct edge {
   int32_t nic, below, above, link; /* -1: none */
-  int32_t nth;                     /* its place among the lines of its NIC */
+  int32_t nth;                     /* position among the lines of its NIC */
 } edge;
 
 /* A horizontal line. */
 typedef struct bus {
-  int32_t tier;       /* 0: NICs join it from below; else the tier of the hubs below it */
-  uint64_t look;      /* the links of each hub below it */
-  bool slow;          /* its hubs have less upwards than others */
-  double limit;       /* GB/s: links below it are slow; 0: no single link is */
+  int32_t tier;       /* 0: joined by NICs from below; else the tier of the hubs below it */
+  uint64_t look;      /* hash of the uplinks that the hubs below it share */
+  bool slow;          /* its hubs have slower uplinks than other hubs */
+  double limit;       /* GB/s: a slower link counts as slow; 0: no single link does */
   double left, right; /* as drawn */
   double y;
   double more_x; /* where hosts that are not drawn join it; 0: none */
@@ -51,7 +51,7 @@ struct topo_net {
   double hub_height;
 };
 
-/* ---- which switches ---------------------------------------------------------------------------------------------- */
+/* ---- choice of switches ------------------------------------------------------------------------------------------ */
 
 static int32_t tier_of(const topo_work *work, int32_t n) {
   return work->fold.tier[n] > TIERS_MOST ? TIERS_MOST : work->fold.tier[n];
@@ -62,7 +62,7 @@ static bool is_net_link(const topo_work *work, int32_t l) {
   return link->kind == BNY_TOPO_LINK_NET && link->from != link->to;
 }
 
-/* Returns how much a switch is worth drawing: 2 if it is at fault, 1 if it is linked to what is drawn. */
+/* Returns the priority for drawing a switch: 2 if it is faulty, 1 if it is linked to a drawn node, else 0. */
 static int32_t worth_of(const topo_work *work, const topo_net *net, int32_t n) {
   if (work->faulty[n]) return 2;
   for (int32_t l = bny_topo_first_link(work->topo, n); l >= 0; l = bny_topo_next_link(work->topo, n, l)) {
@@ -120,7 +120,7 @@ static void edge_add(topo_work *work, topo_net *net, int32_t from, int32_t above
     to->more = to->more || nic >= 0;
     return;
   }
-  /* The number of lines of a NIC was counted before its hubs were chosen. */
+  /* The lines of a NIC were counted before its hubs were chosen, so its links may outnumber them. */
   if (nic >= 0 && (nth = work->scratch[nic]++) >= work->spots[nic].taps) return;
   to->tapped = to->tapped || nic >= 0;
   net->edges[net->nedges++] = (edge){nic, nic >= 0 ? -1 : below, above, link, nth};
@@ -145,7 +145,7 @@ static double x_below(const topo_work *work, const topo_net *net, const edge *ow
 
 /* ---- boxes ------------------------------------------------------------------------------------------------------- */
 
-/* Says what a hub is. Ports are counted where hosts are hidden, because its line then does not show them. */
+/* Writes the name and facts of a hub. Ports are counted if hosts are hidden, because the line does not show them. */
 static void hub_say(topo_work *work, topo_net *net, hub *own) {
   own->facts[0] = own->facts[1] = "";
   if (own->node < 0) {
@@ -177,7 +177,7 @@ static int by_wanted(const void *a, const void *b) {
 static void place_tier(topo_work *work, topo_net *net, int32_t tier) {
   hub *here[TIER_MOST + 1];
   const char *names[TIER_MOST + 1];
-  int32_t count = 0, named = 0; /* the box for the rest is last */
+  int32_t count = 0, named = 0; /* the box for the other switches is last */
   double widest = 0;
   for (hub *own = net->hubs; own < net->hubs + net->nhubs; own++) {
     double sum = 0, below = 0;
@@ -197,7 +197,7 @@ static void place_tier(topo_work *work, topo_net *net, int32_t tier) {
   }
   double width = fmin(fmax(widest + 14, 48), count > 8 ? 110 : 170), left = count * (width + HUB_GAP) - HUB_GAP;
   topo_text_fit_names(names, named, 10, true, width - 8);
-  /* Each is where it wants to be, as far as those at its left let it; all are in the middle if some do not mind. */
+  /* Each box moves to its wanted position, or right of the boxes before it. If some have none, all are centred. */
   double end = fmax(work->right, PAGE_MARGIN + left), x = PAGE_MARGIN;
   bool centred = here[count - 1]->wanted >= work->right;
   if (centred) x = fmax(x, (end + PAGE_MARGIN - left) / 2);
@@ -226,7 +226,7 @@ static void bus_reach(topo_net *net, int32_t b, double x) {
   net->extents[b].right = fmax(net->extents[b].right, x);
 }
 
-/* Each hub that NICs join has a line, and the others that lead to hosts which are not drawn have one together. */
+/* Each hub with drawn NICs gets a line. Other hubs that lead to hidden hosts share one line. */
 static void find_lines_below(topo_work *work, topo_net *net) {
   int32_t shared = -1;
   for (int pass = 0; pass < 2; pass++) {
@@ -248,7 +248,7 @@ static void find_lines_below(topo_work *work, topo_net *net) {
   net->between[0] = 20 + LANE_GAP * topo_lanes(net->extents, net->nbuses, 0);
 }
 
-/* Groups the hubs of a tier by their links upwards: each group has a line. */
+/* Groups the hubs of a tier by their uplinks. Each group gets a line. */
 static void find_lines_above(topo_work *work, topo_net *net, int32_t tier) {
   double fastest = 0, usual = 0;
   int32_t first = net->nbuses;
@@ -273,7 +273,7 @@ static void find_lines_above(topo_work *work, topo_net *net, int32_t tier) {
     fastest = fmax(fastest, own->up);
     usual = fmax(usual, own->least);
   }
-  /* Where a slow group has links that are slower than all links of another, these alone are slow. */
+  /* If links of a slow group are slower than all links of another group, only these links are marked as slow. */
   for (hub *own = net->hubs; own < net->hubs + net->nhubs; own++) {
     if (own->tier != tier || own->over < 0) continue;
     bus *at = &net->buses[own->over];
@@ -319,7 +319,7 @@ static void draw_hub(topo_work *work, const topo_net *net, const hub *own) {
   for (int f = 0; f < 2; f++) topo_note(work, own->x, y + 12 * (f + 1), own->width - 8, own->facts[f]);
 }
 
-/* Draws a line up or down to a bus, from a point beside it if that is elsewhere. */
+/* Draws a vertical line to a bus at x. The line starts with a horizontal part if from_x differs from x. */
 static void join(topo_work *work, bus *to, double from_x, double from_y, double x, topo_look look) {
   bool straight = fabs(from_x - x) < 1e-9;
   topo_stroke line = {
@@ -330,7 +330,7 @@ static void join(topo_work *work, bus *to, double from_x, double from_y, double 
   to->left = fmin(to->left, x), to->right = fmax(to->right, x);
 }
 
-/* Draws the lines from the switches above to a bus between tiers: side by side, if several join a switch. */
+/* Draws the lines from a bus between tiers to the switches above. Lines to the same switch stand side by side. */
 static void join_above(topo_work *work, topo_net *net, int32_t b, int32_t nth) {
   double slowest[HUBS_MOST] = {0};
   bus *own = &net->buses[b];

@@ -47,7 +47,7 @@ static const char *summary_of(const topo_work *work) {
   return tool_format("%s", text.text);
 }
 
-/* Writes a text in lines from y on. Returns the base line of the last. */
+/* Writes a text in lines that start at y. Returns the base line of the last line. */
 static double put_wrapped(topo_work *work, double x, double y, double size, topo_colour colour, const char *text,
                           double room) {
   const char *line;
@@ -63,7 +63,7 @@ static double put_wrapped(topo_work *work, double x, double y, double size, topo
 double topo_draw_title(topo_work *work) {
   topo_layout *layout = work->layout;
   const char *title = work->view->title && *work->view->title ? work->view->title : "Topology";
-  const char *last = strrchr(title, '/'); /* a file's name without folders, or a description unchanged */
+  const char *last = strrchr(title, '/'); /* a file name without folders; a description stays unchanged */
   layout->title = last && last[1] != '\0' && !strchr(last, ' ') ? last + 1 : title;
   layout->summary = summary_of(work);
   double room = text_room(work);
@@ -74,7 +74,7 @@ double topo_draw_title(topo_work *work) {
 
 /* ---- findings ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the box of a node or its nearest ancestor; that of hosts that are not drawn; -1 if there is none. */
+/* Returns the box of a node or of its nearest ancestor. For hidden hosts this is their common box; -1 if none. */
 static int32_t box_near(const topo_work *work, int32_t node) {
   if (node < 0) return -1;
   for (int32_t n = node; n >= 0; n = work->topo->nodes[n].parent)
@@ -82,7 +82,7 @@ static int32_t box_near(const topo_work *work, int32_t node) {
   return work->spots[node].host < work->topo->nnodes ? work->more_box : -1;
 }
 
-/* Badges stand side by side from the right end of a box, as many as it is wide. */
+/* Badges stand side by side from the right end of a box, as many as fit in its width. */
 static void put_badge(topo_work *work, const topo_box *box, int32_t to_right, int32_t number,
                       bny_topo_severity severity) {
   bool strip = box->kind == TOPO_BOX_STRIP;
@@ -126,7 +126,7 @@ typedef struct legend {
   double x, y, room;
 } legend;
 
-/* Adds an item's text and returns the place of its swatch, which is 26 wide. */
+/* Adds an item's text and returns the x of its swatch, which is 26 wide. */
 static double legend_item(legend *l, const char *text) {
   double width = 32 + topo_text_width(text, TOPO_SMALL, false), x = l->x;
   if (x > PAGE_MARGIN && x + width > PAGE_MARGIN + l->room) {
@@ -156,7 +156,7 @@ static const struct {
              {true, TOPO_COLOUR_RAIL, "NIC to network, a colour for each switch or rail"},
              {true, TOPO_COLOURS, "dashes, also within a line: assumed, or not drawn"}};
 
-/* Explains what is in the picture. */
+/* Explains the boxes and colours that the picture contains. */
 static void draw_legend(legend *l, const topo_layout *drawn) {
   for (size_t k = 0; k < sizeof items / sizeof items[0]; k++) {
     int32_t kind = items[k].kind;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * NVLinks and xGMI links above the GPUs: a bar for the switches that join them, or for a full mesh; arcs for other
- * pairs. A GPU without links among others that have them is marked. */
+ * NVLinks and xGMI links above the GPUs. Switches that join GPUs, and full meshes, are bars; other pairs are arcs. A
+ * GPU without links is marked if others in its host have some. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ typedef struct bar {
   int32_t gpus, drawn; /* GPUs of a mesh; GPUs that are drawn */
   uint64_t joins;      /* the GPUs, as a sum of hashes */
   int32_t trunks;      /* links to other bars */
-  int32_t most;        /* links of a GPU */
+  int32_t most;        /* largest number of links of a GPU */
   double most_speed;
   joint pair; /* mesh: any of its pairs */
   topo_extent extent;
@@ -47,7 +47,7 @@ struct topo_nvlinks {
   int32_t *bar_of; /* by node: the bar of a switch; -1 */
   double arc_step; /* height of an arc by the distance of its ends */
   double arcs_from;
-  int32_t widest; /* most links of a joint */
+  int32_t widest; /* largest number of links of a joint */
 };
 
 static double y_of_gpu(const topo_work *work, int32_t gpu) { return work->spots[gpu].y; }
@@ -56,7 +56,7 @@ static bool drawn_gpu(const topo_work *work, int32_t node) {
   return work->topo->nodes[node].kind == BNY_TOPO_GPU && work->spots[node].drawn;
 }
 
-/* ---- finding ----------------------------------------------------------------------------------------------------- */
+/* ---- search ------------------------------------------------------------------------------------------------------ */
 
 static void joint_add(topo_nvlinks *v, joint own) {
   v->joints = tool_more(v->joints, v->njoints, sizeof own);
@@ -148,7 +148,7 @@ static bool is_pair_in(const topo_work *work, const joint *own, int32_t host) {
   return !own->bar && work->spots[own->a].host == host && work->spots[own->b].host == host;
 }
 
-/* Finds what most pairs of a host are like. Returns the number of those pairs. */
+/* Finds the most common kind of pair in a host. Returns the number of pairs of that kind. */
 static int32_t majority(const topo_work *work, const topo_nvlinks *v, int32_t host, joint *pair) {
   int32_t lead = 0, same = 0;
   for (int counts = 0; counts < 2; counts++) {
@@ -162,8 +162,8 @@ static int32_t majority(const topo_work *work, const topo_nvlinks *v, int32_t ho
   return same;
 }
 
-/* A mesh in which nearly all pairs are alike becomes a bar; the other pairs stay, and those that lack a link are
- * added. */
+/* Turns a mesh into a bar if nearly all pairs are alike. Other pairs stay joints, and pairs that lack their link become
+ * joints. */
 static void find_mesh(topo_work *work, topo_nvlinks *v, int32_t host) {
   int32_t gpus[MESH_MOST], *place = work->scratch, ngpus = 0, degrees[MESH_MOST] = {0}, kept = 0;
   joint pair = {.a = -1};
@@ -175,7 +175,7 @@ static void find_mesh(topo_work *work, topo_nvlinks *v, int32_t host) {
     gpus[ngpus] = n;
     place[n] = ngpus++;
   }
-  /* At most one pair in ten differs, or one of a few. */
+  /* At most one pair in ten may differ, or a single pair of a small mesh. */
   if (ngpus < MESH_LEAST || 20 * majority(work, v, host, &pair) < 9 * ngpus * (ngpus - 1) - 10) return;
   bool linked[MESH_MOST][MESH_MOST] = {{false}};
   for (int32_t i = 0; i < v->njoints; i++) {
@@ -222,7 +222,7 @@ topo_nvlinks *topo_nvlinks_plan(topo_work *work) {
       farthest = fmax(farthest, fabs(topo_spot_middle(work, own->b) - a) / (work->unit_width + GAP));
     }
   }
-  /* Bars within hosts stand above their GPUs, those that join hosts above the frames. */
+  /* Bars within hosts stand above their GPUs. Bars that join hosts stand above the frames. */
   topo_extent *extents = tool_new((size_t)v->nbars, sizeof *extents);
   for (int32_t b = 0; b < v->nbars; b++) {
     extents[b] = v->bars[b].extent;
@@ -232,7 +232,7 @@ topo_nvlinks *topo_nvlinks_plan(topo_work *work) {
   for (int32_t b = 0; b < v->nbars; b++) v->bars[b].extent = extents[b];
   work->sky = within > 0 ? BAR_LOWEST + within * (BAR_HEIGHT + BAR_GAP) : 0;
   work->domain = above > 0 ? BAR_LOWEST + above * (BAR_HEIGHT + BAR_GAP) - BAR_GAP : 0;
-  if (work->sky <= 0 && work->domain > 0) work->sky = BAR_LOWEST; /* for the numbers of links */
+  if (work->sky <= 0 && work->domain > 0) work->sky = BAR_LOWEST; /* space for the numbers of links */
   v->arcs_from = fmax(work->sky, 26);
   v->arc_step = farthest > 8 ? 8.0 * ARC_STEP_MOST / farthest : ARC_STEP_MOST;
   if (farthest > 0) work->sky = v->arcs_from + farthest * v->arc_step + 12;
@@ -258,7 +258,7 @@ static const char *joint_tip(topo_work *work, const joint *own, const char *to) 
                      own->assumed ? ", assumed" : "");
 }
 
-/* Writes a text where no line from a NIC crosses the bar, the longest of these that fits. */
+/* Writes the longest text that fits into the widest part of the bar that no line from a NIC crosses. */
 static void bar_text(topo_work *work, const bar *own, const char *const *texts, int32_t ntexts) {
   double best = 0, middle = 0, from = own->extent.left;
   while (from < own->extent.right) {
@@ -323,7 +323,7 @@ static void draw_upward(topo_work *work, topo_nvlinks *v, const joint *own) {
             TOPO_ANCHOR_START, tool_format(own->rejected ? "%d rejected" : "%d", own->count));
 }
 
-/* Returns where an arc leaves a GPU: arcs are spread so that those to near GPUs are inside those to far ones. */
+/* Returns the x at which an arc leaves a GPU. Arcs to near GPUs stay inside arcs to far GPUs. */
 static double arc_port(const topo_work *work, const topo_nvlinks *v, int32_t gpu, int32_t other) {
   double x = topo_spot_middle(work, gpu), to = topo_spot_middle(work, other);
   int32_t before = 0, count = 0;
@@ -338,7 +338,7 @@ static double arc_port(const topo_work *work, const topo_nvlinks *v, int32_t gpu
     count++;
   }
   double step = fmin(9, (work->unit_width - 16) / (count > 1 ? count - 1 : 1));
-  double beside = v->nbars > 0 ? (to < x ? -12 : 12) : 0; /* its line to a bar is in the middle */
+  double beside = v->nbars > 0 ? (to < x ? -12 : 12) : 0; /* the line to a bar takes the middle */
   return x + beside + (before - (count - 1) / 2.0) * step;
 }
 
@@ -348,7 +348,7 @@ static void draw_arc(topo_work *work, topo_nvlinks *v, const joint *own, bool la
   double ya = y_of_gpu(work, own->a), yb = y_of_gpu(work, own->b), top = work->frame + work->sky;
   double distance = fabs(topo_spot_middle(work, own->b) - topo_spot_middle(work, own->a)) / (work->unit_width + GAP);
   double peak = top - v->arcs_from - distance * v->arc_step;
-  double control = (8 * peak - ya - yb) / 6; /* a cubic is at its peak three quarters of the way to its controls */
+  double control = (8 * peak - ya - yb) / 6; /* the peak of a cubic is at 3/4 of the height of its control points */
   topo_layout_line(work->layout, (topo_stroke){.npoints = 4,
                                                .arc = true,
                                                .x = {a, a, b, b},
@@ -371,7 +371,7 @@ static void draw_arc(topo_work *work, topo_nvlinks *v, const joint *own, bool la
                                                                        : tool_format("%d", own->count)});
 }
 
-/* Marks GPUs without links in hosts where others have them. */
+/* Marks GPUs without links in hosts where other GPUs have links. */
 static void mark_unlinked(topo_work *work, topo_nvlinks *v) {
   int32_t *linked = work->scratch, nnodes = work->topo->nnodes;
   bool xgmi = v->njoints > 0 && v->joints[0].xgmi;

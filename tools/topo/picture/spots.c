@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The inside of hosts: nested boxes. Devices stand in columns, a GPU above its NICs, and the lines of the NICs rise at
+ * The inside of hosts, as nested boxes. Devices stand in columns, a GPU above its NICs. The lines of the NICs rise at
  * the right of their column. */
 #include <math.h>
 #include <string.h>
@@ -15,8 +15,8 @@ double topo_spot_middle(const topo_work *work, int32_t node) {
 
 /* ---- the tree ---------------------------------------------------------------------------------------------------- */
 
-/* Finds the boxes: hosts, packages, NUMA nodes but the only one of a package, and PCI switches and host bridges that
- * hold several parts. Children come after parents. */
+/* Finds the boxes: hosts, packages, NUMA nodes, and PCI switches and host bridges that hold several parts. The only
+ * NUMA node of a package has no box. Children come after parents. */
 static void find_boxes(topo_work *work) {
   const bny_topo *topo = work->topo;
   int32_t *parts = work->scratch;
@@ -61,7 +61,7 @@ void topo_spots_make(topo_work *work) {
 
 /* ---- texts of devices -------------------------------------------------------------------------------------------- */
 
-/* The lines of a device, the first its name. */
+/* The lines of text of a device. The first line is its name. */
 typedef struct unit_text {
   topo_string lines[UNIT_LINES];
   bool wrong[UNIT_LINES];
@@ -125,7 +125,7 @@ static void unit_say(const topo_work *work, int32_t node, unit_text *text) {
 static double line_size(int32_t line) { return line == 0 ? 10.5 : TOPO_SMALL; }
 static double unit_height(int32_t lines) { return 12 + 13 + 11.5 * (lines - 1); }
 
-/* All devices are as wide as the widest needs, within limits, and all of a kind as high. */
+/* Devices all have the width that the widest needs, within limits. Devices of one kind have the same height. */
 static void measure_units(topo_work *work) {
   unit_text text;
   work->unit_width = 56;
@@ -145,7 +145,7 @@ static void measure_units(topo_work *work) {
 
 /* ---- names of boxes ---------------------------------------------------------------------------------------------- */
 
-/* Writes the name of an area or PCI switch, and what else is known of it. */
+/* Writes the name of an area or PCI switch to `name`, and other facts about it to `more`. */
 static void name_box(const topo_work *work, int32_t node, topo_string *name, topo_string *more) {
   const bny_topo *topo = work->topo;
   const bny_topo_node *own = &topo->nodes[node];
@@ -181,7 +181,7 @@ static double foot_height(const topo_work *work, int32_t node) {
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
-/* A column of the box at hand. */
+/* A column of the current box. */
 typedef struct column {
   int32_t nics, taps; /* taps: lines to the network */
   double x;
@@ -194,8 +194,8 @@ static void stack(topo_spot *nic, column *columns, int32_t at) {
   columns[at].taps += nic->taps;
 }
 
-/* Places the devices of a box in columns: a NIC below the GPU that it serves, the others where fewest are. Returns
- * where the next part begins. */
+/* Places the devices of a box in columns. A NIC stands below the GPU that it serves; other NICs go to the shortest
+ * column. Returns the x at which the next part begins. */
 static double place_columns(topo_work *work, int32_t box, double pad, double *height) {
   topo_spot *spots = work->spots;
   const bny_topo_node *nodes = work->topo->nodes;
@@ -236,13 +236,14 @@ static double place_columns(topo_work *work, int32_t box, double pad, double *he
   return x;
 }
 
-/* Makes a box higher; what is in it is stretched when it is placed. */
+/* Makes a box higher. Its contents are stretched when they are placed. */
 static void stretch(topo_spot *spot, double more) {
   spot->height += more;
   spot->stretched += more;
 }
 
-/* Places the boxes in a box beside its columns. Boxes without devices are wrapped, because no line leads to them. */
+/* Places the inner boxes of a box to the right of its columns. They wrap if the box has no devices, because then no
+ * line leads to them. */
 static double place_boxes(topo_work *work, int32_t box, double x, double pad, double *height) {
   topo_spot *spots = work->spots;
   double y = pad, row = *height, right = x;
@@ -288,7 +289,7 @@ static void measure_box(topo_work *work, int32_t box) {
 
 void topo_spots_measure(topo_work *work) {
   measure_units(work);
-  /* All come after their parents, but nodes without a host, whose box is the last spot. */
+  /* Boxes come after their parents. The last spot is the box of nodes without a host, so it comes last. */
   for (int32_t n = work->topo->nnodes - 1; n >= 0; n--)
     if (work->spots[n].holds) measure_box(work, n);
   measure_box(work, work->topo->nnodes);
@@ -349,7 +350,7 @@ static void draw_box(topo_work *work, int32_t node) {
   }
 }
 
-/* Boxes come before what is in them. */
+/* Boxes come before their contents. */
 void topo_spots_draw(topo_work *work, int32_t host) {
   int32_t n = work->spots[host].first;
   while (n >= 0) {

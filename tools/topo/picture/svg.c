@@ -11,8 +11,8 @@
 
 /* ---- colours ----------------------------------------------------------------------------------------------------- */
 
-/* Lines and texts. Rails have colours after Okabe and Ito, which nearly all eyes can tell apart, but the light ones are
- * darker. All are dark enough for a print without colours, where widths and dashes distinguish lines. */
+/* Colours of lines and texts. Rails use the palette of Okabe and Ito for colour-blind readers, with its light colours
+ * darkened. All are dark enough for a grey print, where widths and dashes distinguish lines. */
 static const char *const colours[TOPO_COLOURS] = {
     [TOPO_COLOUR_TEXT] = "#1a1a1a",     [TOPO_COLOUR_DIM] = "#555555",      [TOPO_COLOUR_NVLINK] = "#2f6b3a",
     [TOPO_COLOUR_XGMI] = "#8a4a12",     [TOPO_COLOUR_SYS] = "#8c96a6",      [TOPO_COLOUR_NET] = "#5a6472",
@@ -20,7 +20,7 @@ static const char *const colours[TOPO_COLOURS] = {
     [TOPO_COLOUR_RAIL + 2] = "#009e73", [TOPO_COLOUR_RAIL + 3] = "#b5568b", [TOPO_COLOUR_RAIL + 4] = "#3a94cf",
     [TOPO_COLOUR_RAIL + 5] = "#c08300", [TOPO_COLOUR_RAIL + 6] = "#882255", [TOPO_COLOUR_RAIL + 7] = "#6b6b00"};
 
-/* Boxes: fill, edge (NULL: the box's own colour), its width and the radius of corners. */
+/* Styles of boxes: fill, stroke (NULL: the box's own colour), stroke width and corner radius. */
 typedef struct box_style {
   const char *fill, *stroke;
   double width, radius;
@@ -60,8 +60,7 @@ static void put_text(FILE *out, const char *text) {
   }
 }
 
-/* Writes a format in which @ stands for a coordinate, in tenths whatever the locale, $ for a string, and ~ for a text
- * to escape. */
+/* Writes a format: @ is a coordinate with one decimal in any locale, $ is a string, and ~ is a text to escape. */
 static void put(FILE *out, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Texts of a picture: their widths, and shortening to fit. */
+ * Widths of texts in a picture, and shortening of texts to fit. */
 #include <string.h>
 
 #include "tools/topo/picture/work.h"
 
 #define ELLIPSIS "\xe2\x80\xa6"
 
-/* Widths in thousandths of the size, from the blank on, plain and bold. They are those of DejaVu Sans, the widest of
- * the usual fonts, so that a text fits its box in any of them. */
+/* Widths of plain and bold characters from the blank on, in thousandths of the font size. They are those of DejaVu
+ * Sans, the widest of the common fonts, so a text fits its box in every common font. */
 static const short widths[2][95] = {
     {317, 400, 459, 837, 636, 950, 779, 274, 390, 390, 500, 837, 317, 360,  317, 336, 636, 636, 636,
      636, 636, 636, 636, 636, 636, 636, 336, 336, 837, 837, 837, 530, 1000, 684, 686, 698, 770, 631,
@@ -20,7 +20,7 @@ static const short widths[2][95] = {
      724, 725,  457, 365, 457, 837,  500, 500, 674, 715, 592, 715, 678, 435,  715, 711, 342, 342,  665,
      342, 1041, 711, 687, 715, 715,  493, 595, 478, 711, 651, 923, 645, 651,  582, 711, 365, 711,  837}};
 
-/* Returns the length of the first character, and its width; a stray byte is one character. */
+/* Returns the length of the first character and sets its width. An invalid byte counts as one character. */
 static size_t character(const char *text, bool bold, double *width) {
   unsigned char first = (unsigned char)*text;
   size_t bytes = first < 0xc0 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
@@ -71,7 +71,7 @@ const char *topo_text_fit(const char *text, double size, bool bold, double width
   return bytes == 0 ? "" : tool_format("%.*s" ELLIPSIS, (int)bytes, text);
 }
 
-/* Cuts the middle out of a name, because ends distinguish names. */
+/* Cuts the middle out of a name, because names mostly differ at their ends. */
 static const char *fit_middle(const char *text, double size, bool bold, double width) {
   if (topo_text_width(text, size, bold) <= width) return text;
   double left = width - topo_text_width(ELLIPSIS, size, bold), ignored;
@@ -91,7 +91,7 @@ void topo_text_fit_names(const char **names, int32_t count, double size, bool bo
   for (int32_t i = 0; i < count; i++) {
     const char *own = tool_format("%s", parts[i].text);
     names[i] = fit_middle(own, size, bold, width);
-    /* A number before a name tells it from an earlier one that looks the same. */
+    /* A number in front distinguishes a name from an earlier name that looks the same after shortening. */
     for (int32_t j = 0; j < i; j++) {
       if (strcmp(names[j], names[i]) != 0 || strcmp(whole[j], whole[i]) == 0) continue;
       names[i] = fit_middle(tool_format("%d" ELLIPSIS "%s", i, own), size, bold, width);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tips: all known facts about a node or link, in lines, which a picture shows under the pointer. */
+ * Tips: all known facts about a node or link in lines of text. The SVG shows them under the pointer. */
 #include <stdio.h>
 
 #include "tools/topo/picture/work.h"
