@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Each system call is trapped by seccomp, but for those that the handler of the trap makes, which are known by their
- * address. */
+ * Traps every system call by seccomp. Calls of the trap handler itself are recognised by their address and pass. */
 #include "injector.h"
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -67,7 +66,7 @@ static void make_call(int signal_number, siginfo_t *info, void *context) {
                     (long)registers[REG_R10], (long)registers[REG_R8], (long)registers[REG_R9]);
 }
 
-/* Those that make threads and processes, end them, or are made while signals are blocked cannot be trapped. */
+/* Calls that start or end threads and processes, or that run with signals blocked, cannot be trapped. */
 static bool trap_calls(void) {
   static const uint32_t spared[] = {SYS_rt_sigreturn, SYS_rt_sigprocmask,  SYS_clone,  SYS_clone3,     SYS_fork,
                                     SYS_vfork,        SYS_execve,          SYS_exit,   SYS_exit_group, SYS_futex,

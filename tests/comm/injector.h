@@ -11,11 +11,12 @@ typedef enum injector_deed { INJECTOR_STOP = 1, INJECTOR_DIE } injector_deed;
 /* Returns true if system calls can be trapped on this machine. */
 bool injector_works(void);
 
-/* From now on the calling thread's system calls are counted, a run of calls that wait as one. Before number `at` (0:
- * none) *has_happened is set and the deed done. Once in a process: the trap stays, and costs time. */
+/* Counts the calling thread's system calls from here on; a run of waiting calls counts as one. Before call number `at`
+ * (0: none), sets *has_happened and does the deed. Use it once per process: the trap stays installed and slows every
+ * call. */
 void injector_arm(injector_deed deed, int at, atomic_int *has_happened);
 
-/* Returns how many were counted. */
+/* Returns the number of counted calls. */
 int injector_disarm(void);
 
 #endif

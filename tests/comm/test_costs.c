@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Measured costs (BANYAN_COSTS) change the plans of a communicator, and never those of one rank alone: ranks may have
- * different files, or only one of them may have any. */
+ * Measured costs (BANYAN_COSTS) change the plans of all ranks of a communicator together, even if ranks have different
+ * files or only one has a file. */
 #include <stdarg.h>
 
 #include "locality/price.h"
@@ -9,7 +9,7 @@
 
 enum { RANKS = 4, HEADS = 256, VALUES = 128 };
 
-/* Slow signals make rounds dear, and slow reading makes bytes dear. */
+/* Slow signals make rounds expensive, and slow reading makes bytes expensive. */
 typedef enum content { NONE, SLOW_SIGNALS, SLOW_READS, OTHER_MACHINE } content;
 
 typedef struct outcome {
@@ -108,7 +108,7 @@ TEST(costs_change_plans_of_all_ranks) {
   world_unshare(found, RANKS * sizeof *found);
 }
 
-/* A level is as slow as its slowest member says. */
+/* A level takes the costs of its slowest member. */
 TEST(one_rank_with_a_file_is_enough) {
   outcome *found = world_share(RANKS * sizeof *found);
   play(NONE, NONE, SLOW_SIGNALS, NONE, found);

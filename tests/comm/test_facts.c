@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The facts that ranks exchange before anything is decided: which of them share a node, where the kernel says so and
- * where it does not, and settings that are wrong on one of them. */
+ * The facts that ranks exchange before any decision: which ranks share a node, with and without the help of the kernel,
+ * and settings that are wrong on one rank. */
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
@@ -29,7 +29,8 @@ static int32_t nodes_of(const bny_facts *all) {
   return nnodes;
 }
 
-/* In a process of its own each, as ranks are. False: this machine does not let its processes be without /proc. */
+/* Gathers the facts of each rank in a separate process. Returns false if this machine cannot run processes without
+ * /proc. */
 static bool gather_in_processes(bool without_proc, bny_facts *all) {
   bool can = true;
   for (int32_t rank = 0; rank < RANKS; rank++) {
@@ -88,7 +89,7 @@ TEST(processes_of_one_kernel_are_one_host) {
   world_unshare(all, RANKS * sizeof *all);
 }
 
-/* Ranks are numbered by node and process as comparing each with each would do it. */
+/* Ranks are numbered by node and process as in a comparison of all pairs. */
 TEST_LOOP(equal_ranks_are_found, 40) {
   enum { MANY = 60 };
   world_random random = {world_seed() + (uint64_t)_i};
@@ -125,7 +126,7 @@ TEST(nobody_shares_a_host_without_proc) {
   bny_facts *all = world_share(RANKS * sizeof *all);
   if (gather_in_processes(true, all)) {
     ck_assert_int_eq(nodes_of(all), RANKS);
-    all[1] = all[0]; /* threads of one process */
+    all[1] = all[0]; /* two threads of one process */
     ck_assert_int_eq(nodes_of(all), RANKS - 1);
   } else {
     printf("left out: /proc cannot be taken away here\n");
@@ -135,7 +136,7 @@ TEST(nobody_shares_a_host_without_proc) {
 
 /* ---- shares of cores --------------------------------------------------------------------------------------------- */
 
-/* Bindings are the cores first .. last of each rank, as many as there are, and shares are lists of cores. */
+/* Each binding is the range of cores first .. last of a rank. Shares are lists of cores. */
 typedef struct shares {
   int32_t nranks;
   int32_t bound[RANKS][2];
@@ -151,7 +152,7 @@ static const shares divisions[] = {
     {4, {{0, 1}, {1, 2}, {2, 3}, {3, 3}}, {"0", "1", "2", "3"}},
     {4, {{0, 1}, {0, 1}, {0, 1}, {0, 1}}, {"0", "1", "0", "1"}}, /* more ranks than cores */
     {1, {{8184, 8191}}, {"8184 8185 8186 8187 8188 8189 8190 8191"}},
-    {2, {{5, 4}, {0, 1}}, {"", "0 1"}}, /* one binding is not known */
+    {2, {{5, 4}, {0, 1}}, {"", "0 1"}}, /* one binding is unknown */
 };
 
 static void write_share(const bny_pool_cpus *cpus, char *text, size_t bytes) {
@@ -189,7 +190,7 @@ TEST_LOOP(cores_are_divided, (int)(sizeof divisions / sizeof divisions[0])) {
   }
 }
 
-/* Another machine's cores have the same numbers. */
+/* Cores of different machines have the same numbers. */
 TEST(cores_of_another_machine_are_not_shared) {
   bny_facts all[RANKS];
   bny_node_map found;
@@ -204,7 +205,7 @@ TEST(cores_of_another_machine_are_not_shared) {
 
 #define V2 "1 2 0:3 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw\n"
 
-/* A process sees these files, and has this quota; 0: none. */
+/* A process that sees these files has this quota; 0: none. */
 static const struct {
   const char *cgroup, *mountinfo;
   const char *files[3][2]; /* path, text */
@@ -253,7 +254,7 @@ TEST_LOOP(quotas_are_read_on_the_whole_path, (int)(sizeof quota_cases / sizeof *
   ck_assert_int_eq(found[0].group, 0);
 }
 
-/* The smallest quotas are kept, in order, however deep the tree is. */
+/* The smallest quotas are kept in order, however deep the tree is. */
 TEST_LOOP(smallest_quotas_come_first, 50) {
   enum { DEEP = 9 };
   world_random random = {world_seed() + (uint64_t)_i};
@@ -277,7 +278,7 @@ TEST_LOOP(smallest_quotas_come_first, 50) {
   for (int i = 0; i < BNY_QUOTAS; i++) ck_assert_msg(fabs(found[i].cpus - cpus[i]) < 1e-9, "quota %d", i);
 }
 
-/* Ranks with these quotas share the cores 0 .. 7 of one machine. A group is a letter. */
+/* Ranks with these quotas share cores 0 .. 7 of one machine. A letter stands for a group. */
 static const struct {
   int32_t nranks;
   const char *groups[RANKS]; /* "a2 b8": in group a with 2 CPUs, below b with 8 */
@@ -328,7 +329,7 @@ TEST(a_wrong_setting_is_told_to_all) {
   }
 }
 
-/* Processes have an environment each: the others learn it at once, not at their deadline. */
+/* Each process has its own environment. The other ranks get the error at once, not at their deadline. */
 static void create_with_one_wrong(world_rank *self) {
   const char *name = self->argument;
   if (self->rank == 1) setenv(name, "a name that is longer than any name of this kind need be by far", 1);

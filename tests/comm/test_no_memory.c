@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A rank that runs out of memory while a communicator is made, at each of the library's own allocations in turn. It
- * fails at once, with a text that names it. Ranks are threads of this program, of one node and of
- * several; malloc of this program fails where it is called by the library, which is linked into it. */
+ * A rank runs out of memory while a communicator is created, at each of the library's allocations in turn. It fails at
+ * once, with a text that names it. Ranks are threads of this program, on one node and on several. This program's malloc
+ * fails when the library, which is linked into it, calls it. */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -16,7 +16,7 @@ void *__libc_realloc(void *memory, size_t bytes);
 void *__libc_memalign(size_t alignment, size_t bytes);
 extern char __executable_start, etext;
 
-/* Allocations of this thread until one fails: 0 for none. */
+/* Number of allocations of this thread up to the failing one; 0: none fails. */
 static _Thread_local volatile int left;
 
 static bool fails(const void *caller) {
@@ -47,7 +47,7 @@ static _Thread_local volatile int left;
 
 enum { RANKS_MAX = 3, TRIALS_MAX = 400, BLOCK = 1 << 16 };
 
-/* A bootstrap of threads that ends for all when one has failed. */
+/* A bootstrap of threads that fails on all ranks when one has failed. */
 typedef struct meeting {
   pthread_mutex_t lock;
   pthread_cond_t changed;
@@ -60,7 +60,7 @@ typedef struct meeting {
 typedef struct member {
   meeting *meeting;
   int32_t rank;
-  int nth; /* allocation that fails */
+  int nth; /* number of the allocation that fails */
   bool has_failed;
   banyan_status status;
   char text[512];
@@ -87,7 +87,7 @@ static int gather(void *context, const void *mine, void *all, size_t bytes, int6
   bool good = meeting->round != round;
   for (size_t i = 0; good && i < (size_t)meeting->nranks; i++)
     memcpy((char *)all + i * bytes, meeting->blocks + i * BLOCK, bytes);
-  /* Nobody writes the blocks of the next round before all have read these. */
+  /* No rank writes blocks of the next round before all have read these. */
   if (good && ++meeting->arrived == meeting->nranks) {
     meeting->arrived = 0;
     meeting->round++;
@@ -120,7 +120,7 @@ static void *create(void *argument) {
   return NULL;
 }
 
-/* Returns false once no allocation was left to fail. */
+/* Returns false once all allocations succeed. */
 static bool try_without(int32_t nranks, int32_t failing, int nth) {
   static meeting meeting;
   member members[RANKS_MAX];
@@ -137,12 +137,12 @@ static bool try_without(int32_t nranks, int32_t failing, int nth) {
   const member *culprit = &members[failing];
   for (int32_t r = 0; r < nranks && !culprit->has_failed; r++)
     ck_assert_msg(members[r].status == BANYAN_OK, "rank %d, and all allocations succeeded: %s", r, members[r].text);
-  /* The peers of a rank that has failed learn of it, however long their deadline is. */
+  /* Peers get the error of the failed rank, however long their deadline is. */
   for (int32_t r = 0; r < nranks && culprit->status != BANYAN_OK; r++)
     ck_assert_msg(members[r].status != BANYAN_OK && members[r].status != BANYAN_ERR_TIMEOUT,
                   "allocation %d of rank %d failed, and rank %d has %s: %s", nth, failing, r,
                   banyan_status_string(members[r].status), members[r].text);
-  /* A connection for whose messages there was no memory is an error of the system. */
+  /* A connection without memory for its messages fails with a system error. */
   char name[16];
   snprintf(name, sizeof name, "rank %d", failing);
   bool says_why = culprit->status == BANYAN_ERR_MEMORY || strstr(culprit->text, "out of memory");
@@ -159,7 +159,7 @@ static const struct {
 TEST_LOOP(creation, sizeof cases / sizeof cases[0]) {
   world_setup setup;
   if (!placed_set(cases[_i].kind, "a,a,b", "a,b,c", &setup)) return;
-  /* Probes of NICs make hundreds of allocations, and one that fails there only makes the place coarser. */
+  /* NIC probes make hundreds of allocations, and a failed one only gives a coarser locality. */
   if (cases[_i].kind == PLACED_APART) setenv("BANYAN_TOPO", "host numa", 1);
   int nth = 1;
   while (nth < TRIALS_MAX && try_without(cases[_i].nranks, cases[_i].failing, nth)) nth++;

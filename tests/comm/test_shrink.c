@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * From a communicator that has failed to one of the ranks that are left: who is in it, that it computes, and what
- * becomes of those who are not. */
+ * Shrinks a failed communicator to its surviving ranks, and tests who is a member, that the result works, and what
+ * excluded ranks get. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -13,7 +13,7 @@ typedef enum deed { DIE, STOP, ABORT, LEAVE, LATE } deed;
 
 typedef struct scenario {
   deed deed;
-  uint32_t culprits; /* a bit for each rank that does the deed */
+  uint32_t culprits; /* bit r: rank r */
   uint32_t later;    /* ranks that die in the middle of shrinking */
   double later_ms;
   int shrunk[WORLD_RANKS_MAX];
@@ -21,7 +21,7 @@ typedef struct scenario {
 
 static bool is_in(uint32_t set, int32_t rank) { return set >> rank & 1; }
 
-/* Rank r of the first communicator gives value r + 1 with equal weights: the mean of all members. */
+/* Rank r of the first communicator contributes value r + 1 with equal weights. The result is the mean over members. */
 static banyan_status mean(banyan_comm *comm, int32_t origin, float *result) {
   float in[HEADS * VALUE_DIM], lse[HEADS] = {0}, out[HEADS * VALUE_DIM];
   banyan_partial from, to;
@@ -62,7 +62,7 @@ static void *die_later(void *argument) {
   return NULL;
 }
 
-/* Calls until told, as a program does. */
+/* Calls until an error is reported, as a program does. */
 static banyan_status go_on(world_rank *self) {
   float ignored;
   banyan_status status = BANYAN_OK;
@@ -94,10 +94,10 @@ static void shrink_and_go_on(world_rank *self, scenario *scenario) {
   banyan_comm_destroy(self->comm);
   self->comm = left;
   if (is_in(scenario->later, self->rank)) {
-    pthread_join(killer, NULL); /* it takes all with it */
+    pthread_join(killer, NULL); /* the killer ends the whole process */
   }
   if (!check_members(self, scenario, left, members)) return;
-  if (scenario->later) return; /* one who dies right after the agreement is a member */
+  if (scenario->later) return; /* a rank that dies right after the agreement still counts as a member */
   for (int i = 0; i < 10; i++)
     if (!check_mean(self, left, members)) return;
   scenario->shrunk[self->rank] = 1;
@@ -109,7 +109,7 @@ static void play(world_rank *self) {
   if (!world_ok(self, mean(self->comm, self->rank, &ignored), "combine") || !world_meet(self)) return;
   if (is_in(scenario->culprits, self->rank)) do_deed(self, scenario);
   if (!self->comm) return;
-  if (scenario->deed == LATE && is_in(scenario->culprits, self->rank)) { /* named by the timeout, and told so */
+  if (scenario->deed == LATE && is_in(scenario->culprits, self->rank)) { /* the timeout named it */
     world_await(self->world, FLAG_DONE, 10);
     banyan_comm *left = NULL;
     banyan_status status = banyan_comm_shrink(self->comm, NULL, &left);
@@ -134,7 +134,7 @@ static void kill_stopped(world *world, const pid_t *pids, void *argument) {
     if (is_in(scenario->culprits, r)) kill(pids[r], SIGKILL);
 }
 
-/* Memory of one node, several nodes in turn in the order of ranks, and nodes in blocks. */
+/* Shared memory of one node, several nodes round-robin in the order of ranks, and nodes in blocks. */
 static const char *const node_lists[] = {NULL, "a,b,a,b,a,b", "a,a,a,b,b,b"};
 
 static void run_scenario(scenario scenario, int32_t nranks, bool processes, const char *nodes, double timeout_s) {
@@ -181,8 +181,8 @@ TEST_LOOP(a_rank_that_was_given_up_is_told, 6) {
   run_scenario((scenario){.deed = LATE, .culprits = 1u << 1}, 4, _i % 2, node_lists[_i / 2], 0.4);
 }
 
-/* Deaths at any time of shrinking. On one node: UCX before 1.14 ends a process by an assertion if a peer dies while the
- * connection to it is being set up. */
+/* Deaths at any moment of a shrink. On one node only, because UCX before 1.14 ends a process by an assertion if a peer
+ * dies while it connects. */
 TEST(one_more_dies_meanwhile) {
   for (int i = 0; i < 12; i++)
     run_scenario((scenario){.deed = DIE, .culprits = 1u << 5, .later = 1u << (i % 3), .later_ms = 0.3 * i}, 6, true,
@@ -191,8 +191,8 @@ TEST(one_more_dies_meanwhile) {
 
 /* ---- again, and what is rejected --------------------------------------------------------------------------------- */
 
-/* Waits for all ranks of its communicator to have it: when one leaves, who is still at work on what all called
- * fails. */
+/* Waits until all ranks have this communicator. A rank that leaves earlier would fail ranks still in the common call.
+ * */
 static bool settle(world_rank *self, int32_t nranks) {
   atomic_int *settled = (atomic_int *)self->argument + nranks;
   double deadline = world_now_s() + 20;
@@ -230,7 +230,7 @@ TEST_LOOP(again_and_again, 6) {
 #endif
   if (_i / 2 > 0 && !world_has_network()) return;
   if (node_lists[_i / 2]) setenv("BANYAN_NODE", node_lists[_i / 2], 1);
-  atomic_int *settled = world_share((WORLD_RANKS_MAX + 1) * sizeof *settled); /* by size of the communicator */
+  atomic_int *settled = world_share((WORLD_RANKS_MAX + 1) * sizeof *settled); /* indexed by size of the communicator */
   setup.argument = settled;
   world_run(&setup, shrink_to_nothing);
   world_unshare(settled, (WORLD_RANKS_MAX + 1) * sizeof *settled);
@@ -249,7 +249,7 @@ static void ask_wrongly(world_rank *self) {
 
 TEST(wrong_calls_are_rejected) { WORLD_RUN(ask_wrongly, .nranks = 2); }
 
-/* A kernel's name that nobody has: the ranks that are left agree, and cannot make their communicator. */
+/* With an unknown kernel name, the surviving ranks agree but cannot create their communicator. */
 static void shrink_in_vain(world_rank *self) {
   int32_t members[3] = {-7, -7, -7};
   banyan_comm *left = NULL;
@@ -259,12 +259,12 @@ static void shrink_in_vain(world_rank *self) {
   world_check(self, status == BANYAN_ERR_ARGUMENT && !left, "got %s: %s", banyan_status_string(status),
               banyan_last_error());
   world_check(self, members[0] == -7 && members[1] == -7 && members[2] == -7, "members were written on failure");
-  world_meet(self); /* whoever leaves is gone on without */
+  world_meet(self); /* a rank that left would be excluded */
 }
 
 TEST(failure_writes_nothing) { WORLD_RUN(shrink_in_vain, .nranks = 3, .processes = true); }
 
 int main(void) {
-  unsetenv("BANYAN_UCX_PUT"); /* ranks leave their calls here, and puts over TCP do not bear that */
+  unsetenv("BANYAN_UCX_PUT"); /* ranks leave their calls here, which puts over TCP do not support */
   return world_main(suite_of("shrink", 120));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A rank stops or dies at a system call inside banyan_comm_shrink(), at any of them: all healthy ranks end in the same
- * communicator. The rank's system calls are trapped by seccomp, counted, and made by the handler of the trap. Trials
- * at random calls, by TEST_SEED; with TEST_FAULTS=all one at every call of each rank, which takes long. */
+ * A rank stops or dies at any system call inside banyan_comm_shrink(), and all healthy ranks end in the same
+ * communicator. seccomp traps the rank's system calls, and the trap handler counts and executes them. Trials pick
+ * random calls by TEST_SEED. TEST_FAULTS=all tries every call of each rank, which takes long. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
@@ -21,10 +21,10 @@ typedef struct outcome {
 typedef struct trial {
   int32_t victim;
   injector_deed deed;
-  int at; /* the system call, from 1; 0: none, they are counted */
+  int at; /* number of the system call, from 1; 0: only count */
   bool nodes;
   atomic_int has_happened;
-  int calls; /* calls of the victim */
+  int calls; /* system calls of the victim */
   outcome outcomes[RANKS];
 } trial;
 
@@ -63,7 +63,7 @@ static banyan_status shrink_once(world_rank *self, trial *trial, int32_t *origin
   return BANYAN_OK;
 }
 
-/* Shrinks, and once more for a victim that is a member: it may have stopped when all had agreed. */
+/* Shrinks, and shrinks again if the victim is a member, because it may stop after the agreement. */
 static void live_on(world_rank *self) {
   trial *trial = self->argument;
   int32_t origins[RANKS] = {0, 1, 2, 3};
@@ -115,7 +115,7 @@ static void run_trial(trial *trial) {
 
 /* ---- trials ------------------------------------------------------------------------------------------------------ */
 
-/* NULL: all is well. */
+/* Returns the text of a failure, or NULL. */
 static const char *judge(const trial *trial, char *text, size_t bytes) {
   uint32_t healthy = 0;
   for (int32_t r = 0; r < RANKS; r++) healthy |= is_healthy(trial, r) ? 1u << r : 0;
@@ -134,7 +134,7 @@ static const char *judge(const trial *trial, char *text, size_t bytes) {
   return NULL;
 }
 
-/* UCX before 1.14 ends a process by an assertion when a peer dies while it connects. */
+/* UCX before 1.14 ends a process by an assertion if a peer dies while it connects. */
 static bool is_excused(const trial *trial) {
   bool aborted = false;
   for (int32_t r = 0; r < RANKS; r++) aborted = aborted || trial->outcomes[r].aborted;
@@ -149,7 +149,7 @@ static pid_t start(trial *trial) {
   _exit(0);
 }
 
-/* Side by side: a stop is waited for. */
+/* Trials run side by side, because each stop waits for a deadline. */
 static void run_trials(trial *trials, int ntrials) {
   int excused = 0, happened = 0;
   for (int first = 0; first < ntrials; first += AT_ONCE) {
@@ -172,7 +172,7 @@ static void run_trials(trial *trials, int ntrials) {
   ck_assert_msg(happened > 0, "no call was reached");
 }
 
-/* How many system calls there are, a run of waits counted as one. */
+/* Returns the number of system calls; a run of waiting calls counts as one. */
 static int count_calls(int32_t victim, bool nodes) {
   trial *trial = world_share(sizeof *trial);
   char why[TEXT_BYTES + 200];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators of some ranks of another: who is in them and in which order, that they compute, and that what becomes
- * of one is nothing to the others. */
+ * Communicators over a subset of ranks: members and their order, correct results, and independence from failures of the
+ * others. */
 #include <limits.h>
 #include <signal.h>
 
@@ -8,13 +8,13 @@
 
 enum { HEADS = 4, VALUE_DIM = 16, VALUES = HEADS * VALUE_DIM };
 
-/* The arguments of each rank of a world. */
+/* The arguments of each rank of the world. */
 typedef struct split_case {
   int32_t color[WORLD_RANKS_MAX], key[WORLD_RANKS_MAX];
   bool parent_first; /* the parent is destroyed before its parts are used */
 } split_case;
 
-/* Rank r of the world gives r + 1 with equal weights, so the result is the mean of all members. */
+/* Rank r of the world contributes r + 1 with equal weights, so the result is the mean over members. */
 static bool check_mean(world_rank *self, banyan_comm *comm, const int32_t *members) {
   int32_t nranks = banyan_comm_nranks(comm);
   float *in = world_take(VALUES * sizeof *in), *lse = world_take(HEADS * sizeof *lse), sum = 0;
@@ -34,15 +34,16 @@ static bool check_mean(world_rank *self, banyan_comm *comm, const int32_t *membe
                      "the mean of %d ranks is %g, not %g", nranks, (double)got, (double)want);
 }
 
-/* Splits `comm`, whose ranks are `among`, as the case says; *members: those of the part, by the rules of the header. */
+/* Splits `comm`, whose ranks are `among`, as the case requires. *members gets the expected ranks of the part, by the
+ * rules of the header. */
 static bool split(world_rank *self, banyan_comm *comm, const int32_t *among, int32_t count, const split_case *wanted,
                   int32_t *members, banyan_comm **part) {
   int32_t color = wanted->color[self->rank], nmembers = 0;
-  *part = comm; /* anything */
+  *part = comm; /* any non-NULL value */
   if (!world_ok(self, banyan_comm_split(comm, color, wanted->key[self->rank], part), "split")) return false;
   for (int32_t i = 0; i < count; i++)
     for (int32_t at = color >= 0 && wanted->color[among[i]] == color ? nmembers++ : -1; at >= 0; at = -1) {
-      /* `among` is in the order of the old ranks: ties stay in it */
+      /* `among` keeps the old order of ranks, so ties keep it too */
       while (at > 0 && wanted->key[members[at - 1]] > wanted->key[among[i]]) members[at] = members[at - 1], at--;
       members[at] = among[i];
     }
@@ -53,7 +54,6 @@ static bool split(world_rank *self, banyan_comm *comm, const int32_t *among, int
                      banyan_comm_rank(*part));
 }
 
-/* The world, a part of it, and a part of that. */
 static void split_twice(world_rank *self) {
   const split_case *cases = self->argument;
   int32_t members[3][WORLD_RANKS_MAX];
@@ -99,7 +99,7 @@ TEST_EVERYWHERE(random_splits, 24) {
 
 typedef enum deed { DIE, STAY_AWAY, GATHER, GIVE_NOWHERE, DEEDS } deed;
 
-/* Rank 1 of 3 does not split with the others, who get an error that names it. */
+/* Rank 1 of 3 does not take part in the split, and the others get an error that names it. */
 static void split_without_one(world_rank *self) {
   deed deed = *(const enum deed *)self->argument;
   banyan_comm *part = NULL;
@@ -114,7 +114,7 @@ static void split_without_one(world_rank *self) {
     raise(SIGKILL);
   else if (deed == STAY_AWAY)
     world_await(self->world, 0, 60);
-  else if (deed == GATHER) /* as many bytes as the first exchange of a split has */
+  else if (deed == GATHER) /* same size as the first exchange of a split */
     status = banyan_allgather(self->comm, bytes + 12, bytes, (size_t[]){12, 12, 12});
   else
     status = banyan_comm_split(self->comm, 0, 0, NULL);
@@ -135,7 +135,7 @@ TEST_LOOP(one_does_not_come, DEEDS) {
             .timeout_ns = deed == STAY_AWAY ? 500000000 : 0);
 }
 
-/* A kernel's name that nobody has, on rank 1: its color fails, and the other and the parent do not notice. */
+/* Rank 1 has an unknown kernel name. Its color fails, and the other color and the parent are unaffected. */
 static void fail_one_color(world_rank *self) {
   int32_t color = self->rank / 2, members[2] = {2 * color, 2 * color + 1};
   banyan_comm *part = NULL;
@@ -152,7 +152,7 @@ static void fail_one_color(world_rank *self) {
 
 TEST(one_color_fails) { WORLD_RUN(fail_one_color, .nranks = 4, .processes = true); }
 
-/* Rank 3 dies. Its part shrinks, and the other part goes on. */
+/* Rank 3 dies. Its part shrinks, and the other part continues. */
 static void lose_one_part(world_rank *self) {
   int32_t color = self->rank / 2, members[2] = {2 * color, 2 * color + 1};
   banyan_comm *part = NULL, *left = NULL;
