@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Nothing is allocated between start and wait of a persistent operation, nor by a blocking call of a shape that was
- * called before: malloc and mmap of this program count the calls of threads that ask for it. They count bytes as well:
- * what an operation takes does not grow with the call. */
+ * Nothing is allocated between start and wait of a persistent operation, nor in a repeated blocking call. This
+ * program's malloc and mmap count the calls of threads that enable it. They also count bytes: the memory of an
+ * operation does not grow with the call. */
 #include <malloc.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -10,7 +10,7 @@
 
 static _Thread_local volatile bool counting;
 static _Thread_local volatile int allocations;
-static _Thread_local volatile int64_t held, most_held; /* bytes of this thread, while it counts */
+static _Thread_local volatile int64_t held, most_held; /* bytes of this thread while counting */
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__)
 #define CAN_COUNT 1
@@ -89,7 +89,7 @@ static data *new_data(world_rank *self, int variant) {
   return made;
 }
 
-/* Two of them are late, so that the others come to yield and to sleep. */
+/* Two ranks are late, so that the others yield and sleep. */
 static void be_late(const world_rank *self, int round) {
   if (round == 3 && self->rank == 0) world_sleep_ms(6);
   if (round == 5 && self->rank == self->nranks - 1) world_sleep_ms(6);
@@ -127,7 +127,7 @@ static void run_persistent(world_rank *self) {
     banyan_op *ops[OPS] = {NULL};
     bool good = make_ops(self, data, ops);
     allocations = 0;
-    counting = good; /* from the very first run */
+    counting = good; /* from the first run on */
     for (int round = 0; round < 8 && good; round++) good = start_and_wait(self, ops, round);
     good = none_counted(self, "start to wait", variant) && good;
     for (int i = 0; i < OPS; i++) banyan_op_free(ops[i]);
@@ -179,7 +179,7 @@ TEST_LOOP(repeated_calls_allocate_nothing, 12) {
 
 /* ---- memory of large calls --------------------------------------------------------------------------------------- */
 
-/* A call of `tokens`, of which each run has `valid`. */
+/* A call for `tokens` tokens; each run has `valid` tokens. */
 typedef struct large {
   int32_t tokens, heads, value_dim, valid;
   size_t arena_bytes;
@@ -195,7 +195,7 @@ static const large larges[] = {
 };
 enum { LARGES = sizeof larges / sizeof larges[0], LARGE_MOST = 2 << 20 };
 
-/* Memory of a caller for all tokens of a call, of which runs use little. */
+/* The caller's memory for all tokens of a call; runs touch little of it. */
 static void *reserve(const large *call, int64_t row_bytes) {
   size_t bytes = (size_t)call->tokens * (size_t)call->heads * (size_t)row_bytes;
   void *made = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -206,7 +206,7 @@ static void release(const large *call, int64_t row_bytes, void *memory) {
   if (memory) munmap(memory, (size_t)call->tokens * (size_t)call->heads * (size_t)row_bytes);
 }
 
-/* In place where all ranks get all rows. Rank r has values r + 1 of equal weight. */
+/* Runs in place if all ranks get all rows. Rank r contributes values r + 1 with equal weight. */
 static bool run_large(world_rank *self, bool persistent) {
   const large *call = self->argument;
   size_t values = (size_t)call->valid * (size_t)call->heads * (size_t)call->value_dim;
@@ -260,7 +260,7 @@ TEST_LOOP(memory_does_not_grow_with_the_call, LARGES) {
   WORLD_RUN(run_larges, .nranks = 2, .arena_bytes = argument.arena_bytes, .argument = &argument);
 }
 
-/* The count itself works. */
+/* Checks that the counter counts. */
 TEST(counts_allocations) {
   allocations = 0;
   counting = true;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Bad data of one rank ends the run that it belongs to, and all later ones. Runs before it, which have all that they
- * need, are completed. */
+ * Bad data of one rank fails its run and all later runs. Earlier runs, which have all their input, complete. */
 #include "tests/support/placed.h"
 
 enum { RANKS = 3, HEADS = 4, VALUE_DIM = 8, ROOT = 2, FLAG_STARTED = 1, FLAG_FAILED = 2 };
@@ -9,7 +8,7 @@ typedef struct buffers {
   float in[HEADS * VALUE_DIM], lse[HEADS], out[HEADS * VALUE_DIM];
 } buffers;
 
-/* Towards a root: the others need nothing of it, and may be ahead of it. */
+/* Combines to a root: the other ranks need nothing from it and may run ahead. */
 static banyan_op *init(world_rank *self, buffers *buffers) {
   banyan_op *op = NULL;
   banyan_partial in, out;
@@ -46,8 +45,8 @@ static bool holds(world_rank *self, const buffers *buffers, int round) {
   return world_check(self, buffers->out[5] == (float)(3 + round), "run %d gave %g", round, (double)buffers->out[5]);
 }
 
-/* Rank 0 completes a good run and fails in the next while rank 1 has yet to begin the good one, and the root is in
- * it. */
+/* Rank 0 completes a good run and fails in the next one. Meanwhile the root is in the good run, and rank 1 has not
+ * started it. */
 static void give_bad_data(world_rank *self) {
   buffers buffers = {.out = {0}};
   banyan_op *op = init(self, &buffers);
@@ -65,14 +64,14 @@ static void give_bad_data(world_rank *self) {
   if (self->rank == 0) buffers.lse[1] = NAN;
   status = run(op);
   if (self->rank == 0) world_signal(self->world, FLAG_FAILED);
-  if (status == BANYAN_OK && self->rank == 1) status = banyan_barrier(self->comm); /* it waited for nobody */
+  if (status == BANYAN_OK && self->rank == 1) status = banyan_barrier(self->comm); /* this run needed no peer */
   is_told(self, status);
   world_meet(self);
   banyan_op_free(op);
 }
 
-/* Two operations are started. Rank 0 gives bad data for the second, and each rank knows so before it waits for the
- * first. */
+/* Two operations are started. Rank 0 passes bad data to the second, and each rank sees the error before it waits for
+ * the first. */
 static void give_bad_data_next(world_rank *self) {
   buffers first = {.out = {0}}, second = {.out = {0}};
   banyan_op *good = init(self, &first), *bad = init(self, &second);
@@ -94,7 +93,7 @@ static void give_bad_data_next(world_rank *self) {
   }
   if (world_ok(self, banyan_wait(good), "a good run before that of bad data")) holds(self, &first, 1);
   status = banyan_wait(bad);
-  if (status == BANYAN_OK && self->rank == 1) status = banyan_barrier(self->comm); /* it waited for nobody */
+  if (status == BANYAN_OK && self->rank == 1) status = banyan_barrier(self->comm); /* this run needed no peer */
   is_told(self, status);
   world_meet(self);
   banyan_op_free(good);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks that die, stop, leave, abort or give nonsense: an error on every survivor in time, that names the rank. */
+ * Ranks that die, stop, leave, abort or pass invalid data: every survivor gets an error that names the rank in time. */
 #include <pthread.h>
 #include <signal.h>
 
@@ -9,9 +9,9 @@ enum { HEADS = 8, VALUE_DIM = 32, FLAG_ALL_TOLD = 1, FLAG_GO = 2 };
 
 /* The report of a survivor. */
 typedef struct verdict {
-  int told; /* 1 once the rest is there */
+  int told; /* 1 once the other fields are set */
   int status, culprit, repeated, known;
-  double seconds; /* since the deed */
+  double seconds; /* since the fault */
   char text[256];
 } verdict;
 
@@ -22,7 +22,7 @@ typedef struct scenario {
   int32_t culprit;
   const char *algorithm;
   banyan_scatter scatter;
-  _Atomic double deed_s; /* when it was done */
+  _Atomic double deed_s; /* time of the fault */
   double sleep_ms;
   verdict verdicts[WORLD_RANKS_MAX];
 } scenario;
@@ -56,7 +56,7 @@ static void note(world_rank *self, scenario *scenario, banyan_status status) {
   verdict->told = 1;
 }
 
-/* Everyone but the culprit goes on calling until `told` is set. */
+/* All ranks but the culprit continue to call until `told` is set. */
 static void go_on(world_rank *self, scenario *scenario, banyan_op *op) {
   banyan_status status = BANYAN_OK;
   for (int i = 0; i < 1000000 && status == BANYAN_OK; i++) {
@@ -98,7 +98,7 @@ static void play(world_rank *self) {
   banyan_op_free(op);
 }
 
-/* Ends what was stopped, once all others have the error. */
+/* Kills the stopped ranks once all others have the error. */
 static void end_stopped(world *world, const pid_t *pids, void *argument) {
   (void)world;
   const scenario *scenario = argument;
@@ -131,7 +131,7 @@ static void check_verdicts(const scenario *scenario, int32_t nranks, banyan_stat
   }
 }
 
-/* Machines under load, and under sanitizers, are slow. */
+/* Allows extra time on loaded machines and under sanitizers. */
 static double slack(double seconds) { return world_is_sanitized() ? 4 * seconds : seconds; }
 
 static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring"};
@@ -187,14 +187,14 @@ typedef struct paused {
   bool shrinks; /* ranks are in banyan_comm_shrink(), not in a barrier */
 } paused;
 
-/* The others wait for rank 0 when all are stopped; it comes once all go on. */
+/* The others wait for rank 0 while all are stopped; rank 0 arrives after all were resumed. */
 static void wait_through_pause(world_rank *self) {
   paused *paused = self->argument;
   banyan_comm *left = NULL;
   if (!world_ok(self, banyan_barrier(self->comm), "barrier") || !world_meet(self)) return;
   if (self->rank == 0) {
     world_await(self->world, FLAG_GO, 60);
-    world_sleep_ms(100); /* the others look at the clock first */
+    world_sleep_ms(100); /* let the others read the clock first */
   } else {
     paused->waiting += 1;
   }
@@ -212,7 +212,7 @@ static void pause_all(world *world, const pid_t *pids, void *argument) {
   enum { NRANKS = 3 };
   const paused *paused = argument;
   for (int i = 0; i < 10000 && paused->waiting < NRANKS - 1; i++) world_sleep_ms(1);
-  world_sleep_ms(20); /* they wait by now; if not, the test sees nothing */
+  world_sleep_ms(20); /* the ranks should wait by now, or the pause tests nothing */
   for (int r = 0; r < NRANKS; r++) kill(pids[r], SIGSTOP);
   world_sleep_ms(2e3 * pause_timeout_s);
   for (int r = 0; r < NRANKS; r++) kill(pids[r], SIGCONT);
@@ -232,7 +232,7 @@ TEST_LOOP(a_pause_of_all_is_nobodys_fault, 4) {
 
 /* ---- deaths while ranks connect ---------------------------------------------------------------------------------- */
 
-/* A bootstrap that counts its exchanges. After the last but one of create, between nodes, ranks connect. */
+/* A bootstrap that counts its exchanges. Between nodes, ranks connect after the second-last exchange of create. */
 typedef struct counted {
   const banyan_bootstrap *bootstrap;
   int calls, die_after; /* 0: never */
@@ -269,13 +269,13 @@ static void connect_and_die(world_rank *self) {
   while (status == BANYAN_OK) status = banyan_barrier(self->comm);
   verdict->status = (int)status;
   snprintf(verdict->text, sizeof verdict->text, "%s", banyan_last_error());
-  if (self->rank == scenario->culprit) world_sleep_ms(60000); /* it dies meanwhile */
+  if (self->rank == scenario->culprit) world_sleep_ms(60000); /* dies while it sleeps */
   banyan_comm_destroy(self->comm);
   self->comm = NULL;
-  verdict->told = 1; /* it has not died of UCX's assertion, neither in the call nor here */
+  verdict->told = 1; /* no assertion of UCX has ended this process */
 }
 
-/* No rank blames the other one that is alive. */
+/* No survivor blames the other survivor. */
 TEST_LOOP(death_while_connecting, 9) {
   scenario *scenario = world_share(sizeof *scenario);
   world_random random = {world_seed() + (uint64_t)_i};
@@ -305,7 +305,7 @@ TEST_LOOP(leaving_threads, 15) {
   world_unshare(scenario, sizeof *scenario);
 }
 
-/* On the way to a root and in chains, whoever waits for a rank that itself waits blames the one that holds up all. */
+/* In trees and chains, a rank that waits for a waiting rank must blame the rank at the end of the chain. */
 TEST_LOOP(chain_to_a_stopped_rank, 5) {
   static const struct {
     const char *algorithm;
@@ -369,7 +369,7 @@ TEST_LOOP(death_at_any_moment, 30) {
 
 /* ---- two deaths -------------------------------------------------------------------------------------------------- */
 
-/* Rank 0 has done its part and is gone; rank 1 dies before its own. The first death holds up nobody, the second all. */
+/* Rank 0 dies after its own part, which delays no rank. Rank 1 dies before its part, which delays all. */
 static void die_one_after_another(world_rank *self) {
   scenario *scenario = self->argument;
   buffers buffers;
@@ -422,7 +422,7 @@ static void *abort_soon(void *argument) {
   return NULL;
 }
 
-/* The last rank does not come; rank 0 aborts from another thread while it waits itself. */
+/* The last rank stays away. Rank 0 aborts from another thread while it waits itself. */
 static void wait_for_abort(world_rank *self) {
   scenario *scenario = self->argument;
   pthread_t thread;
@@ -468,7 +468,8 @@ TEST_LOOP(slow_ranks_are_no_error, 2) {
 
 static double busy_ms(double deadlines) { return deadlines * (world_is_sanitized() ? 1500 : 500); }
 
-/* Both are busy for longer than the deadline, one of them after it has started; it then waits for a part of that. */
+/* Both ranks work for longer than the deadline, rank 0 after its start. Rank 1 then waits for less than the deadline.
+ * */
 static void be_busy_amid(world_rank *self) {
   char data[100] = {0};
   banyan_op *op;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The flight recorder: an error says in which operation and at which step this rank is and whom it waits for, and lists
- * the operations before it. */
+ * The flight recorder: an error reports the operation and step of this rank and the peer that it waits for, and lists
+ * earlier operations. */
 #include <inttypes.h>
 #include <sched.h>
 #include <signal.h>
@@ -21,7 +21,7 @@ static const char *read_file(const char *name, int32_t rank) {
 
 typedef struct scenario {
   int operations;
-  int32_t dies; /* -1: it leaves out the last call instead: the deadline passes */
+  int32_t dies; /* -1: skips the last call instead, so the deadline passes */
   char text[WORLD_RANKS_MAX][512];
 } scenario;
 
@@ -52,7 +52,7 @@ static void fall_silent(world_rank *self) {
   banyan_op_free(op);
 }
 
-/* Both wait for rank 2, which has a node of the tree that they need. */
+/* Both ranks wait for rank 2, whose node of the tree they need. */
 static void check_text(const scenario *scenario) {
   char wanted[160];
   for (int32_t r = 0; r < 2; r++) {
@@ -62,8 +62,8 @@ static void check_text(const scenario *scenario) {
     snprintf(wanted, sizeof wanted, ": tag %d, combine, %d bytes by ", TAG, HEADS * (VALUE_DIM + 2) * 4);
     ck_assert_msg(strstr(here, wanted) != NULL, "%s", text);
     const char *peer = strstr(here, ", waiting for ");
-    /* On a busy machine the death may come while this rank still waits for the other one, or before it has come to a
-     * wait: then the other one told it. */
+    /* On a busy machine, rank 2 may die while this rank waits for the other one or does not wait yet. The other rank
+     * then reports the death. */
     bool early = scenario->dies && peer && peer[strlen(", waiting for rank ")] == (char)('1' - r);
     ck_assert_msg(peer ? early || strcmp(peer, ", waiting for rank 2") == 0 : strstr(text, "(noticed by rank ") != NULL,
                   "%s", text);
@@ -74,7 +74,8 @@ static void check_text(const scenario *scenario) {
   }
 }
 
-/* A line says whose, then come at most 256 operations without a gap, all but the last with the time they took. */
+/* The first line names the rank. Then follow at most 256 consecutive operations, all but the last with their duration.
+ * */
 static void check_dump(const char *text, const char *reason, int at_most, bool all) {
   const char *line = strchr(text, '\n');
   char first[640];
@@ -164,7 +165,7 @@ TEST(metrics_of_a_run_that_fails) {
   world_unshare(scenario, sizeof *scenario);
 }
 
-/* Rank 1 calls once rank 0, which waits for it, has written how long. */
+/* Rank 1 makes its call after rank 0, which waits for it, has written its waiting time. */
 static void wait_until_written(world_rank *self) {
   const char *name = "banyan_wait_seconds_total{rank=\"0\",ranks=\"2\",peer=\"1\"} ";
   double waited_s = 0;
@@ -185,11 +186,11 @@ TEST(metrics_while_a_rank_waits) {
 /* ---- inputs ------------------------------------------------------------------------------------------------------ */
 
 typedef struct failing {
-  bool differs; /* in heads; otherwise a row is bad */
+  bool differs; /* the number of heads differs; otherwise a row is bad */
   int32_t groups;
 } failing;
 
-/* All ranks of a group fail: rank 1 has a NaN in a row, or other heads. The last token is masked. */
+/* All ranks of a group fail: rank 1 has a NaN in a row, or another number of heads. The last token is masked. */
 static void fail_at_rank_1(world_rank *self) {
   enum { TOKENS = 3, ROWS = 5, DIM = 7, STRIDE = ROWS * DIM + 3 };
   const failing *how = self->argument;
@@ -199,7 +200,7 @@ static void fail_at_rank_1(world_rank *self) {
   bool is_rank_1 = banyan_comm_rank(comm) == 1;
   uint16_t values[TOKENS * STRIDE];
   float lse[TOKENS * ROWS], merged[TOKENS * ROWS * DIM];
-  int32_t tokens = how->differs ? -1 : TOKENS; /* is not read before a run */
+  int32_t tokens = how->differs ? -1 : TOKENS; /* not read before a run */
   uint8_t mask[TOKENS] = {1, 1, 0};
   banyan_valid_rows valid = {.size = sizeof valid, .tokens = &tokens, .token_mask = mask};
   banyan_op *op = NULL;
@@ -217,7 +218,7 @@ static void fail_at_rank_1(world_rank *self) {
   banyan_status status = banyan_combine_init(comm, &desc, &in, &out, &op),
                 wanted = how->differs ? BANYAN_ERR_MISMATCH : BANYAN_ERR_DATA;
   if (status == BANYAN_OK) status = banyan_start(op);
-  tokens = -1, mask[0] = 0; /* the run has read them */
+  tokens = -1, mask[0] = 0; /* the run has read both */
   if (status == BANYAN_OK) status = banyan_wait(op);
   banyan_op_free(op);
   world_check(self, status == wanted, "got %s: %s", banyan_status_string(status), banyan_last_error());
@@ -253,7 +254,7 @@ TEST_LOOP(failed_inputs_run_again, 4) {
     ck_assert_msg(strstr(said, wanted) != NULL, "%s", said);
     ck_assert_msg(how->differs || strstr(said, "token 1, head 2"), "%s", said);
     if (how->groups > 1) continue;
-    /* A byte more, and then a byte less than was written. */
+    /* A file that is one byte longer, and then one byte shorter. */
     for (const char *each = "+1\0-2"; *each; each += strlen(each) + 1) {
       snprintf(command, sizeof command, "truncate -s %s %s/dump.1 && ! %s/banyan-perf --replay %s/dump >%s/said 2>&1",
                each, directory, build ? build : ".", directory, directory);
@@ -283,7 +284,7 @@ TEST(it_goes_round) {
   bny_flight_print(flight, 1000, 3, said, sizeof said);
   ck_assert(strncmp(said, "operation 998: ", 15) == 0);
   const char *timed = strstr(said, "\noperation 999: ");
-  /* Only the end of operation 998 is not known. */
+  /* Only operation 998 has no known end. */
   ck_assert(timed && strstr(said, "took at most ") && strstr(said, "took at most ") < timed);
   ck_assert(strstr(timed, "took ") && !strstr(timed, "took at most "));
   char small[40];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A call that one rank rejects: its peers get the text at once. Where ranks compare their calls the
- * communicator remains usable on all ranks; in a run of a known shape it ends. */
+ * If one rank rejects a call, its peers get the text at once. If ranks compare their calls, the communicator remains
+ * usable on all ranks. In a run of a known shape, it fails. */
 #include "tests/support/attention_oracle.h"
 #include "tests/support/placed.h"
 
-enum { HEADS = 4, VALUE_DIM = 8, BYTES = 64, AT_ONCE_S = 10 }; /* the deadline is ten times that */
+enum { HEADS = 4, VALUE_DIM = 8, BYTES = 64, AT_ONCE_S = 10 }; /* a tenth of the deadline */
 
 typedef struct buffers {
   float in[HEADS * VALUE_DIM], lse[HEADS], out[HEADS * VALUE_DIM];
@@ -46,7 +46,7 @@ static banyan_status barrier_init(world_rank *self, bool wrong) {
   return status;
 }
 
-/* First calls of a shape; what the text of the one that is wrong names. */
+/* First calls of a shape, and the field that the error must name. */
 enum { KINDS = 6 };
 static const char *const named[KINDS] = {"in: base",   "telepathy", "all is NULL", "send and receive overlap",
                                          "root is 99", "op is NULL"};
@@ -85,7 +85,7 @@ static bool works(world_rank *self, buffers *buffers, float value) {
                      (double)expected);
 }
 
-/* Each rank rejects each call once; the rank that does runs ahead, for it waits for nobody. */
+/* Each rank rejects each call once. The rejecting rank waits for no peer and runs ahead. */
 static void reject_in_turn(world_rank *self) {
   buffers *buffers = calloc(1, sizeof *buffers);
   bool good = true;
@@ -94,7 +94,8 @@ static void reject_in_turn(world_rank *self) {
       double since_s = world_now_s();
       banyan_status status = make_call(self, buffers, kind, self->rank == by);
       good = is_rejected(self, status, by, kind, since_s);
-      if (good && by % 2) good = works(self, buffers, (float)(kind + 1)); /* the others at once after each other */
+      if (good && by % 2)
+        good = works(self, buffers, (float)(kind + 1)); /* other rejections follow each other directly */
     }
     good = good && world_ok(self, make_call(self, buffers, kind, false), "the call as it should be") &&
            works(self, buffers, 3);
@@ -102,7 +103,7 @@ static void reject_in_turn(world_rank *self) {
   free(buffers);
 }
 
-/* All reject the same, many times: nobody waits, and all remain in step. */
+/* All ranks reject the same call many times without waiting, and stay in step. */
 static void reject_together(world_rank *self) {
   buffers *buffers = calloc(1, sizeof *buffers);
   bool good = works(self, buffers, 1);
@@ -112,11 +113,11 @@ static void reject_together(world_rank *self) {
   free(buffers);
 }
 
-/* A rank that rejects several calls before its peers come to the first. */
+/* Rank 0 rejects several calls before its peers reach the first one. */
 static void reject_ahead(world_rank *self) {
   buffers *buffers = calloc(1, sizeof *buffers);
   bool good = works(self, buffers, 1);
-  for (int i = 0; i < 12 && good; i++) { /* one after another: they count as one */
+  for (int i = 0; i < 12 && good; i++) { /* rejections in a row count as one */
     if (i == 0 && self->rank > 0) world_sleep_ms(30);
     banyan_status status = make_call(self, buffers, 0, self->rank == 0);
     good = is_rejected(self, status, 0, 0, world_now_s());
@@ -125,7 +126,7 @@ static void reject_ahead(world_rank *self) {
   free(buffers);
 }
 
-/* The rank that rejected is there: only the dead, the departed and the late are left out. */
+/* The rejecting rank stays a member: only ranks that died, left or are late are excluded. */
 static void shrink_to_all(world_rank *self) {
   banyan_comm *left = NULL;
   if (!world_ok(self, banyan_comm_shrink(self->comm, NULL, &left), "shrink")) return;
@@ -136,7 +137,7 @@ static void shrink_to_all(world_rank *self) {
   banyan_comm_destroy(left);
 }
 
-/* A shape that is known: the others are in its run, and have sent. */
+/* The shape is known: the others are already in the run and have sent data. */
 static void reject_a_run(world_rank *self) {
   buffers *buffers = calloc(1, sizeof *buffers);
   if (works(self, buffers, 1) && world_meet(self)) {
@@ -170,7 +171,7 @@ typedef struct decode {
   banyan_partial to;
 } decode;
 
-/* A call whose values are all 3: so is its result. Another `dim` is another shape. */
+/* A call whose values are all 3, so its result is 3. Another `dim` gives another shape. */
 static void decode_make(decode *made, int32_t dim) {
   memset(made, 0, sizeof *made);
   memset(made->v, 3, sizeof made->v);
@@ -192,7 +193,7 @@ static void decode_make(decode *made, int32_t dim) {
 
 enum { ARGUMENTS = 14, OF_RANK_0 = 12 };
 
-/* Makes one argument wrong, and returns what the error names. Those of OF_RANK_0 are ignored on other ranks. */
+/* Makes one argument invalid and returns the name in its error. Other ranks ignore arguments of OF_RANK_0. */
 static const char *spoil(decode *call, int argument) {
   switch (argument) {
   case 0: return call->table[4] = PAGES, "page_table[1][1] is 3";
@@ -222,7 +223,7 @@ static bool attends(world_rank *self, decode *call, int32_t dim) {
                      "attended to %g, not 3", (double)call->out[2 * HEADS * dim - 1]);
 }
 
-/* A random rank rejects a first call of attention for a random argument. Then all make it right. */
+/* A random rank rejects a first call of attention for a random argument. Then all ranks make a valid call. */
 static void reject_attention(world_rank *self) {
   decode *call = malloc(sizeof *call);
   world_random random = {world_seed()};
@@ -246,7 +247,7 @@ static void reject_attention(world_rank *self) {
   free(call);
 }
 
-/* In a later call the communicator ends on all ranks, whatever the argument, and says so on all. */
+/* In a later call the communicator fails on all ranks, whatever the argument, and each rank reports it. */
 static void reject_known_attention(world_rank *self) {
   decode *call = malloc(sizeof *call);
   world_random random = {world_seed()};
