@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A program for mpirun (see test-boot-mpi): ranks of MPI communicators. */
+ * A program for mpirun (see test-boot-mpi) that tests ranks of MPI communicators. */
 #include <mpi.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -43,10 +43,10 @@ static void gather_rounds(MPI_Comm comm) {
 
 static void reject(banyan_status status, banyan_status expected, const char *named) {
   CHECK(status == expected && strstr(banyan_last_error(), named) != NULL);
-  CHECK(banyan_barrier(NULL) == BANYAN_ERR_ARGUMENT); /* another text */
+  CHECK(banyan_barrier(NULL) == BANYAN_ERR_ARGUMENT); /* replaces the error text */
 }
 
-/* Before MPI_Init and after MPI_Finalize. */
+/* Communicators are rejected before MPI_Init and after MPI_Finalize. */
 static void check_absent(void) {
   banyan_mpi *handle = NULL;
   banyan_bootstrap bootstrap;
@@ -76,7 +76,7 @@ static void make_communicator(MPI_Comm comm) {
   banyan_comm_destroy(made);
 }
 
-/* The last rank stays away from an allgather: an error on the others by their deadline, and then at once. */
+/* The last rank skips an allgather. The others get an error at their deadline, and later calls fail at once. */
 static void miss_an_allgather(MPI_Comm comm) {
   banyan_mpi *handle;
   banyan_bootstrap bootstrap;
@@ -86,7 +86,7 @@ static void miss_an_allgather(MPI_Comm comm) {
   if (bootstrap.rank < bootstrap.nranks - 1) {
     CHECK(bootstrap.allgather(bootstrap.context, &mine, all, sizeof mine, 300000000) == BANYAN_ERR_TIMEOUT);
     double took = MPI_Wtime() - before;
-    CHECK(took > 0.29 && took < 3 + self_waited_s() - waited); /* others may have the cores */
+    CHECK(took > 0.29 && took < 3 + self_waited_s() - waited); /* other processes may use the cores */
     CHECK(bootstrap.allgather(bootstrap.context, &mine, all, sizeof mine, 300000000) == BANYAN_ERR_TIMEOUT);
     CHECK(all[0] == 0);
   }
@@ -102,7 +102,7 @@ int main(int argc, char **argv) {
   check_arguments();
   gather_rounds(MPI_COMM_WORLD);
   MPI_Comm part;
-  MPI_Comm_split(MPI_COMM_WORLD, world_rank == 0, -world_rank, &part); /* others: in reverse order */
+  MPI_Comm_split(MPI_COMM_WORLD, world_rank == 0, -world_rank, &part); /* the others, in reverse order */
   gather_rounds(part);
   make_communicator(MPI_COMM_WORLD);
   make_communicator(part);

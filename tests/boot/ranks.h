@@ -23,22 +23,22 @@ enum { PROCESSES_AT_MOST = 20 };
 struct part {
   int rank, nranks;
   const char *secret; /* NULL: none */
-  double timeout_s;   /* 0: 15 */
+  double timeout_s;   /* 0: 15 s */
   size_t bytes;       /* size of each allgather */
   int rounds;
   double wait_s;           /* before create */
   double pause_s;          /* between create and the first allgather */
   const char *address;     /* value of MASTER_ADDR; NULL: 127.0.0.1 */
-  const char *extra[3][2]; /* more environment */
+  const char *extra[3][2]; /* further environment variables */
   const char *job;         /* BANYAN_JOB; NULL: none */
-  bool forks;              /* children, between two rounds of gathers */
-  bool closes;             /* stdin, stdout and stderr first */
-  int files;               /* how many more may be open; 0: no limit */
-  uid_t user;              /* to become first; 0: stays */
-  const char *map;         /* the users of a namespace to enter first; NULL: stays */
+  bool forks;              /* fork children between two rounds of all-gathers */
+  bool closes;             /* close stdin, stdout and stderr first */
+  int files;               /* how many more files may be opened; 0: no limit */
+  uid_t user;              /* user to change to first; 0: no change */
+  const char *map;         /* users of a namespace to enter first; NULL: none */
 };
 
-/* Its outcome, in memory shared with the test. */
+/* The outcome of one process, in memory shared with the test. */
 struct outcome {
   banyan_status create, gather;
   int wrong;
@@ -46,7 +46,7 @@ struct outcome {
   char text[512];
 };
 
-static int listen_fd, port; /* the current test's; each test runs in its own process */
+static int listen_fd, port; /* the current test has these in its own process */
 static struct outcome *outcomes;
 static pid_t pids[PROCESSES_AT_MOST];
 static char shown_port[16];
@@ -128,7 +128,7 @@ static inline void set_environment(const struct part *part) {
     if (part->extra[i][0]) setenv(part->extra[i][0], part->extra[i][1], 1);
 }
 
-/* Enters a user namespace that maps these users, which a process outside of it must write. */
+/* Enters a user namespace that maps these users. A process outside of it must write the map. */
 static inline bool enter_namespace(const char *map) {
   int ready[2], how = 0;
   char path[64], byte = 0;
@@ -146,7 +146,7 @@ static inline bool enter_namespace(const char *map) {
   return entered && (!*map || setresuid(65534, 65534, 65534) == 0);
 }
 
-/* The ranks of this communicator that are of another job. */
+/* Counts the ranks of this communicator that belong to another job. */
 static inline int count_others(const banyan_bootstrap *bootstrap, const struct part *part) {
   char mine[16] = "", all[PROCESSES_AT_MOST][16];
   int others = 0;
@@ -211,7 +211,7 @@ static inline void start(int index, struct part part) {
   if (part.rank != 0 && listen_fd >= 0) close(listen_fd);
   if (part.user != 0 && setresuid(part.user, part.user, part.user) != 0) exit(3);
   play(&part, &outcomes[index]);
-  exit(0); /* not _exit: the leak checker is to have its say */
+  exit(0); /* not _exit, so that the leak checker runs */
 }
 
 static inline void finish(int index) {
@@ -240,7 +240,7 @@ static inline void assert_text(int index, const char *part) {
                 outcomes[index].text);
 }
 
-/* Leaves a port free on which rank 0 may listen by itself; another process may take it first. */
+/* Frees a port on which rank 0 may listen by itself; another process may take it first. */
 static inline void free_port(void) {
   if (listen_fd >= 0) close(listen_fd);
   close(listen_on_any_port(&port));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Bootstrap of ranks that are threads. */
+ * Bootstrap of ranks that are threads of one process. */
 #include <pthread.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -19,7 +19,7 @@ struct member {
   int64_t timeout_ns;
   int rounds;
   int result; /* result of the first allgather that failed */
-  int wrong;  /* bytes of other ranks that were not what they had given */
+  int wrong;  /* number of wrong bytes from other ranks */
   char text[512];
 };
 
@@ -31,7 +31,7 @@ static void *gather_rounds(void *argument) {
   return NULL;
 }
 
-/* Runs the members as threads; those with no bootstrap are absent. */
+/* Runs the members as threads; members without a bootstrap are absent. */
 static void run_members(struct member *members, int count) {
   pthread_t threads[RANKS_AT_MOST + 1];
   for (int i = 0; i < count; i++)
@@ -65,7 +65,7 @@ TEST_RANGE(gathers_any_number_of_times, 1, RANKS_AT_MOST + 1) {
   banyan_threads_destroy(group);
 }
 
-/* `mine` may be its own place in `all`. */
+/* `mine` may point to its own block of `all`. */
 TEST(gathers_in_place) {
   banyan_threads *group;
   banyan_bootstrap bootstrap;
@@ -77,7 +77,7 @@ TEST(gathers_in_place) {
   banyan_threads_destroy(group);
 }
 
-/* A child that was forked while a rank waits is rejected, and frees its copy. */
+/* A child forked while a rank waits is rejected, and frees its copy. */
 TEST(rejects_the_child_of_a_fork) {
   banyan_threads *group;
   struct member members[2];
@@ -105,7 +105,7 @@ TEST(names_missing_ranks_in_time) {
   struct member members[5] = {0};
   ck_assert_int_eq(banyan_threads_create(5, &group), BANYAN_OK);
   fill_member(group, &members[0], 0, 8, 0.2);
-  fill_member(group, &members[2], 2, 8, 10); /* waits longer by itself, but learns of rank 0's failure */
+  fill_member(group, &members[2], 2, 8, 10); /* has a longer deadline, but gets the failure of rank 0 */
   fill_member(group, &members[4], 4, 8, 10);
   double before = now_s();
   run_members(members, 5);
@@ -115,7 +115,7 @@ TEST(names_missing_ranks_in_time) {
     ck_assert_int_eq(members[rank].result, BANYAN_ERR_TIMEOUT);
     ck_assert_msg(strstr(members[rank].text, "ranks 1 and 3 of 5") != NULL, "text: %s", members[rank].text);
   }
-  /* A rank that comes late learns why it is alone, at once. */
+  /* A late rank gets the reason at once. */
   fill_member(group, &members[1], 1, 8, 10);
   gather_rounds(&members[1]);
   ck_assert_int_eq(members[1].result, BANYAN_ERR_TIMEOUT);
@@ -147,7 +147,7 @@ TEST(names_a_rank_with_another_size) {
   fill_member(group, &members[0], 0, 8, 10);
   fill_member(group, &members[1], 1, 16, 10);
   run_members(members, 2);
-  for (int i = 0; i < 2; i++) { /* the first of the two decides which is said to differ */
+  for (int i = 0; i < 2; i++) { /* the first of the two sets the expected size */
     ck_assert_int_eq(members[i].result, BANYAN_ERR_BOOTSTRAP);
     ck_assert_msg(strstr(members[i].text, "16") && strstr(members[i].text, "rank 1"), "%s", members[i].text);
   }

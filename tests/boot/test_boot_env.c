@@ -4,14 +4,14 @@
 #include "tests/boot/ranks.h"
 
 #ifdef HAVE_SODIUM
-/* Those that matter only when ranks meet. */
+/* Variables that matter only if there are other ranks. */
 static bool is_fine_alone(const char *name, const char *value) {
   if (strcmp(name, "MASTER_ADDR") == 0) return !value || *value;
   return (strcmp(name, "MASTER_PORT") == 0 && !value) ||
          (strcmp(name, "BANYAN_LISTEN_FD") == 0 && strcmp(value, "987") == 0);
 }
 
-/* For both ranks of two, and for one that is alone. */
+/* Checks both ranks of two, and a single rank. */
 TEST(names_bad_variables) {
   static const struct {
     const char *name, *value, *text[2];
@@ -75,7 +75,7 @@ TEST(names_bad_variables) {
   }
 }
 
-/* One rank needs neither address nor port nor secret. */
+/* A single rank needs no address, port or secret. */
 TEST(one_rank_is_a_world) {
   banyan_env *env = NULL;
   banyan_bootstrap bootstrap;
@@ -90,11 +90,11 @@ TEST(one_rank_is_a_world) {
   banyan_env_destroy(env);
 }
 
-/* Which launcher's variables count where there are several. */
+/* Precedence of the variables of several launchers. */
 TEST_LOOP(knows_launchers, 9) {
   static const struct {
     const char *variables[6][2];
-    int rank; /* the rank of a lone process; -1: rejected */
+    int rank; /* the rank of a single process; -1: rejected */
     const char *text;
   } cases[] = {
       {{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}}, 0, NULL},
@@ -125,8 +125,8 @@ TEST_LOOP(knows_launchers, 9) {
   banyan_env_destroy(env);
 }
 
-/* A shell of salloc has Slurm's variables, which say that a process in it is rank 0 of as many as there are tasks: the
- * error says what was believed, and who never came. */
+/* A shell of salloc has Slurm variables that make a process in it rank 0 of all tasks. The error reports these values
+ * and the ranks that are missing. */
 TEST(says_why_it_waited_for_ranks) {
   banyan_env *env = NULL;
   banyan_bootstrap bootstrap;
@@ -148,7 +148,7 @@ TEST(says_why_it_waited_for_ranks) {
   close(fd);
 }
 
-/* Each job has an id that no other at its port has. A launcher's id counts only where it has started all ranks. */
+/* Each job has an id that is unique at its port. A launcher's id counts only if it has started all ranks. */
 TEST_LOOP(knows_ids_of_jobs, 10) {
   static const struct {
     const char *variables[5][2], *job;

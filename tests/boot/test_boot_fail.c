@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The last words of a rank whose bootstrap fails: they reach its parent and its children even if these have not read
- * for a while, and hold it up for a bounded time if these never do. */
+ * A rank whose bootstrap fails sends the reason to its parent and children, even if these do not read for a while. If
+ * they never read, it waits for a bounded time. */
 #include "boot/tcp.h"
 #include "tests/support/world.h"
 
@@ -11,12 +11,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* A peer that reads nothing for some time, and then all there is. */
+/* A peer that reads nothing for some time, and then reads everything. */
 typedef struct sleepy_peer {
   int fd;
   double sleep_ms;
-  size_t bytes;       /* bytes that it has read */
-  char tail[2 << 10]; /* the end of them */
+  size_t bytes;       /* bytes read so far */
+  char tail[2 << 10]; /* the last bytes read */
 } sleepy_peer;
 
 static void *sleep_and_read(void *argument) {
@@ -38,7 +38,7 @@ static void *sleep_and_read(void *argument) {
   return NULL;
 }
 
-/* A connection whose socket takes nothing more. */
+/* A connection whose socket buffers are full. */
 static struct bny_boot_link full_link(int32_t rank, int *other_end) {
   int ends[2];
   char junk[4096];

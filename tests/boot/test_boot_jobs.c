@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Bootstrap over TCP: which processes are ranks of one job, by its id, launcher, user and secret. */
+ * Bootstrap over TCP: the id, launcher, user and secret decide which processes belong to one job. */
 #include <endian.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -40,7 +40,7 @@ TEST(rejects_a_second_process_of_a_rank) {
 
 /* ---- two jobs at one port ---------------------------------------------------------------------------------------- */
 
-/* Their ranks start in random order; each job meets, and one after the other. */
+/* Ranks of both jobs start in random order. Each job completes, one after the other. */
 TEST_RANDOM(two_jobs_at_one_port_never_mix, 30) {
   enum { RANKS = 4, BOTH = 2 * RANKS };
   static const char *const jobs[] = {"a", "another"};
@@ -63,8 +63,8 @@ TEST_RANDOM(two_jobs_at_one_port_never_mix, 30) {
   finish_with_success(BOTH);
 }
 
-/* Two torchruns on a node, with stores that listen on neighbouring ports and never greet, and whose jobs, which
- * have no id but that port, have the same range of ports, as few have. */
+/* Two torchruns on one node, with stores on neighbouring ports that never send a greeting. Their jobs have no id but
+ * the port, and these two ports map to the same range of ports, which is rare. */
 TEST_LOOP(two_torchruns_do_not_meet, 4) {
   enum { RANKS = 3, BOTH = 2 * RANKS, PORTS = 16 };
   static const char *const jobs[] = {"a", "another"};
@@ -73,7 +73,7 @@ TEST_LOOP(two_torchruns_do_not_meet, 4) {
   free_port();
   setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
   setenv("RANK", "1", 1), setenv("WORLD_SIZE", "3", 1), setenv("MASTER_ADDR", "127.0.0.1", 1);
-  char ports[2][16] = {"29500", "29501"}; /* nobody connects to them */
+  char ports[2][16] = {"29500", "29501"}; /* no process connects to them */
   setenv("TORCHELASTIC_RUN_ID", "none", 1), setenv("MASTER_PORT", ports[0], 1);
   ck_assert_int_eq(bny_boot_settings_read(&settings[0]), BANYAN_OK);
   for (int other = 1; other < 65536; other++) {
@@ -84,7 +84,7 @@ TEST_LOOP(two_torchruns_do_not_meet, 4) {
   }
   ck_assert_int_eq(settings[1].port, settings[0].port);
   ck_assert_int_eq(settings[1].nports, PORTS);
-  for (int i = 0; i < _i; i++) { /* others' stores have the first of them, as far as they are free */
+  for (int i = 0; i < _i; i++) { /* other stores occupy the first of them, unless already taken */
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     address.sin_port = htons((uint16_t)(settings[0].port + i));
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -110,7 +110,7 @@ TEST_LOOP(two_torchruns_do_not_meet, 4) {
   for (int i = 0; i < nstores; i++) close(stores[i]);
 }
 
-/* Rank 0 of a job whose other ranks have gone rejects those of another job. Both sides name both. */
+/* Rank 0 of a job whose other ranks have left rejects ranks of another job. The errors of both sides name both jobs. */
 TEST(a_stale_rank_0_takes_no_new_ranks) {
   for (int rank = 0; rank < 3; rank++)
     start(rank, (struct part){.rank = rank, .nranks = 3, .job = rank ? "new" : "stale", .timeout_s = 4});
@@ -122,7 +122,7 @@ TEST(a_stale_rank_0_takes_no_new_ranks) {
   }
 }
 
-/* Without an id a rank that comes twice shows that there are two jobs: none of them goes on. */
+/* Without an id, a second process with the same rank shows that there are two jobs. Both fail. */
 TEST_LOOP(a_rank_that_comes_twice_fails_a_job_without_id, 2) {
   int twice = _i;
   free_port();
@@ -133,15 +133,15 @@ TEST_LOOP(a_rank_that_comes_twice_fails_a_job_without_id, 2) {
   for (int i = 0; i < 3; i++) ck_assert(outcomes[i].create);
   assert_text(0, twice ? "rank 1 has already joined" : "rank 0 has come twice: of a job without id (3 ranks, since 20");
   for (int i = 1; i < 3 && twice; i++) assert_text(i, "rank 1 has already joined");
-  for (int i = 0; i < 3; i += 2) /* either of two ranks 0 may listen */
+  for (int i = 0; i < 3; i += 2) /* either of the two ranks 0 */
     if (!twice) assert_text(i, "BANYAN_JOB");
 }
 
-/* Two jobs without an id, each with a launcher: their ranks never meet, however late the own ones come. The second job
- * has no rank 0, or one that waits for the first job's port. */
+/* Two jobs without an id, each with a launcher. Their ranks never meet, however late ranks of the same job come. The
+ * second job has no rank 0, or one that waits for the first job's port. */
 TEST_LOOP(ranks_of_two_launchers_never_meet, 2) {
   const bool has_rank_0 = _i == 0;
-  const double late_s = 1.3; /* a rank must not give up waiting for the own launcher's */
+  const double late_s = 1.3; /* a rank must wait that long for ranks of its own launcher */
   const struct part parts[] = {{.rank = 0, .nranks = 2, .timeout_s = 8},
                                {.rank = 1, .nranks = 2, .timeout_s = 8, .wait_s = late_s},
                                {.rank = 1, .nranks = 2, .timeout_s = has_rank_0 ? 8 : 2 * late_s},
@@ -165,7 +165,8 @@ TEST_LOOP(ranks_of_two_launchers_never_meet, 2) {
   ck_assert_int_eq(outcomes[2].create, BANYAN_ERR_TIMEOUT);
 }
 
-/* Rank 0 of another launcher is there as long as this rank looks, or gives up before. Both say what to set. */
+/* Rank 0 of another launcher listens as long as this rank tries, or gives up earlier. Both errors name the variable to
+ * set. */
 TEST_LOOP(ranks_of_two_launchers_say_so, 2) {
   if (_i == 1) free_port();
   start(0, (struct part){.rank = 0, .nranks = 2, .timeout_s = _i == 1 ? 1 : 2});
@@ -184,8 +185,8 @@ TEST_LOOP(ranks_of_two_launchers_say_so, 2) {
   }
 }
 
-/* A process says its id, and waits until a socket ends. Wrappers of one rank are not its launcher; who starts several
- * ranks is. */
+/* A process prints its id and waits until a socket closes. Wrappers of one rank do not count as its launcher; a process
+ * that starts several ranks does. */
 TEST_LOOP(knows_the_launcher_behind_wrappers, 8) {
 #define PROGRAM "echo $$; read x <&3"
   static const struct {
@@ -201,7 +202,8 @@ TEST_LOOP(knows_the_launcher_behind_wrappers, 8) {
                {{"sh", "-c", "(sh -c 'read x <&3'; true) & timeout 60 sh -c '" PROGRAM "' & wait"}, true}};
   int says[2], ends[2];
   ck_assert_int_eq(pipe(says), 0);
-  ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0); /* "read" makes it the input, as a pipe of a filter */
+  ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, ends),
+                   0); /* "read" makes this socket the input, like the pipe of a filter */
   pid_t top = fork();
   if (top == 0) {
     dup2(says[1], STDOUT_FILENO), dup2(ends[0], 3);
@@ -231,7 +233,7 @@ static const uint8_t *empty_key(void) {
   return key;
 }
 
-/* Any user can connect to the port, and knows the empty secret. */
+/* Every user can connect to the port and knows the empty secret. */
 TEST(takes_in_nobody_over_tcp_alone) {
   struct bny_boot_challenge challenge;
   struct bny_boot_welcome welcome;
@@ -250,7 +252,7 @@ TEST(takes_in_nobody_over_tcp_alone) {
   assert_text(0, "failed to authenticate");
 }
 
-/* Somebody else has rank 0's port, and welcomes all who come. */
+/* Another process owns rank 0's port and accepts all connections. */
 TEST(joins_nobody_over_tcp_alone) {
   struct bny_boot_challenge challenge;
   fcntl(listen_fd, F_SETFL, O_NONBLOCK);
@@ -275,7 +277,7 @@ TEST(joins_nobody_over_tcp_alone) {
   assert_text(1, "does not know the secret");
 }
 
-/* Rank 1, or rank 0, is of another user. Each rank says so, and a secret brings them together. */
+/* Rank 1 or rank 0 runs as another user. Both ranks report it, and with a secret they connect. */
 TEST_LOOP(takes_in_no_other_user, 4) {
   int other = _i % 2;
   bool has_secret = _i >= 2;
@@ -304,8 +306,8 @@ TEST_LOOP(takes_in_no_other_user, 4) {
   for (int rank = 0; rank < 2; rank++) assert_text(rank, "without a secret all ranks must be of one user");
 }
 
-/* In a user namespace that maps no user, or 65534 alone, processes of all other users look like this one's. A secret
- * tells them apart. */
+/* In a user namespace that maps no user, or only 65534, processes of all other users look like this one's. Only a
+ * secret distinguishes them. */
 TEST_LOOP(takes_in_nobody_as_the_overflow_user, 4) {
   bool mapped = _i % 2, has_secret = _i >= 2;
   if (geteuid() != 0) {

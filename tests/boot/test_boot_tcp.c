@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Bootstrap over TCP, by real processes on the loopback interface. */
+ * Bootstrap over TCP with real processes on the loopback interface. */
 #include <dlfcn.h>
 #include <endian.h>
 #include <fcntl.h>
@@ -41,11 +41,12 @@ TEST_LOOP(gathers, 7) {
   finish_with_success(nranks);
 }
 
-/* Rank 0 listens by itself, and the ways to say where; another process may take the port first, so try again. */
+/* Rank 0 listens by itself, with each way to set the address. Another process may take the port first, so the test
+ * retries. */
 TEST_LOOP(listens_by_itself, 5) {
   static const struct {
     const char *address;
-    bool store; /* torchrun's own listens on MASTER_PORT */
+    bool store; /* torchrun's store listens on MASTER_PORT */
     const char *name, *agent;
   } cases[] = {{"127.0.0.1", false, "BANYAN_PORT", "False"},
                {"localhost", false, "MASTER_PORT", "False"},
@@ -61,7 +62,7 @@ TEST_LOOP(listens_by_itself, 5) {
   listen_fd = -1;
   for (int attempt = 0; attempt < 5; attempt++) {
     char text[16];
-    int store = listen_on_any_port(&port); /* as torchrun's store: listens on MASTER_PORT itself */
+    int store = listen_on_any_port(&port); /* like torchrun's store, listens */
     snprintf(text, sizeof text, "%d", port);
     if (!cases[_i].store) close(store);
     memset(outcomes, 0, PROCESSES_AT_MOST * sizeof *outcomes);
@@ -85,8 +86,9 @@ TEST_LOOP(listens_by_itself, 5) {
 
 enum { LOOKUPS_AT_FIRST = 3 };
 
-/* The resolver of this program. "late" has no address at first, and "moved" another one, which rejects or is not of
- * this node; "never" and localhost have none, "own" has a loopback address, and "slow" outlasts every deadline. */
+/* The resolver of this program. "late" has no address at first. "moved" first has another address, which rejects or is
+ * not on this node. "never" and localhost have none, "own" has a loopback address, and "slow" takes longer than any
+ * deadline. */
 int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **list) {
   static int lookups;
   int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
@@ -104,7 +106,7 @@ int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints
   return real(host, port, hints, list);
 }
 
-/* A name that has no address yet, or that of a node where rank 0 was, is looked up again: by rank 1, and by rank 0. */
+/* Rank 1 and rank 0 look a name up again if it has no address yet, or the address of rank 0's former node. */
 TEST_LOOP(looks_a_name_up_again, 4) {
   int asks = _i % 2;
   const char *name = _i / 2 ? "moved" : "late";
@@ -136,7 +138,7 @@ TEST_LOOP(says_that_a_name_has_no_address, 4) {
   assert_text(rank, _i / 2 ? "slow\", which has no address: Connection timed out" : "never\", which has no address");
 }
 
-/* Debian gives the node's own name a loopback address. Where there are other nodes, no rank waits for them. */
+/* Debian maps the node's own name to a loopback address. With other nodes, ranks reject it without waiting. */
 TEST_LOOP(rejects_a_name_that_other_nodes_cannot_reach, 3) {
   static const char *const addresses[] = {"own", "127.0.1.1", "127.0.0.1"};
   bool is_one_machine = _i == 2;
@@ -158,8 +160,8 @@ TEST_LOOP(rejects_a_name_that_other_nodes_cannot_reach, 3) {
   }
 }
 
-/* `torchrun --standalone` gives the node's own name: where all ranks are on this node it is not looked up, and needs no
- * secret. */
+/* `torchrun --standalone` passes the node's own name. If all ranks are on this node, the name is not looked up and no
+ * secret is needed. */
 TEST_LOOP(one_node_needs_no_name, 3) {
   static const char *const addresses[] = {"never", "192.0.2.1", "127.0.0.1"};
   for (int rank = 0; rank < 3; rank++)
@@ -185,14 +187,14 @@ TEST_LOOP(another_secret_is_an_error_on_both_sides, 2) {
   for (int rank = 0; rank < 2; rank++) ck_assert(outcomes[rank].create_s < 5);
 }
 
-/* Their copies of connections are closed without a word to the peers. */
+/* Children close their copies of connections, and peers do not notice. */
 TEST(children_take_no_part) {
   for (int rank = 0; rank < 3; rank++)
     start(rank, (struct part){.rank = rank, .nranks = 3, .rounds = 3, .bytes = 100, .forks = true});
   finish_with_success(3);
 }
 
-/* A job that is stopped as a whole for longer than its deadline goes on where it was. */
+/* A job that is stopped as a whole for longer than its deadline continues afterwards. */
 TEST(time_in_which_a_job_is_stopped_does_not_count) {
   const double timeout_s = 3;
   for (int rank = 0; rank < 2; rank++)
@@ -213,7 +215,7 @@ TEST(unauthenticated_peers_delay_nobody) {
   start(0, (struct part){.rank = 0, .nranks = 3, .secret = "x", .rounds = 5, .bytes = 8});
   for (int i = 0; i < SILENT; i++) {
     silent[i] = dial();
-    if (i % 3 == 1) ck_assert_int_eq(send(silent[i], garbage, 10, MSG_NOSIGNAL), 10); /* and never the rest */
+    if (i % 3 == 1) ck_assert_int_eq(send(silent[i], garbage, 10, MSG_NOSIGNAL), 10); /* the rest is never sent */
     int fd = dial();
     if (i % 2) send(fd, garbage, sizeof garbage, MSG_NOSIGNAL);
     close(fd);
@@ -240,7 +242,7 @@ TEST(names_the_missing_ranks_on_every_rank) {
   }
 }
 
-/* A server that sends less than rank 0 does and then waits, as one of ssh. */
+/* A server that sends less than rank 0 and then waits, as an SSH server does. */
 TEST(knows_another_server_by_its_first_bytes) {
   static const char greeting[] = "SSH-2.0-OpenSSH_9.2\r\n";
   start(1, (struct part){.rank = 1, .nranks = 2, .secret = "x", .timeout_s = 0.5});
@@ -252,7 +254,7 @@ TEST(knows_another_server_by_its_first_bytes) {
   assert_text(1, "whoever listens there is not banyan's rank 0");
 }
 
-/* Rank 1 has no descriptor for asking rank 0 for its key, or rank 0 none for answering. */
+/* Rank 1 has no descriptor left to ask rank 0 for its key, or rank 0 has none left to answer. */
 TEST_LOOP(says_that_descriptors_are_lacking, 2) {
   for (int rank = 0; rank < 2; rank++)
     start(rank, (struct part){.rank = rank, .nranks = 2, .timeout_s = 1, .files = rank != _i ? 0 : rank ? 1 : 3});
@@ -262,7 +264,7 @@ TEST_LOOP(says_that_descriptors_are_lacking, 2) {
 }
 
 TEST(says_where_it_could_not_connect) {
-  close(listen_fd); /* now nobody listens there */
+  close(listen_fd); /* no process listens there now */
   listen_fd = -1;
   start(1, (struct part){.rank = 1, .nranks = 2, .timeout_s = 0.5});
   finish(1);
@@ -274,8 +276,8 @@ TEST(says_where_it_could_not_connect) {
   assert_text(1, "a loopback address that ranks of other nodes cannot reach: for these set BANYAN_INTERFACE");
 }
 
-/* Rank 2 is killed: while rank 3 has yet to connect; when all have; and in an allgather that rank 3 comes to only
- * later, while the others must learn of it at once. */
+/* Rank 2 is killed before rank 3 connects, after all have connected, or in an allgather that rank 3 enters late. In the
+ * last case the others must get the error at once. */
 TEST_LOOP(names_a_killed_rank, 3) {
   enum { CONNECTING, CONNECTED, GATHERING };
   int nranks = _i == CONNECTING ? 3 : 4;
@@ -298,7 +300,7 @@ TEST_LOOP(names_a_killed_rank, 3) {
   }
 }
 
-/* One rank does not call: all others give up together and name it. The root is a case of its own. */
+/* One rank does not call, and all others give up together and name it. The root is a separate case. */
 TEST_LOOP(names_a_rank_that_is_absent_from_an_allgather, 3) {
   int absent = _i;
   for (int rank = 0; rank < 3; rank++)
@@ -348,7 +350,7 @@ static const uint8_t *test_key(void) {
   return key;
 }
 
-/* Joins as `hello` says. Returns the connection. */
+/* Joins with the values of `hello`. Returns the connection. */
 static int join_by_hand(struct bny_boot_hello *hello, struct bny_boot_challenge *challenge,
                         struct bny_boot_welcome *welcome) {
   int fd = dial();
@@ -401,7 +403,7 @@ TEST_LOOP(rejects_with_a_reason, 3) {
   assert_text(0, cases[_i].reason);
 }
 
-/* Someone on the way alters the header, or the payload, or plays a frame of the past. */
+/* An attacker in the middle alters the header or the payload, or replays an old frame. */
 TEST_LOOP(notices_altered_frames, 3) {
   struct bny_boot_challenge challenge;
   struct bny_boot_welcome welcome;
@@ -437,8 +439,8 @@ TEST_LOOP(notices_altered_frames, 3) {
   bny_boot_link_close(&link);
 }
 
-/* Somebody else listens at rank 0's port: who does not speak, who speaks otherwise, who knows the protocol but no
- * secret. */
+/* Another process listens at rank 0's port: one that is silent, one with another protocol, and one that knows the
+ * protocol but not the secret. */
 TEST_LOOP(believes_no_impostor, 3) {
   char noise[512];
   struct bny_boot_challenge challenge;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The tree of the TCP bootstrap: many ranks, as threads of one process, on made-up nodes. Each is a rank like any
- * other, with connections of its own; only what the environment would say is given to it. */
+ * The tree of the TCP bootstrap: many ranks, as threads of one process, on simulated nodes. Each is a normal rank with
+ * its own connections; only its environment is passed to it. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -30,16 +30,16 @@ enum { RANKS_OF_THE_LARGE_TEST = 200 };
 enum { RANKS_OF_THE_LARGE_TEST = 2000 };
 #endif
 
-/* The data that the ranks of a test share. */
+/* Data shared by the ranks of a test. */
 struct world {
   int32_t nranks, ranks_per_node, fanout;
-  int32_t nprocesses; /* started processes: ranks 0.., then as `extra` says */
+  int32_t nprocesses; /* started processes: ranks 0.., then as set by `extra` */
   size_t bytes;
   int rounds;
   double timeout_s;
   void (*change)(int32_t process, struct bny_boot_settings *settings); /* may be NULL */
-  int32_t late;   /* comes when the others have long been there; 0: none */
-  int32_t absent; /* does not come to the last allgather; 0: none */
+  int32_t late;                                                        /* joins long after the others; 0: none */
+  int32_t absent;                                                      /* skips the last allgather; 0: none */
   int listen_fd, port;
   pthread_barrier_t together;
 };
@@ -51,8 +51,8 @@ struct process {
   banyan_status create, gather;
   int wrong;
   double create_s, gather_s;
-  double waited_s;                       /* for a core */
-  int32_t nlocal, nremote, depth_parent; /* children; whom it has joined, for the depth */
+  double waited_s;                       /* time spent waiting for a core */
+  int32_t nlocal, nremote, depth_parent; /* numbers of children, and the parent, from which the depth follows */
   char text[BNY_ERROR_TEXT_BYTES];
 };
 
@@ -103,12 +103,12 @@ static void *be_process(void *argument) {
   }
   snprintf(process->text, sizeof process->text, "%s", banyan_last_error());
   process->waited_s = self_waited_s();
-  pthread_barrier_wait(&world->together); /* who is done with an allgather may leave; who is absent must not, yet */
+  pthread_barrier_wait(&world->together); /* keeps the absent rank until the others are done */
   banyan_env_destroy(env);
   return NULL;
 }
 
-/* Runs all ranks to their end. */
+/* Runs all ranks to completion. */
 static struct process *play(struct world *world) {
   if (world->nprocesses == 0) world->nprocesses = world->nranks;
   if (world->timeout_s <= 0) world->timeout_s = 50;
@@ -136,7 +136,7 @@ static void assert_success(const struct process *process) {
                 process->gather, process->wrong, process->text);
 }
 
-/* Nobody has more children of a kind than it wants, and nobody is far from rank 0. Returns the depth. */
+/* No rank has more children of a kind than its limit, and none is far from rank 0. Returns the depth. */
 static int32_t assert_shape(const struct world *world, const struct process *processes) {
   int32_t deepest = 0;
   for (int32_t rank = 0; rank < world->nranks; rank++) {
@@ -150,12 +150,13 @@ static int32_t assert_shape(const struct world *world, const struct process *pro
 }
 
 TEST_LOOP(trees_of_many_forms, 6) {
-  static const struct world cases[] = {{.nranks = 5, .ranks_per_node = 1, .fanout = 2},    /* nodes of one rank */
-                                       {.nranks = 9, .ranks_per_node = 9, .fanout = 2},    /* one node */
-                                       {.nranks = 24, .ranks_per_node = 4, .fanout = 3},   /* deep in both ways */
-                                       {.nranks = 40, .ranks_per_node = 8, .fanout = 1},   /* chains */
-                                       {.nranks = 33, .ranks_per_node = 7, .fanout = 32},  /* a star */
-                                       {.nranks = 34, .ranks_per_node = 7, .fanout = 32}}; /* and one rank more */
+  static const struct world cases[] = {
+      {.nranks = 5, .ranks_per_node = 1, .fanout = 2},    /* nodes of one rank */
+      {.nranks = 9, .ranks_per_node = 9, .fanout = 2},    /* one node */
+      {.nranks = 24, .ranks_per_node = 4, .fanout = 3},   /* deep within and between nodes */
+      {.nranks = 40, .ranks_per_node = 8, .fanout = 1},   /* chains */
+      {.nranks = 33, .ranks_per_node = 7, .fanout = 32},  /* a star */
+      {.nranks = 34, .ranks_per_node = 7, .fanout = 32}}; /* a star and one more rank */
   struct world world = cases[_i];
   int before = self_count("/proc/self/fd");
   world.rounds = 20;
@@ -167,7 +168,7 @@ TEST_LOOP(trees_of_many_forms, 6) {
   ck_assert_int_eq(self_count("/proc/self/fd"), before);
 }
 
-/* More than the queue of a rank holds, and than socket buffers do. */
+/* More data than a rank's queue and the socket buffers hold. */
 TEST(large_messages) {
   struct world world = {.nranks = 12, .ranks_per_node = 3, .fanout = 2, .rounds = 2, .bytes = 270000};
   struct process *processes = play(&world);
@@ -212,7 +213,7 @@ TEST_LOOP(very_many_ranks, 2) {
 
 enum { ALWAYS_SPARE_MS = 500 };
 
-/* How much later than its deadline a rank may be, because some were kept from running. */
+/* How late a rank may be after its deadline, because some ranks were kept from running. */
 static double spare_s(const struct world *world, const struct process *processes) {
   double most = 0;
   for (int32_t i = 0; i < world->nranks; i++)
@@ -220,8 +221,8 @@ static double spare_s(const struct world *world, const struct process *processes
   return most + ALWAYS_SPARE_MS * 1e-3;
 }
 
-/* Rank 0 sends the reason a tenth of the deadline before it: too late for some if it was kept from running for
- * longer. */
+/* Rank 0 sends the reason a tenth of the timeout before the deadline. If it was kept from running for longer, some
+ * ranks do not get it. */
 static bool says(const struct process *process, const char *text, double spare_s) {
   bool may_be_late = spare_s - ALWAYS_SPARE_MS * 1e-3 > process->world->timeout_s / 10;
   return strstr(process->text, text) || (may_be_late && strstr(process->text, "rank"));
@@ -231,7 +232,8 @@ static void twin_of_7(int32_t process, struct bny_boot_settings *settings) {
   if (process == 24) settings->rank = 7;
 }
 
-/* Two processes of one rank, on different hosts: one of them hears why it may not join, the others come together. */
+/* Two processes have the same rank, on different nodes. One of them is rejected with the reason, and all others
+ * connect. */
 TEST(one_rank_too_many) {
   struct world world = {.nranks = 24, .nprocesses = 25, .ranks_per_node = 4, .fanout = 2, .rounds = 3, .bytes = 8};
   world.change = twin_of_7;
@@ -253,7 +255,7 @@ static void other_size(int32_t process, struct bny_boot_settings *settings) {
   if (process == 13) settings->nranks = 25;
 }
 
-/* One rank never gets in: all others name it, before their deadline. */
+/* One rank never joins, and all others name it before their deadline. */
 TEST_LOOP(one_rank_too_few, 2) {
   struct world world = {
       .nranks = 24, .ranks_per_node = 4, .fanout = 2, .timeout_s = 4, .change = _i ? other_size : other_secret};
@@ -268,8 +270,7 @@ TEST_LOOP(one_rank_too_few, 2) {
   free(processes);
 }
 
-/* One rank stays away from an allgather. Whoever it is, those that can be heard name it; those below it, their
- * parent. */
+/* One rank stays away from an allgather. Ranks not below it name it, and ranks below it name their parent. */
 TEST_LOOP(absent_from_an_allgather, 3) {
   struct world world = {.nranks = 24, .ranks_per_node = 4, .fanout = 2, .rounds = 1, .bytes = 8, .timeout_s = 2};
   world.absent = 1 + _i * 7;
