@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The public calls that gather bytes. */
+ * Implements the public calls that gather bytes. */
 #include "api/api.h"
 #include "base/status.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The public calls that gather the heads of all ranks into one tensor. */
+ * Implements the public calls that gather the heads of all ranks into one tensor. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

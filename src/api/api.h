@@ -20,10 +20,11 @@ banyan_status bny_api_check_memory_valid(banyan_comm *comm, const banyan_valid_r
 banyan_status bny_api_check_partial(const banyan_partial **partial, banyan_partial *room, const bny_box *box,
                                     bool is_output);
 
-/* For collectives of bytes: between nodes they move host memory, which no device need reach. */
+/* Does the same for collectives of bytes. Between nodes they move host memory, which the device need not reach. */
 banyan_status bny_api_check_memory_bytes(banyan_comm *comm, const char *what, const void *pointer, size_t bytes);
 
-/* No machine has more memory. A larger number is the caller's error, and must not cause an access. */
+/* An upper bound for byte counts, above the memory of any machine. A larger count is an error of the caller and must
+ * not cause an access. */
 static const size_t bny_api_bytes_max = (size_t)1 << 44;
 banyan_status bny_api_check_bytes(size_t bytes);
 bool bny_api_overlap(const void *first, size_t first_bytes, const void *second, size_t second_bytes);
@@ -47,7 +48,7 @@ typedef struct bny_api_heads {
 banyan_status bny_api_attention_gather(banyan_comm *comm, const banyan_attention_desc *desc, bool blocking,
                                        bny_api_heads *call);
 
-/* Checks such a call, and fills in `call`. */
+/* Checks an all-gather of heads, and fills in `call`. */
 banyan_status bny_api_heads_read(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,
                                  bool blocking, bny_api_heads *call);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The public calls that make attention an operation, and those for combines within kernels. */
+ * Implements the public calls of attention, and those for combines within kernels. */
 #include <stdio.h>
 #include <string.h>
 
@@ -136,7 +136,7 @@ static banyan_status check_both(const banyan_attention_desc *desc, const banyan_
   return BANYAN_OK;
 }
 
-/* Checks that `valid` does not say which sequences have keys. */
+/* Rejects fields of `valid` that select sequences, because attention has its own. */
 static banyan_status check_valid(const banyan_valid_rows *valid) {
   if (!valid || (!valid->seq_lens && !valid->query_start_loc)) return BANYAN_OK;
   return bny_fail(BANYAN_ERR_ARGUMENT, "combine.valid.%s must be NULL: attention knows which rows have keys",
@@ -183,8 +183,8 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
   return BANYAN_OK;
 }
 
-/* Makes the operation that combines the certificate, if there is one, and binds it. `rows`: the key of this call, whose
- * tokens may be others than those of op->key. */
+/* Makes the operation that combines the certificate, if there is one, and binds it. `rows` is the key of this call; its
+ * number of tokens may differ from that of op->key. */
 static banyan_status certificate_of(banyan_comm *comm, banyan_op *op, const bny_call *rows,
                                     const bny_attention *attention, const banyan_valid_rows *valid,
                                     banyan_op **certificate) {
@@ -245,7 +245,7 @@ static banyan_status check_call(banyan_comm *comm, const banyan_attention_desc *
   return bny_op_check_scales("out", *out, result.heads);
 }
 
-/* keep: gives the caller a persistent operation. All operations are made before the first one runs. */
+/* If `keep`, the caller gets a persistent operation. All operations are made before the first one runs. */
 static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attention_desc *desc,
                                         const banyan_combine_desc *combine, const banyan_partial *out,
                                         banyan_op **keep) {

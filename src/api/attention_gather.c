@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention that first gathers q from the shares of all ranks. */
+ * Checks attention that first gathers q from the shares of all ranks. */
 #include <inttypes.h>
 
 #include "api/api.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The public calls of the barrier. */
+ * Implements the public calls of the barrier. */
 #include "api/api.h"
 #include "base/status.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The public calls that broadcast bytes. */
+ * Implements the public calls that broadcast bytes. */
 #include "api/api.h"
 #include "base/status.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The public calls that merge the partials of all ranks. */
+ * Implements the public calls that merge the partials of all ranks. */
 #include "api/api.h"
 
 #include <string.h>
@@ -40,7 +40,7 @@ static banyan_status check_combine(const banyan_comm *comm, const banyan_combine
   return BANYAN_OK;
 }
 
-/* On devices the rank that needs a row adds the partials of all ranks, which "oneshot" sends there. */
+/* On devices, only "oneshot" sends the partials of all ranks to the rank that adds them. */
 static banyan_status check_exact_device(const banyan_comm *comm, const char *algorithm) {
   if (algorithm && algorithm[0] && strcmp(algorithm, "oneshot") != 0)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,

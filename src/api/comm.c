@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The public calls that make and end a communicator. */
+ * Implements the public calls that make and end a communicator. */
 #include "comm/comm.h"
 
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The public calls on persistent operations. */
+ * Implements the public calls on persistent operations. */
 #include "op/operation.h"
 #include "base/sized.h"
 #include "base/status.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The public calls of the shift: each rank sends to rank + distance. */
+ * Implements the public calls of the shift: each rank sends to rank + distance. */
 #include "api/api.h"
 #include "base/status.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Finds functions of CUDA's driver at run time, for the library and the tools. The driver's headers are not needed
- * here: a caller gives a table of names, and their versions as the driver counts them. */
+ * here: the caller passes a table of function names and driver versions. */
 #ifndef BNY_CUDA_LIBRARY_H
 #define BNY_CUDA_LIBRARY_H
 
@@ -10,8 +10,8 @@
 
 typedef struct bny_cuda_function {
   const char *name;
-  int version;   /* version of the function's type, which the driver gives or nothing. 12040 is 12.4 */
-  size_t offset; /* where the pointer lies in the caller's struct */
+  int version;   /* exact version of the function's type; 12040 is 12.4 */
+  size_t offset; /* offset of the pointer in the caller's struct */
   bool needed;   /* if false, the pointer becomes NULL when the driver has no such function */
 } bny_cuda_function;
 
@@ -22,8 +22,8 @@ enum { BNY_CUDA_LIBRARY_TEXT_BYTES = 400 };
  * handle. */
 bool bny_cuda_library_open(const char *path, void **library, int *version, char text[BNY_CUDA_LIBRARY_TEXT_BYTES]);
 
-/* Sets the pointers in `functions_of`. A driver before CUDA 12 gives the newest form of each function that it has. On
- * failure `text` names what is missing. */
+/* Sets the pointers in `functions_of`. A driver before CUDA 12 returns the newest version of each function that it has.
+ * On failure `text` names what is missing. */
 bool bny_cuda_library_find(void *library, int version, const bny_cuda_function *functions, size_t count,
                            void *functions_of, char text[BNY_CUDA_LIBRARY_TEXT_BYTES]);
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The clock of deadlines. A waiting thread reads it at least every BNY_INTERRUPT_MS. A longer gap between two looks
- * does not count: the process was stopped or did its own work, and could not see its peers. */
+ * The clock of deadlines. A waiting thread reads it at least every BNY_INTERRUPT_MS. A longer gap between two readings
+ * does not count, because the process was stopped or busy and did not observe its peers. */
 #ifndef BNY_DEADLINE_H
 #define BNY_DEADLINE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The part of a gap that counts. It is longer than the pauses of a thread on a busy machine. */
+/* The part of a longer gap that still counts. It exceeds the pauses of a thread on a busy machine. */
 enum { BNY_DEADLINE_GAP_MS = 250 };
 
 /* Returns this thread's time in nanoseconds: the monotonic clock without gaps. Other threads cannot compare with it. */

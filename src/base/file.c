@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Opens files that the environment names, if they are no links and belong to this user, and writes without signals. */
+ * Opens files that the environment names, if they are not links and belong to this user. Writes without raising
+ * signals. */
 #include "file.h"
 
 #include <errno.h>
@@ -14,7 +15,7 @@
 
 enum { ATTEMPTS = 8 }; /* other processes may create or remove the file at the same time */
 
-/* Returns 0, or the errno for which an existing file is rejected. */
+/* Returns 0, or the errno with which an existing file is rejected. */
 static int objection(int fd, bny_file_kind kind) {
   struct stat file;
   if (fstat(fd, &file) != 0) return errno;

@@ -31,8 +31,8 @@ const char *bny_file_error(int error);
  * end up in shared memory or at a peer. Returns -1 and errno on failure, and for -1. */
 int bny_file_above_stderr(int fd);
 
-/* Makes a memory file of this name, not executable where the kernel knows how (6.3); `flags` are memfd_create()'s.
- * Returns -1 and errno on failure. */
+/* Makes a memory file of this name. It is not executable if the kernel supports that (6.3). `flags` are
+ * memfd_create()'s. Returns -1 and errno on failure. */
 int bny_file_memory(const char *name, unsigned flags);
 
 /* Like write(), but fails with EPIPE or EFBIG where the system would end the process by SIGPIPE or SIGXFSZ. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The flight recorder of a communicator: its last operations, its current wait, and its counters. It is written unless
- * BANYAN_FLIGHT is off: a cache line, two counters and one reading of the processor's counter for each operation. The
+ * BANYAN_FLIGHT is off. Each operation costs a cache line, two counters and one reading of the processor's counter. The
  * duration of an operation is known if it is traced. Otherwise the start of the next one is its upper bound.
  *
  * It lies in a memory file, which banyan-info --live reads through /proc, also while this process is stopped. So it
@@ -47,7 +47,7 @@ typedef struct bny_flight_waits {
 
 typedef struct bny_flight {
   char magic[16], version[16]; /* BNY_FLIGHT_FILE, and banyan_version() */
-  uint64_t bytes;              /* size of all */
+  uint64_t bytes;              /* total size */
   int32_t rank, nranks;
   int32_t file; /* descriptor in the process that writes; -1: plain memory */
   int32_t pid;
@@ -56,7 +56,7 @@ typedef struct bny_flight {
   int64_t threshold_ns;              /* shorter waits are not counted */
   _Alignas(64) _Atomic uint64_t run; /* number of the last operation begun; on one line with the first counts */
   bny_flight_count counts[BNY_FLIGHT_KINDS];
-  _Atomic uint64_t waiting;   /* 0, or (peer + 1) << 32 | slot of a long wait, as in a rank's line */
+  _Atomic uint64_t waiting;   /* 0, or (peer + 1) << 32 | slot of a long wait, as in bny_rank_line */
   _Atomic int64_t waiting_ns; /* when it began, by the monotonic clock */
   int32_t status, culprit;    /* a failure; status 0: none */
   char failure[512];
@@ -85,7 +85,7 @@ static inline bny_flight_entry *bny_flight_end(bny_flight *flight, uint64_t oper
   return entry;
 }
 
-/* A wait that is long enough to enter the kernel begins, or has ended. */
+/* Record the begin and the end of a wait that is long enough to enter the kernel. */
 static inline void bny_flight_wait_begin(bny_flight *flight, uint64_t waiting, int64_t now_ns) {
   atomic_store_explicit(&flight->waiting_ns, now_ns, memory_order_relaxed);
   atomic_store_explicit(&flight->waiting, waiting, memory_order_release);
@@ -95,10 +95,10 @@ void bny_flight_wait_end(bny_flight *flight);
 /* "combine" and so on, or "agree"; static. */
 const char *bny_flight_name(uint8_t kind);
 
-/* Writes, as snprintf, the last `entries` operations up to `last`, oldest first, one a line. */
+/* Writes the last `entries` operations up to `last`, oldest first, one per line. Returns a length like snprintf(). */
 size_t bny_flight_print(const bny_flight *flight, uint64_t last, int32_t entries, char *text, size_t bytes);
 
-/* Writes, as snprintf, the counters as Prometheus text. */
+/* Writes the counters as Prometheus text. Returns a length like snprintf(). */
 size_t bny_flight_metrics(const bny_flight *flight, char *text, size_t bytes);
 
 #endif

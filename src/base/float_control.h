@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Saves and restores the floating-point mode of this thread: rounding, and whether denormal numbers count as zero. It
- * is the control word alone. fegetenv() and fesetenv() take ten times as long on x86, because they also handle the x87
- * unit, which the kernels do not use. */
+ * Saves and restores the floating-point mode of this thread: rounding, and whether denormal numbers count as zero. Only
+ * the control word is handled. fegetenv() and fesetenv() take ten times as long on x86, because they also handle the
+ * x87 unit, which the kernels do not use. */
 #ifndef BNY_FLOAT_CONTROL_H
 #define BNY_FLOAT_CONTROL_H
 

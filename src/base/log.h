@@ -35,8 +35,8 @@ void bny_log_rank(int32_t rank);
  * neither %r nor %p occurs, ".RANK" is appended. Returns false if the name is too long. */
 bool bny_log_path(const char *pattern, int32_t rank, char *path, size_t bytes);
 
-/* Opens such a file for writing, and locks it. If another communicator has it, ".1", ".2" and so on are tried after the
- * name, which goes to `path`. `what` is for texts. */
+/* Opens the file of bny_log_path() for writing, and locks it. If another communicator has locked it, the suffixes ".1",
+ * ".2" and so on are tried. `path` receives the final name, and `what` names the file in error texts. */
 banyan_status bny_log_claim(const char *what, const char *pattern, int32_t rank, char *path, size_t bytes, int *file);
 
 #endif

@@ -16,7 +16,7 @@ typedef enum bny_collective {
   BNY_COMBINE,
   BNY_ALLGATHER,       /* ranges of bytes of the concatenated result */
   BNY_ALLGATHER_HEADS, /* boxes of rows: rank r's input is its heads of all tokens */
-  BNY_SHIFT,           /* rank r's input is bytes [r * bytes, (r + 1) * bytes) of an imagined whole */
+  BNY_SHIFT,           /* rank r's input is bytes [r * bytes, (r + 1) * bytes) of a virtual concatenation */
   BNY_BROADCAST,       /* bytes [0, bytes) */
   BNY_BARRIER          /* slices are empty */
 } bny_collective;

@@ -89,7 +89,7 @@ static void *run_thread(void *argument) {
   struct pool_thread *self = argument;
   bny_pool *pool = self->pool;
   uint64_t last = 0;
-  /* Without any processor this fails, and the thread floats. */
+  /* With an empty mask this fails, and the thread stays unbound. */
   sched_setaffinity(0, sizeof self->cpus, (const cpu_set_t *)(const void *)self->cpus);
   while (!atomic_load_explicit(&pool->leaving, memory_order_acquire)) {
     if (enter(pool, &last)) {
@@ -118,7 +118,7 @@ static void visit_node(void *context, const char *folder, const char *name) {
   if (sscanf(name, "node%d%n", &number, &end) == 1 && !name[end]) *node = number;
 }
 
-/* Keeps only the processors of the NUMA node of this one in the mask; all of them if the system has no nodes. */
+/* Keeps only the processors on the NUMA node of `cpu` in the mask. Keeps all if the system has no NUMA nodes. */
 static void keep_node_of(int32_t cpu, unsigned char *mask) {
   char list[4096], *at = list;
   int32_t node = -1;
@@ -231,7 +231,7 @@ static void await_others(bny_pool *pool) {
     else if (waited_ns < LOOK_NS + YIELD_NS)
       sched_yield();
     else {
-      int state; /* if the caller left now, the others would lose the data that they work on */
+      int state; /* if the caller were cancelled now, the other threads would lose the data that they use */
       pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
       nanosleep(&(struct timespec){0, sleep_ns}, NULL);
       pthread_setcancelstate(state, NULL);

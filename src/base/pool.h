@@ -17,7 +17,7 @@ enum { BNY_POOL_THREADS_MAX = 1024, BNY_POOL_CPU_BYTES = 1024 };
 /* The processors that the threads of a rank may use. */
 typedef struct bny_pool_cpus {
   int32_t count;
-  unsigned char mask[BNY_POOL_CPU_BYTES]; /* as of sched_getaffinity() */
+  unsigned char mask[BNY_POOL_CPU_BYTES]; /* in the form of sched_getaffinity() */
 } bny_pool_cpus;
 
 typedef struct bny_pool bny_pool;
@@ -33,7 +33,7 @@ void bny_pool_free(bny_pool *pool); /* NULL is allowed */
 
 int32_t bny_pool_threads(const bny_pool *pool); /* NULL: 1 */
 
-/* Reserves the pool for this caller until bny_pool_give(). Returns NULL if the caller is to work alone: the pool is
+/* Reserves the pool for this caller until bny_pool_give(). Returns NULL if the caller must work alone: the pool is
  * NULL, another caller has it, or this is the child of a fork, which has no threads. */
 bny_pool *bny_pool_take(bny_pool *pool);
 void bny_pool_give(bny_pool *pool); /* NULL is allowed */

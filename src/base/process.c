@@ -11,7 +11,7 @@
 
 typedef _Atomic uint64_t number;
 
-/* The only variable of the library that is written: the owner process cannot be kept in a communicator. */
+/* The library's only mutable global variable. A communicator cannot hold the number of the current process. */
 static struct {
   number *_Atomic own; /* this process's number; 0: it has none yet */
   number plain;        /* used in place of the page if the kernel has no such pages */
@@ -24,8 +24,8 @@ static void forget(void) {
   if (mine) atomic_store_explicit(mine, 0, memory_order_relaxed);
 }
 
-/* Linux before 4.14 and sandboxes lack such pages, and emulators only claim to have them. A handler of fork() does the
- * same. The page serves also children that clone() makes. */
+/* Linux before 4.14 and sandboxes lack such pages, and emulators only claim to have them. A fork() handler then does
+ * the same. Only the page also covers children that clone() makes. */
 static void make(void) {
   size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
   void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -30,7 +30,7 @@ static void keep(bny_quota *quotas, bny_quota found) {
   }
 }
 
-/* "150000 100000": so much time in each period, in microseconds. "max" or -1: no quota. */
+/* "150000 100000": the allowed time in each period, and the period, in microseconds. "max" or -1: no quota. */
 static void read_folder(const char *folder, bool v1, bny_quota *quotas) {
   char text[64];
   double time = -1, period = -1;

@@ -29,8 +29,8 @@ static inline const void *bny_sized_read(const bny_sized *type, const char *what
   return *(const size_t *)given == type->bytes ? given : bny_sized_convert(type, what, given, room);
 }
 
-/* Copies as much of `made` to the caller as fits, and zeroes what this library does not know. The caller's size
- * stays. */
+/* Copies as much of `made` to the caller as fits, and zeroes fields that this library does not know. The caller's
+ * `size` stays. */
 banyan_status bny_sized_write(const bny_sized *type, const char *what, const void *made, void *out);
 
 #endif

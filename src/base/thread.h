@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-/* The stack of a thread, whatever RLIMIT_STACK is. banyan_attention.h promises that attention takes at most 768 KiB.
+/* The stack size of a thread, for any RLIMIT_STACK. banyan_attention.h promises that attention takes at most 768 KiB.
  * The rest is for thread-local memory of the program and for sanitizers. */
 enum { BNY_THREAD_STACK_BYTES = 2 << 20 };
 

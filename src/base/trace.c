@@ -45,7 +45,7 @@ static void put(page *page, const char *text) {
   page->length += length;
 }
 
-/* Others wait for this rank while it writes events; this takes a third of printf's time. */
+/* Other ranks wait while this rank writes events. This function takes a third of the time of printf(). */
 static void put_number(page *page, uint64_t value) {
   char digits[20];
   int count = 0;

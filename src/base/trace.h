@@ -41,7 +41,7 @@ typedef struct bny_trace {
   bool failed; /* the file cannot be written; reported once */
 } bny_trace;
 
-/* Opens the file of bny_log_path(). `events` fit between two writes. */
+/* Opens the file of bny_log_path(). `events` is the number that fits between two writes to the file. */
 banyan_status bny_trace_open(const char *pattern, int32_t rank, int32_t nranks, int64_t events, bny_trace **trace);
 void bny_trace_close(bny_trace *trace); /* writes the remaining events; NULL is allowed */
 
@@ -54,7 +54,7 @@ static inline void bny_trace_add(bny_trace *trace, const bny_trace_event *event)
 
 void bny_trace_write(bny_trace *trace);
 
-/* Writes between operations, if the next one's might not fit. */
+/* Call it between operations. Writes the events to the file if those of the next operation might not fit. */
 static inline void bny_trace_settle(bny_trace *trace) {
   if (trace->count > trace->capacity / 4 * 3) bny_trace_write(trace);
 }

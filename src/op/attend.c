@@ -27,7 +27,7 @@ banyan_partial bny_attention_rows(const banyan_attention_desc *desc) {
 }
 
 /* Values, m and d follow one another in memory. There is at least one row, so m and d are never the same address. On
- * the host only rows of actual runs touch memory, for any upper bound. */
+ * the host, only the rows that runs compute touch memory, however large the upper bound is. */
 static banyan_status make_rows(bny_attention *attention) {
   size_t rows = (size_t)(attention->tokens_max > 0 ? attention->tokens_max : 1) * (size_t)attention->desc.heads;
   size_t row_bytes =
@@ -211,7 +211,7 @@ banyan_status bny_attention_start(bny_attention *attention, const bny_device_com
   banyan_queries room;
   if (attention->engine) return bny_decode_start(&attention->decode, combine, attention->desc.stream);
   banyan_attention_desc desc = of_tokens(&attention->desc, tokens, &room);
-  if (attention->combines) desc.prune.error = NULL; /* it has the rows of the result: bny_attention_write_errors() */
+  if (attention->combines) desc.prune.error = NULL; /* bny_attention_write_errors() writes it, by row of the result */
   return bny_decode_attention_run(attention->kernels, attention->finish, &desc, &attention->out,
                                   attention->certifies ? &attention->certificate : NULL, attention->pool);
 }
@@ -241,7 +241,7 @@ static void *moved(const void *base, int64_t elements, banyan_dtype dtype) {
   return base ? (char *)(uintptr_t)base + elements * (int64_t)bny_dtype_bytes(dtype) : NULL;
 }
 
-/* Leaves out the keys of the sequences before `first`. */
+/* Advances the description past the keys of the sequences before `first`. */
 static void skip_keys(banyan_attention_desc *desc, int32_t first) {
   if (desc->seq_lens) desc->seq_lens += first;
   if (desc->key_first) desc->key_first += first;

@@ -15,12 +15,12 @@
 
 typedef struct bny_attention {
   bny_engine *engine;         /* NULL: on the host */
-  banyan_attention_desc desc; /* desc.queries: NULL, or what follows */
+  banyan_attention_desc desc; /* desc.queries is NULL or points to `queries` below */
   banyan_queries queries;
-  banyan_attention_desc parts[BNY_DECODE_PARTS_MAX]; /* desc.parts: NULL, or these */
+  banyan_attention_desc parts[BNY_DECODE_PARTS_MAX]; /* desc.parts is NULL or points here */
   bool combines;                                     /* a combine takes its rows */
-  bool is_exact;                                     /* in the exact order: `out` has rows of it */
-  int32_t tokens_max;                                /* for which `out` has room */
+  bool is_exact;                                     /* `out` has rows of the exact order */
+  int32_t tokens_max;                                /* number of tokens for which `out` has room */
   banyan_partial out;
   const bny_attention_kernels *kernels; /* on the host: those that BANYAN_KERNELS names for the communicator */
   const bny_kernels *finish;
@@ -54,14 +54,14 @@ void bny_attention_set_valid(bny_attention *attention, const banyan_valid_rows *
 /* Describes the rows in wire form, which a combine reads without conversion. */
 banyan_partial bny_attention_rows(const banyan_attention_desc *desc);
 
-/* Check a run of `tokens` tokens on the host: of attention that was made, or of one whose rows a combine reads. A run
- * that starts has been checked. */
+/* Check a run of `tokens` tokens on the host, by its description or by the attention that was made. The caller checks
+ * each run before it starts it. */
 banyan_status bny_attention_check_desc(const banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens,
                                        bool is_exact);
 banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens);
 
-/* combine: that of an operation made `within` a kernel, or NULL. tokens: those of this run, on the host. On a device
- * this is hot and may be captured. */
+/* Starts a run. `combine` is the parameter of an operation made `within` a kernel, or NULL. `tokens` is the number of
+ * tokens of this run, on the host. On a device this is hot and may be captured. */
 banyan_status bny_attention_start(bny_attention *attention, const bny_device_combine *combine, int32_t tokens);
 
 /* Does the same for sequences [first, first + count) of the batch only, on the host. */

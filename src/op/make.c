@@ -124,7 +124,8 @@ static banyan_status agree_by_deadline(banyan_op *op) {
   return status == BANYAN_OK ? bny_comm_agree_end(comm) : status;
 }
 
-/* Does so by the deadline of the first call of a shape. Only the calling thread reads the executor's timeout. */
+/* Does the same, with the deadline of the first call of a shape. Only the calling thread reads the executor's
+ * timeout. */
 static banyan_status agree(banyan_op *op) {
   bny_exec *exec = op->comm->exec;
   int64_t timeout_ns = exec->timeout_ns;
@@ -172,7 +173,7 @@ static banyan_status make_local(banyan_comm *comm, const bny_call *key, banyan_o
 banyan_status bny_op_make(banyan_comm *comm, const bny_call *key, banyan_op **op) {
   banyan_status status = bny_comm_check(comm);
   if (status != BANYAN_OK) return status;
-  /* Earlier operations come first and are completed. Whether they are already complete differs from rank to rank. */
+  /* Earlier operations are completed first, because ranks differ in which of them are already complete. */
   if (comm->ops && comm->ops->last) status = bny_op_progress(comm->ops->last, true);
   if (status != BANYAN_OK) return status;
   banyan_op *made = NULL;

@@ -15,10 +15,10 @@ bny_box bny_op_result_box(const banyan_comm *comm, const bny_call *key);
 typedef struct bny_op_memory {
   const banyan_partial *in, *out; /* combine; copied */
   bny_strided mine, all;          /* all-gather of heads */
-  bool in_place;                  /* `mine` is its own place in `all` */
+  bool in_place;                  /* `mine` is this rank's range of `all` */
   const banyan_valid_rows *valid; /* the valid rows; copied. NULL: all rows */
   int32_t tokens;                 /* tokens of each run, unless `valid` sets them */
-  const void *in_bytes;           /* the others */
+  const void *in_bytes;           /* other collectives */
   void *out_bytes;
   void *stream;             /* on a device */
   bny_attention *attention; /* runs before a combine; becomes the operation's */
@@ -30,7 +30,7 @@ typedef struct bny_op_memory {
  * them or between them. Bounds are the ends of the call and of what each rank owns or gives. */
 typedef struct bny_op_cut {
   int64_t all, each, parts;
-  int64_t *first; /* [spans]: the first of each run of parts that are alike. NULL: no two parts are */
+  int64_t *first; /* [spans]: the first part of each run of equal parts. NULL: no two parts are equal */
   int64_t spans;
 } bny_op_cut;
 
@@ -72,24 +72,24 @@ struct banyan_op {
   int32_t tokens;          /* tokens of the current run */
   void *stream;
   int64_t tag;                /* the caller's, for the run under way */
-  bny_attention *attention;   /* goes before the parts; owned */
-  banyan_op *gather;          /* goes before attention, and is never in the queue itself; owned */
-  banyan_op *certificate;     /* goes after the parts, likewise; owned */
+  bny_attention *attention;   /* runs before the parts; owned */
+  banyan_op *gather;          /* runs before attention, and is never queued itself; owned */
+  banyan_op *certificate;     /* runs after the parts, and is never queued itself; owned */
   bny_device_combine *within; /* parameter of a kernel that also combines; owned. NULL: combines are launched */
-  bny_op_cut outer, inner; /* tokens and heads; of bytes the first alone. Parts are counted by it, then by the other */
-  bny_op_kind *kinds;      /* [outer.spans][inner.spans] */
+  bny_op_cut outer, inner;    /* tokens and heads; bytes use only `outer`. Parts are numbered along `inner` first */
+  bny_op_kind *kinds;         /* [outer.spans][inner.spans] */
   int64_t nkinds, nparts;
   int64_t current;       /* part under way */
   bny_op_kind *kind;     /* its kind */
-  bool bound;            /* the part under way has its memory already, as in the run before */
+  bool bound;            /* the current part is already bound, to the same memory as in the previous run */
   bny_op_given given;    /* the structs of the blocking combine that bound it last; size 0: none did */
   bny_run_report report; /* the last run: sums over its parts, and the first row that was lost */
-  int32_t slices;        /* attention fills parts one after another, at least so many; 0: all at once */
+  int32_t slices;        /* least number of parts, which attention fills one after another; 0: all at once */
   int32_t sequences;     /* sequences of a slice that are attended to at a time, while others are on the network */
-  int64_t ready;         /* parts of this run whose rows are there */
+  int64_t ready;         /* parts of this run whose rows are computed */
   bool running, begun;
   bool open;       /* started, and no wait or test has reported that the run is complete */
-  bool complete;   /* the run of the last start is: what fails later is not of it */
+  bool complete;   /* the last started run is complete; later failures do not belong to it */
   bool certifying; /* the parts of this run are complete, and those of the certificate have begun */
   bool gathered;   /* gather and attention of this run are complete, if there is a gather */
   banyan_op *next; /* started after this one */
@@ -133,7 +133,7 @@ size_t bny_op_describe(const banyan_op *op, char *text, size_t bytes);
 /* Checks the scales of `heads` heads in memory of the host. */
 banyan_status bny_op_check_scales(const char *name, const banyan_partial *partial, int32_t heads);
 
-/* Makes room for the valid rows of a run, once for an operation. If there is no memory, peers learn of it. */
+/* Allocates memory for the valid rows of a run, once per operation. A failure is reported to peers. */
 banyan_status bny_op_reserve_valid(banyan_op *op, const banyan_valid_rows *valid);
 
 /* Local. Makes an operation of attention alone, which then owns the attention. */

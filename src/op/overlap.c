@@ -4,8 +4,8 @@
  * slice are on the network, the next is attended to. This pays if a combine waits for the network and attention takes
  * long enough. Within a node ranks copy by themselves, so there is no wait to hide.
  *
- * All ranks must cut alike. So they exchange once for each shape how long attention will take, and plan with the
- * longest time. */
+ * All ranks must cut alike. Once per shape they therefore exchange the predicted time of attention, and plan with the
+ * longest. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -35,7 +35,7 @@ static double attention_ns(const bny_attention *attention, bool has_lengths) {
 /* The facts that ranks exchange to plan slices. */
 typedef struct outlook {
   double attention_ns;
-  double is_tcp; /* 1: its network goes through the processor */
+  double is_tcp; /* 1: its network takes time of the processor */
 } outlook;
 
 /* Returns the longest attention of any rank, and the slower network. Collective. */
@@ -52,7 +52,7 @@ static banyan_status gather_outlooks(banyan_comm *comm, const outlook *own, outl
   return status;
 }
 
-/* The time of a combine, and the part of it that a rank works itself. */
+/* The time of a combine, and the part of it that is the rank's own work. */
 typedef struct price {
   double ns, work_ns;
 } price;

@@ -30,7 +30,7 @@ banyan_op_info bny_op_query(const banyan_op *op) {
   for (int64_t i = 0; i < op->nkinds; i++) {
     const bny_op_kind *kind = &op->kinds[i];
     found.predicted_us += (double)kind->count * kind->plan->predicted_ns * 1e-3;
-    if (op->on_device) { /* kernels do not count */
+    if (op->on_device) { /* kernels do not count saturated values */
       if (kind->plan->roundings > 0) found.saturated = BANYAN_NOT_COUNTED;
       const bny_proxy_segment *segment = op->within ? NULL : bny_device_run_segment(kind->device_run);
       if (segment) found.bytes_between_nodes += bny_proxy_segment_bytes(segment);

@@ -119,7 +119,7 @@ static banyan_status progress_certificate(banyan_op *op, bool block, bool *done)
   return status;
 }
 
-/* The run is complete. */
+/* Writes the errors of pruning for a complete run. */
 static void write_errors(const banyan_op *op) {
   if (!op->attention || !op->attention->desc.prune.error) return;
   bny_call key = op->key;
@@ -188,7 +188,7 @@ static banyan_status verdict(const banyan_op *op) {
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
-/* All parts are put on the stream. Nothing else is left to do. */
+/* Puts all parts on the stream. The host then has nothing left to do. */
 static banyan_status start_on_device(banyan_op *op) {
   banyan_status status = op->gather ? start_on_device(op->gather) : bny_comm_check(op->comm);
   if (status == BANYAN_OK && op->attention) status = bny_attention_start(op->attention, op->within, op->tokens);
@@ -201,7 +201,7 @@ static banyan_status start_on_device(banyan_op *op) {
   return status;
 }
 
-/* If the communicator has failed, reports that failure, whatever else is wrong with the call. */
+/* Rejects a start. If the communicator has failed, reports that failure instead of `why`. */
 static banyan_status reject_start(banyan_op *op, const char *why) {
   banyan_status status = bny_comm_check(op->comm);
   return status == BANYAN_OK ? bny_fail(BANYAN_ERR_STATE, "%s", why) : give_up(op->comm, status);

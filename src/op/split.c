@@ -168,7 +168,7 @@ static void cut_rows(banyan_op *op, size_t limit) {
   op->inner = (bny_op_cut){.all = key->all_heads, .each = heads > 0 ? heads : 1};
 }
 
-/* Parts of an all-gather have this many bytes of each rank. */
+/* Cuts bytes into parts. A part of an all-gather has the same number of bytes of each rank. */
 static void cut_bytes(banyan_op *op, size_t limit) {
   size_t largest = op->key.bytes;
   if (op->key.collective == BNY_ALLGATHER) {
