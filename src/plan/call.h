@@ -22,13 +22,13 @@ typedef struct bny_call {
   bool within_kernel; /* a kernel of a device combines, which also does other work */
   bool counts_tokens; /* each run says how many tokens it has */
   bool prunes;        /* attention leaves out pages with mass, and a certificate follows */
-  bool attends;       /* a combine whose rows this rank's attention gives */
-  bool on_host;       /* a gather by which the library makes something else, in memory of the host */
-  int32_t tokens;     /* tokens of a run; no part of the shape */
+  bool attends;       /* a combine whose rows come from this rank's attention */
+  bool on_host;       /* a gather that the library uses internally, in host memory */
+  int32_t tokens;     /* tokens of a run; not part of the shape */
   int32_t all_tokens; /* at most, in any run */
   int32_t all_heads;
   int32_t value_dim;
-  int32_t dim; /* all-gather of heads, as is `dtype` */
+  int32_t dim; /* all-gather of heads; `dtype` too */
   banyan_dtype dtype;
   bny_wire wire;
   banyan_scatter scatter;
@@ -37,13 +37,13 @@ typedef struct bny_call {
   size_t bytes;                             /* shift, broadcast */
   int32_t distance;                         /* shift, in [0, nranks) */
   const size_t *counts;                     /* all-gathers: bytes or heads of each rank; not owned */
-  char algorithm[BNY_ALGORITHM_NAME_BYTES]; /* asked for; "": by predicted cost */
+  char algorithm[BNY_ALGORITHM_NAME_BYTES]; /* requested; "": by predicted cost */
 } bny_call;
 
 typedef struct bny_call_field {
   const char *label;     /* as differences name it. NULL: ranks do not compare it */
   const bny_name *names; /* names of the values. NULL: a number */
-  bool is_of_run;        /* no part of the shape */
+  bool is_of_run;        /* not part of the shape */
   size_t offset, bytes;
 } bny_call_field;
 

@@ -28,7 +28,7 @@ typedef struct bny_choices {
   bny_choice made[32];
 } bny_choices;
 
-/* Returns why a combine over levels, for scatters with or without owners, does not serve a request; NULL: it does. */
+/* Returns why a combine over levels does not serve a request, for scatters with or without owners. NULL: it does. */
 const char *bny_compose_reject(const bny_request *request, bool by_owner);
 
 /* Adds `times` times `more` to an estimate, without roundings and memory. */

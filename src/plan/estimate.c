@@ -71,7 +71,7 @@ double bny_estimate_ns(const bny_request *request, const bny_estimate *estimate)
   bny_estimate busiest = *estimate;
   if (estimate->bytes_sent > estimate->bytes) busiest.bytes = estimate->bytes_sent;
   double ns = 0;
-  /* At a time one rank of an island sends to the next island in a ring, and all of them otherwise. */
+  /* In a ring one rank of an island at a time sends to the next island. Otherwise all of its ranks send. */
   double sharers = estimate->pattern == BNY_PATTERN_RING ? 1 : levels->levels[0].most;
   for (int32_t level = 0; level < levels->nlevels; level++) {
     portion portion = {share_of_rounds(levels, estimate->pattern, level),

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Levels: which ranks are close to which, as facts for planning that are equal on every rank. Level 0 divides the ranks
- * into groups, the *islands*. Level k groups the groups of level k - 1, and the last level is one group of all. A link
- * cost is that of a message between two members of one group of a level.
+ * Levels state which ranks are close to one another. They are facts for planning, equal on every rank. Level 0 divides
+ * the ranks into groups, the *islands*. Level k groups the groups of level k - 1, and the last level is one group of
+ * all. A link cost is that of a message between two members of one group of a level.
  *
  * Carriers are the ranks of an island that exchange data with other islands: the ranks with their own NIC, or all ranks
  * if the island has no NIC. `lanes` is the largest number of carriers of an island. Data that leaves islands is cut
@@ -44,7 +44,7 @@ typedef struct bny_level {
   struct bny_group_shape *shapes; /* the distinct shapes of its groups */
 } bny_level;
 
-/* A group, as far as its plans depend on it. Above level 0 every member is a carrier. */
+/* The facts of a group on which its plans depend. Above level 0 every member is a carrier. */
 typedef struct bny_group_shape {
   int32_t members, carriers;
 } bny_group_shape;
@@ -57,10 +57,10 @@ typedef struct bny_levels {
   bool *carrier;              /* by rank */
   int32_t *carriers;          /* island after island: the ranks that are carriers */
   int32_t *carrier_first;     /* by island, like levels[0].first */
-  int32_t lanes;              /* carriers of the island that has most */
-  struct bny_levels *leaders; /* the same groups with one carrier per island; NULL: these have that already */
-  bool aligned;  /* each group is an aligned block of a power of two of ranks, or the last one and shorter */
-  uint64_t hash; /* covers all of it */
+  int32_t lanes;              /* carriers of the island with the most */
+  struct bny_levels *leaders; /* the same groups with one carrier per island; NULL: each island already has one */
+  bool aligned;               /* each group is an aligned block of 2^k ranks; the last may be shorter */
+  uint64_t hash;              /* covers all of it */
 } bny_levels;
 
 /* The input of bny_levels_make() for one level. */

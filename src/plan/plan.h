@@ -29,7 +29,7 @@ typedef struct bny_pieces {
   const int32_t *first; /* nranks + 1 */
 } bny_pieces;
 
-/* Facts, identical on every rank. */
+/* The input of planning: facts that are identical on every rank. */
 typedef struct bny_request {
   bny_call call; /* its `tokens` and `algorithm` do not count here. The caller owns `counts` during planning */
   /* The box [token0, token0 + tokens) x [head0, head0 + heads) of the call's rows. It is the whole call unless that was
@@ -123,7 +123,7 @@ typedef struct bny_plan {
   uint64_t hash;       /* covers all that decides what runs: request, algorithm, form. Identical on every rank */
   size_t outbox_bound; /* an upper bound for every rank, the same on all */
   int64_t slots_bound; /* likewise */
-  size_t outbox_bytes; /* used. This and what follows is made by the rank's builder */
+  size_t outbox_bytes; /* used by this rank. The rank's builder makes this field and those below */
   bny_slot *slots;
   bny_message *messages;
   bny_source *sources;
@@ -139,8 +139,8 @@ extern const uint32_t bny_plan_id;
  * untouched. */
 banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan **plan);
 
-/* The same from another rank's plan of this request: choosing the algorithm takes longer than a plan, and is done once.
- * NULL: no other plan. */
+/* Does the same from another rank's plan of this request, whose algorithm it takes, because choosing one takes longer
+ * than planning. NULL: no other plan. */
 banyan_status bny_plan_make_like(const bny_request *request, const bny_plan *like, int32_t rank, bny_plan **plan);
 void bny_plan_free(bny_plan *plan); /* NULL is allowed */
 
@@ -158,7 +158,7 @@ banyan_status bny_algorithm_check_name(const char *where, const char *name);
 int64_t bny_slice_rows(const bny_slice *slice);
 bny_slice bny_slice_owned(const bny_request *request, int32_t rank);
 
-/* Part `index` of `count` things divided among `parts` owners, as banyan_split() does. */
+/* Part `index` of `count` items divided among `parts` owners, as banyan_split() does. */
 void bny_slice_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number);
 
 /* Returns the bytes of one head of one token, of an all-gather of heads; 0 for the others. */

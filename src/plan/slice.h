@@ -16,7 +16,7 @@ static inline bool bny_request_has_owners(const bny_request *request) {
 /* The box of the request (combine, all-gather of heads), or all of its bytes. */
 bny_slice bny_slice_whole(const bny_request *request);
 
-/* The input of `rank`: the whole box (combine), its own heads of it, its own range of bytes, or nothing. */
+/* The input of `rank`: the whole box (combine), its heads of the box, its range of bytes, or nothing. */
 bny_slice bny_slice_input(const bny_request *request, int32_t rank);
 
 /* The inputs of all ranks as messages: bytes of the largest, the space that all take in one outbox, and how many a rank
@@ -68,7 +68,7 @@ typedef struct bny_owners {
   int32_t nonempty; /* number of owners of a part of the box */
   int32_t first;    /* the first of these */
   size_t bytes;     /* total size of the messages that hold what each of them owns */
-  size_t fewest;    /* share of the owner that has least; 0 if one owns nothing */
+  size_t fewest;    /* bytes of the owner with the least; 0 if one owns nothing */
 } bny_owners;
 
 /* Counts among ranks [first, last). */

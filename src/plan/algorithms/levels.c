@@ -13,8 +13,8 @@ extern const bny_algorithm bny_algorithm_levels;
 typedef struct part {
   int32_t level;
   const struct part *inner;      /* the part whose piece this box is; NULL: none */
-  int32_t lanes[BNY_LEVELS_MAX]; /* indices of the pieces that led here, by level below */
-  int64_t path;                  /* the same as a number */
+  int32_t lanes[BNY_LEVELS_MAX]; /* by level below: index of the piece that this part combines */
+  int64_t path;                  /* `lanes` as one number */
   bny_slice box;
   int32_t group;  /* its number at this level */
   int32_t count;  /* ranks: one for each member of the group, see rank_at() */
@@ -170,7 +170,7 @@ static int32_t rank_at_values(const bny_builder *builder, const void *context, i
   return rank_at(builder, kept->of, index);
 }
 
-/* Keeps the sources of this rank's pieces, merged over the part, for the next level. They come in one delivery. */
+/* Keeps the sources of this rank's pieces, merged over the part, for the next level. All arrive in one delivery. */
 static void keep_values(bny_builder *builder, void *context, const bny_slice *slice, const bny_source *sources,
                         int64_t count) {
   values *kept = context;
@@ -226,7 +226,7 @@ static void combine_last(bny_builder *builder, part *last, values input) {
   bny_builder_run(builder, &frame, bny_compose_choose(&request, builder->choices, NULL));
 }
 
-/* Receives the data that the rank at `index` has of `outside`, a piece of `part`, tile by tile. */
+/* Receives, tile by tile, the results that the rank at `index` has of `outside`, a piece of `part`. */
 static void take_tiles(bny_builder *builder, const part *part, int32_t index, const struct part *outside) {
   const bny_request *request = builder->whole;
   if (bny_slice_rows(&outside->box) == 0) return;
@@ -334,7 +334,8 @@ static outlook outlook_last(bny_builder *scratch, const bny_slice *box) {
   return made;
 }
 
-/* The cost of a scatter over such a group. Carriers come first, because their positions do not affect bounds. */
+/* The cost of a scatter over a group of this shape. Carriers come first, because their positions do not affect
+ * bounds. */
 static bny_estimate cost_of_scatter(bny_builder *scratch, int32_t level, const bny_slice *box, bny_group_shape shape) {
   int32_t pieces = bny_compose_pieces(scratch->whole->levels, level);
   bool by_heads = bny_compose_by_heads(box, pieces);
@@ -349,7 +350,7 @@ static bny_estimate cost_of_scatter(bny_builder *scratch, int32_t level, const b
   return cost_of_flat(&flat, scratch->choices, level);
 }
 
-/* Every member gets the tiles of the others' pieces. */
+/* The cost of an all-gather, in which every member gets the tiles of the others' pieces. */
 static bny_estimate cost_of_gather(const bny_request *request, int32_t level, const bny_slice *box, int32_t members,
                                    double tiles, const bny_slice *piece) {
   bool to_root = request->call.scatter == BANYAN_SCATTER_ROOT;

@@ -22,8 +22,8 @@ static int32_t source_of(const bny_levels *levels, int32_t rank, int32_t owner, 
   }
 }
 
-/* Fills in the ranks that get the bytes of `owner` from this rank: its island, and the ranks that represent the owner
- * in the sibling groups of those whose bytes this rank holds. `peers` has room for all. */
+/* Fills in the ranks that get the bytes of `owner` from this rank. These are the ranks of its island, and at each level
+ * that the bytes did not enter from a sibling group, one rank of each sibling group. `peers` has room for all. */
 static int32_t receivers_of(const bny_levels *levels, int32_t rank, int32_t owner, const int32_t *lanes,
                             int32_t *peers) {
   const bny_level *islands = &levels->levels[0];

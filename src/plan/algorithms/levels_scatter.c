@@ -8,7 +8,7 @@
 
 enum { HANDED_OVER = BNY_LEVELS_MAX };
 
-/* The data of one owner, as far as it has been merged on this rank. */
+/* The data of one owner, as merged so far on this rank. */
 typedef struct unit {
   int32_t owner;
   int32_t lanes[BNY_LEVELS_MAX];
@@ -29,8 +29,8 @@ typedef struct radix {
 } radix;
 
 /* Chooses the cheapest radix for `bytes` from the largest group of the level, for all its groups. Islands use one
- * direct round; with more, a rank would represent the owners of other lanes too. Each group but the owner's sends what
- * it has once, whatever the radix, and each group is an owner's. So every rank moves a unit for each other group. */
+ * direct round, because with more a rank would also represent owners of other lanes. For any radix, each group except
+ * the owner's sends its data once, and each group has an owner. So every rank moves one unit for each other group. */
 static radix radix_choose(const bny_request *request, int32_t level, double bytes) {
   const bny_level *at = &request->levels->levels[level];
   int32_t most = bny_log2_ceil(at->most);
@@ -197,7 +197,7 @@ static void build(bny_builder *builder) {
   take_over(builder);
 }
 
-/* The owners of the lane of the first owner: no lane has more of them where the ranks of an island adjoin. */
+/* The number of owners in the lane of the first owner. No lane has more if the ranks of each island are consecutive. */
 static double units_of_lane(const bny_levels *levels, bny_lane_range range) {
   const int32_t *index = levels->levels[0].index;
   int32_t units = 0;

@@ -34,8 +34,8 @@ static int32_t piece_count(const bny_request *request) {
   return pieces < 1 ? 1 : pieces > PIECES_MAX ? PIECES_MAX : (int32_t)pieces;
 }
 
-/* Cuts heads where the statistics of a piece fill lines of memory, if possible. A box then has the same number of bytes
- * in any number of pieces. */
+/* Cuts heads so that the statistics of a piece fill whole cache lines, if possible. The box then takes the same number
+ * of bytes for any number of pieces. */
 static bny_slice piece_of(const bny_request *request, int32_t pieces, int32_t index) {
   enum { ROWS_OF_LINE = 8 };
   int32_t unit = ROWS_OF_LINE, first, number;
@@ -83,7 +83,7 @@ static void combine_root(bny_builder *builder) {
     merge_all(builder, &whole, own);
 }
 
-/* Sends each owner's rows in one slot, the next rank's first; the own slot is not sent. */
+/* Sends each owner's rows in one slot, the next rank's first. The slot of this rank is not sent. */
 static void combine_by_owner(bny_builder *builder) {
   int32_t nranks = builder->request->nranks;
   int32_t *slots = bny_builder_allocate(builder, nranks, sizeof *slots);

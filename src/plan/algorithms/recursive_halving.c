@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * recursive halving (docs/algorithms.md). Beyond a power of two, the odd ones of the first 2 e ranks send their partial
- * to the even rank before them. This leaves 2^q *virtual* ranks: virtual v represents ranks [real(v), real(v + 1)),
- * real(v) = v + min(v, e), and its first does the work.
+ * recursive halving (docs/algorithms.md). If there are 2^q + e ranks, the odd ranks among the first 2 e send their
+ * partial to the even rank before them. This leaves 2^q *virtual* ranks: virtual v represents ranks [real(v), real(v +
+ * 1)), real(v) = v + min(v, e), and its first does the work.
  *
- * Near or far: partners differ in one bit of v. Nearest first, contributions are always an aligned block of v, as the
- * canonical order needs, but position pos of the halved box ends at the virtual rank with pos's bits reversed. Furthest
- * first, position v ends at virtual rank v, its owner under HEADS and TOKENS: these use far in plan order. */
+ * Partners differ in one bit of v. Near: the nearest partner comes first. Contributions are then always an aligned
+ * block of v, as the canonical order needs, but position pos of the halved box ends at the virtual rank with pos's bits
+ * reversed. Far: the furthest partner comes first. Position v then ends at virtual rank v, its owner under HEADS and
+ * TOKENS, so these use far in plan order. */
 #include "plan/forest.h"
 #include "plan/spread.h"
 
@@ -60,8 +61,8 @@ static bny_slice piece_of(const bny_request *request, int32_t rank) {
   return box_of(request, &shape, position, position + 1);
 }
 
-/* The ranks whose contributions virtual rank v has merged before round k. Far: only a label; the order is the
- * plan's. */
+/* The ranks whose contributions virtual rank v has merged before round k. In the far form this is only a label, because
+ * the order is the plan's. */
 static bny_rank_set contributions(const fold_shape *shape, int32_t virtual, int32_t round) {
   int32_t first = shape->near ? virtual >> round << round : virtual;
   int32_t low = real_of(shape, first);
@@ -111,7 +112,7 @@ static void halve(halving *run, int32_t round) {
   else
     run->high = middle;
   bny_slice kept = box_of(request, shape, run->low, run->high);
-  /* Nothing is copied yet: each half is copied to its destination. */
+  /* Nothing has been copied yet, so each half is copied to its destination. */
   bool first = round == 0 && run->virtual >= shape->extras;
   if (bny_slice_rows(&sent) > 0 && first) {
     bny_node node;

@@ -7,7 +7,7 @@
 #include "plan/slice.h"
 #include "plan/algorithms/tree_shape.h"
 
-/* Sets the fields that are the same on every rank. */
+/* The layout of slots, the same on every rank. */
 typedef struct tree_layout {
   bny_tree_shape shape;
   bool up;   /* there is something to merge */
@@ -154,7 +154,7 @@ static void take_from_root(tree_run *run) {
   bny_builder_deliver_one(builder, &own, bny_builder_receive(builder, layout->shape.root, slot, &what));
 }
 
-/* Sends the root's merge of `count` sources as the scatter says. */
+/* Sends the root's merge of `count` sources to the ranks that the scatter selects. */
 static void finish(tree_run *run, int32_t piece, const bny_source *sources, int32_t count) {
   bny_builder *builder = run->builder;
   const bny_slice *slice = &run->layout.pieces[piece];

@@ -25,7 +25,7 @@ enum { CUTS_MAX = 7 }; /* 1, 2, 4 .. BNY_TREE_PIECES_MAX */
 typedef struct tree_weight {
   double hops;     /* rounds to the root */
   double children; /* merged on the longest path to the root */
-  double most;     /* merged by the rank that merges most */
+  double most;     /* children merged by the rank that merges most */
   int32_t stages;  /* merge stages on the rank that has most */
   int32_t level;   /* outermost level of its links */
   /* with levels only: */

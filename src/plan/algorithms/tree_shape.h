@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tree shapes: which rank is whose parent. A strategy is a row of the table in tree_shape.c. It offers shapes for a
- * request, and finds parent and children of any rank without building the tree.
+ * Tree shapes: the parent and children of each rank. A strategy is a row of the table in tree_shape.c. It offers shapes
+ * for a request, and finds parent and children of any rank without building the tree.
  *
  * A rank merges its children in stages, in order. Each merges its value so far with some children before it and some
  * after it. */
@@ -41,7 +41,7 @@ typedef struct bny_tree_round {
 typedef struct bny_tree_strategy {
   const char *name;
   bool piles; /* the root merges children in every round; else each rank does in one round */
-  const char *(*reject)(const bny_request *request); /* NULL: it serves; else the reason */
+  const char *(*reject)(const bny_request *request); /* NULL: it serves the request; otherwise the reason */
   /* Sets the radices of shape number `option`; false: there are fewer. `bytes` are carried. */
   bool (*offer)(bny_tree_shape *shape, const bny_request *request, double bytes, int32_t option);
   int32_t (*rounds)(const bny_tree_shape *shape, bny_tree_round rounds[BNY_TREE_ROUNDS_MAX]);
