@@ -55,14 +55,14 @@ typedef struct bny_exec {
   bny_transport *transport;
   const bny_kernels *kernels;
   bny_signal *fault;
-  bny_rank_line *line;                        /* this rank's, as is the next */
+  bny_rank_line *line;                        /* this rank's line; `call` is this rank's too */
   bny_signal *call;                           /* BNY_CALL_WORDS words */
   void (*progress)(bny_transport *transport); /* NULL: the transport needs none */
   uint64_t epoch;                             /* the last run begun */
   uint32_t history;     /* hash of the calls of all runs so far: the lower half of the last run's tag */
   uint64_t *known_done; /* [nranks]: epochs that peers are known to have finished */
   bny_readers readers[2];
-  bny_readers owed;  /* the last run received from these: the next run acknowledges it to them */
+  bny_readers owed;  /* the peers from which the last run received; the next run acknowledges it to them */
   uint64_t *sent_to; /* [nranks]: the last epoch that sends to the peer, which acknowledges earlier runs */
   uint32_t spins;    /* polls before the first yield */
   int64_t yield_ns;  /* yields before the first sleep */
@@ -103,7 +103,7 @@ banyan_status bny_exec_fail_result(bny_exec *exec, int32_t culprit, const char *
 /* Fails the communicator with BANYAN_ERR_ABORTED. Any thread; it does not block. */
 void bny_exec_abort(bny_exec *exec, const char *reason);
 
-/* Does the same with another fault. */
+/* Does the same with another status and culprit. */
 void bny_exec_stop(bny_exec *exec, banyan_status status, int32_t culprit);
 
 /* Adopts a failure from this rank's other executor and reports it to peers. No effect if this executor has already
@@ -139,18 +139,19 @@ typedef struct bny_binding {
   const banyan_partial *in, *out; /* combine */
   bny_strided mine, all;          /* all-gather of heads */
   int32_t in_heads;               /* heads of `mine` */
-  bool in_place;                  /* `mine` is its own place in `all` */
+  bool in_place;                  /* `mine` is this rank's range of `all` */
   int32_t in_token0, in_head0;    /* the row at which `in` or `mine` begins */
   int32_t out_token0, out_head0;  /* the row at which `out` begins */
   int32_t tokens_most;            /* an upper bound for every run of the call */
   int32_t token_owners;           /* see bny_valid_tokens */
   int32_t token0, tokens_planned; /* the box's tokens in the plan's request */
-  const uint8_t *valid_tokens;    /* [tokens of the call]: rows of a token with 0 are not read, and empty; NULL: none */
+  const uint8_t *valid_tokens;    /* [tokens of the call]: rows of a token with 0 are not read and count as empty; NULL:
+                                   * none */
   const banyan_valid_rows *valid; /* the valid rows of a run on a device; NULL: as all zeros */
   int32_t tokens;                 /* for a run on a device, unless `valid` leads to their number */
   bool keeps_empty_rows;          /* empty rows of the result are not written */
   const char *in_bytes;           /* other collectives: address of byte in_byte0 */
-  char *out_bytes;                /* and of byte out_byte0 */
+  char *out_bytes;                /* address of byte out_byte0 */
   size_t in_byte0, out_byte0;
   /* all-gather in parts: piece r of the result, of piece_counts[r] bytes, lies at out_bytes + piece_offsets[r] */
   const size_t *piece_counts, *piece_offsets;

@@ -42,7 +42,7 @@ static banyan_status record(bny_exec *exec, banyan_status status, int32_t culpri
   if (exec->failure.status != BANYAN_OK) return bny_fail(exec->failure.status, "%s", exec->failure.text);
   bny_failure failure = {.status = status, .culprit = culprit};
   size_t length = 0;
-  char place[192] = ""; /* This rank is there; others may be elsewhere. */
+  char place[192] = ""; /* the step of this rank; others may be at another step */
   if (exec->run) describe_run(exec->run, place, sizeof place);
   bny_append(failure.text, sizeof failure.text, &length, "%s; this rank is %s%s", text,
              exec->run ? "in " : "between operations", place);

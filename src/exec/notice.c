@@ -37,7 +37,7 @@ enum {
 enum { EARLIER = WORD_HASH + 1, EARLIER_RUNS = BNY_CALL_WORDS - EARLIER };
 _Static_assert(EARLIER_RUNS >= 4, "a call must fit its words, and the last runs behind it");
 
-/* The words behind those of the call. */
+/* The words after those of the call. */
 static const bny_call_field other_fields[WORDS - WORD_TOKEN0] = {{.label = "first token of the part"},
                                                                  {.label = "tokens of the part"},
                                                                  {.label = "first head of the part"},

@@ -150,7 +150,8 @@ void bny_record_close(bny_record *record) {
   *record = (bny_record){0};
 }
 
-/* ---- what a plan is, for people ---------------------------------------------------------------------------------- */
+/* ---- descriptions of plans for people
+ * ---------------------------------------------------------------------------------- */
 
 /* Counts each part of its input once. */
 static uint64_t input_bytes(const bny_plan *plan) {
@@ -219,7 +220,7 @@ void bny_record_fail(bny_record *record, uint64_t operation, banyan_status statu
   if (record->metrics) metrics_write(record->metrics, flight);
 }
 
-/* ---- what only a trace wants ------------------------------------------------------------------------------------- */
+/* ---- hooks of traces ------------------------------------------------------------------------------------- */
 
 void bny_record_phase(bny_record *record, bny_run_record *run, uint64_t operation, int32_t level, uint64_t now) {
   if (run->phase >= 0)

@@ -36,7 +36,7 @@ typedef struct bny_record_config {
   const char *trace_file;  /* NULL: no trace */
   int64_t trace_events;
   const char *metrics_file; /* NULL: none */
-  int64_t metrics_every_ns; /* how often it is replaced */
+  int64_t metrics_every_ns; /* interval at which it is replaced */
   int64_t metrics_wait_ns;  /* the shortest wait that is counted */
   const bny_levels *levels; /* names of phases; NULL: none. Must outlive the record */
 } bny_record_config;
@@ -87,7 +87,7 @@ static inline void bny_record_begin(bny_record *record, bny_run_record *run, uin
   BNY_PROBE_6(start, record->rank, operation, run->name, run->algorithm, run->note.bytes, record->tag);
 }
 
-/* A wait that polls have not ended begins, for `waiting` as in bny_rank_line; and ends. */
+/* Record the begin and the end of a wait that polls have not ended. `waiting` is as in bny_rank_line. */
 static inline void bny_record_long_wait(bny_record *record, uint64_t operation, uint64_t waiting, int64_t now_ns) {
   if (record->flight) bny_flight_wait_begin(record->flight, waiting, now_ns);
   BNY_PROBE_4(wait, record->rank, operation, (int32_t)(waiting >> 32) - 1, record->tag);
@@ -112,7 +112,7 @@ static inline void bny_record_wait_end(bny_record *record, uint64_t begin, uint6
                                                     .kind = BNY_TRACE_WAIT});
 }
 
-/* The communicator has failed during, or after, this operation. */
+/* Records that the communicator has failed during or after this operation. */
 void bny_record_fail(bny_record *record, uint64_t operation, banyan_status status, int32_t culprit, const char *reason);
 
 /* metrics.c: the file of BANYAN_METRICS, which is written from time to time, and by bny_metrics_close(). */

@@ -143,7 +143,6 @@ static bool poll_network(const bny_run *run, const bny_bound_step *bound, uint32
   }
 }
 
-/* Polls for a while. */
 static bool poll_arrival(const bny_run *run, const bny_bound_step *bound, uint32_t spins) {
   if (run->exec->progress) return poll_network(run, bound, spins);
   for (uint32_t i = 0; i < spins; i++) {
@@ -236,7 +235,7 @@ static const bny_wire_view *moved_sources(bny_run *run, const bny_step *step, in
   return run->moved;
 }
 
-/* Heads within a message. */
+/* Returns the heads within a message. */
 static bny_strided heads_of(const bny_run *run, const bny_wire_view *view) {
   int64_t row_bytes = (int64_t)run->plan->row_bytes;
   return (bny_strided){(char *)view->n + run->shift, view->token_stride * row_bytes, row_bytes};
@@ -434,8 +433,8 @@ static banyan_status take_steps(bny_run *run, bool block, bool *done) {
   return BANYAN_OK;
 }
 
-/* Devices of several nodes: kernels make what is sent and read what has arrived, and the plan has only SEND and
- * WAIT steps between nodes. */
+/* Runs the exchange between nodes for devices. Kernels make the slots that are sent and read the messages that have
+ * arrived, so the plan has only SEND and WAIT steps. */
 static banyan_status take_proxy_steps(bny_run *run, bool block, bool *done) {
   const bny_plan *plan = run->plan;
   bny_exec *exec = run->exec;
@@ -469,7 +468,7 @@ banyan_status bny_run_progress(bny_run *run, bool block, const bny_run_report **
   /* Within a node a message is sent when its signal is stored. */
   if (!settled) status = finish_network(run, block, &settled);
   if (status != BANYAN_OK || !settled) return status;
-  if (!read) status = wait_kernels(run, -1, block, &read); /* they read messages of peers until then */
+  if (!read) status = wait_kernels(run, -1, block, &read); /* kernels read messages of peers until then */
   if (status != BANYAN_OK || !read) return status;
   atomic_store_explicit(&exec->line->done, exec->epoch, memory_order_release);
   run->report.bytes_between_nodes = exec->transport->bytes_between_nodes - run->report.bytes_between_nodes;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of a run, for bind.c, which makes it from a plan, and run.c, which executes it. */
+ * The internals of a run. bind.c makes it from a plan, and run.c executes it. */
 #ifndef BNY_EXEC_RUN_H
 #define BNY_EXEC_RUN_H
 
@@ -18,7 +18,7 @@ typedef struct bny_bound_step {
   char *to_bytes;             /* the same for bytes */
   const char *from_bytes;     /* MERGE, DELIVER of bytes; WAIT: the message */
   const bny_signal *arrived;  /* WAIT */
-  const bny_landing *landing; /* WAIT, from another node: what came of the message */
+  const bny_landing *landing; /* WAIT, from another node: the message as its sender describes it */
   bool is_same_node;          /* WAIT: the sender shares memory with this rank */
 } bny_bound_step;
 
@@ -29,7 +29,7 @@ struct bny_run {
   const bny_binding *binding;
   bny_valid_tokens valid;        /* the addresses and sizes below are those of such a run */
   int32_t call_tokens;           /* tokens of the current run */
-  int32_t token_move, head_move; /* from the rows of these to those of the run under way */
+  int32_t token_move, head_move; /* distance from the rows of these to those of the current run */
   size_t *slot_bytes;            /* [nslots] */
   size_t *message_bytes;         /* [nmessages] */
   bool *seen;                    /* [nranks]: scratch */
@@ -43,8 +43,8 @@ struct bny_run {
   int32_t nreaders;
   int32_t *senders; /* ranks of other nodes that send slots to this one */
   int32_t nsenders;
-  size_t places, stride; /* within a half: how many, and bytes from one to the next */
-  size_t first_place;    /* bytes from the half's begin */
+  size_t places, stride; /* within a half: their number, and bytes from one to the next */
+  size_t first_place;    /* bytes from the start of the half */
   size_t shift;          /* bytes from the first place to that of this run */
   bny_wire_view *moved;  /* scratch: views of one merge, shifted */
   uint64_t tag;

@@ -54,7 +54,7 @@ static bool is_empty(const bny_valid_merge *merge, int32_t token, int32_t head) 
   return true;
 }
 
-/* Returns how many rows from `head` on are all empty or all not empty; *empty tells which. */
+/* Returns how many rows from `head` on are all empty or all not empty; *empty is set accordingly. */
 static int32_t count_alike(const bny_valid_merge *merge, const bny_box *box, int32_t token, int32_t head, bool *empty) {
   int32_t end = head + 1;
   *empty = is_empty(merge, token, head);

@@ -30,7 +30,7 @@ static bool has_finished(bny_exec *exec, int32_t rank) {
   return atomic_load_explicit(&line_of(exec, rank)->done, memory_order_acquire) >= exec->epoch;
 }
 
-/* Returns true if the message that `rank` waits for, at `next`, has arrived by now. */
+/* Returns true if the message from `next` for which `rank` waits has arrived. */
 static bool is_met(bny_exec *exec, int32_t rank, int32_t next, int32_t slot) {
   bny_transport *transport = exec->transport;
   uint32_t epoch = epoch_of(atomic_load_explicit(&line_of(exec, rank)->started, memory_order_acquire));
@@ -98,10 +98,10 @@ static banyan_status fail_mismatch(bny_exec *exec, const bny_notice *call, int32
                        peer, (unsigned long long)exec->epoch);
 }
 
-/* Returns whether a dead rank delays others. A rank that finished this run before it died delays none; then another's
- * death may. A rank of another node may have finished and not reported it, so its death matters only to the ranks that
+/* Returns whether a dead rank delays others. A rank that finished this run before it died delays none, but another dead
+ * rank may. A rank of another node may have finished and not reported it, so its death matters only to the ranks that
  * wait for it. Before ranks are connected none can have finished, so any death matters: otherwise the ranks that notice
- * it first leave, and are blamed. */
+ * it first would leave and be blamed. */
 static bool holds_up(bny_exec *exec, int32_t dead, int32_t peer, int32_t slot) {
   bny_transport *transport = exec->transport;
   bool is_same_node = !transport->ops->is_same_node || transport->ops->is_same_node(transport, dead);
