@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The local launcher: this program starts copies of itself, which find each other. */
+ * The local launcher. This program starts copies of itself as ranks, which find each other. */
 #include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -14,7 +14,7 @@ enum { STATUS_UNLIKELY = 7, STATUS_WRONG = 9 };
 
 /* ---- as a rank --------------------------------------------------------------------------------------------------- */
 
-/* Gathers the ranks, and the CPUs that each may run on. Returns 0 or what to exit with. */
+/* Gathers the ranks and the CPUs that each may use. Returns the exit status. */
 static int gather(int rank, bool pinned, bool on_node) {
   struct {
     int rank;
@@ -39,7 +39,7 @@ static int gather(int rank, bool pinned, bool on_node) {
   return failed ? STATUS_WRONG : 0;
 }
 
-/* One rank leaves between create and allgather; the others notice, and end a little later. */
+/* One rank exits between create and all-gather. The others notice and end a little later. */
 static int notice(int rank) {
   banyan_env *env;
   banyan_bootstrap bootstrap;
@@ -71,7 +71,7 @@ static int play_rank(int argc, char **argv) {
 
 /* ---- as the test ------------------------------------------------------------------------------------------------- */
 
-/* Starts a launcher in a process of its own. Every rank holds the write end of *alive. */
+/* Starts a launcher in its own process. Every rank holds the write end of *alive. */
 static pid_t launch(int nranks, const char *what, bny_launch_binding binding, int *alive) {
   int ends[2];
   ck_assert_int_eq(pipe(ends), 0);
@@ -96,7 +96,7 @@ static pid_t launch(int nranks, const char *what, bny_launch_binding binding, in
   return pid;
 }
 
-/* The exit status of the launcher; every rank must have ended soon after. */
+/* Returns the exit status of the launcher. Every rank must end soon after. */
 static int finish(pid_t pid, int alive) {
   int how;
   char nothing;
@@ -129,7 +129,7 @@ TEST(first_failure_is_the_status) {
   ck_assert_msg(now_s() - before < 4, "took %g s", now_s() - before);
 }
 
-/* The others do not notice: 5 s of grace, SIGTERM, and SIGKILL where that is ignored. */
+/* The other ranks do not notice. After 5 s they get SIGTERM, and SIGKILL if they ignore that. */
 TEST_LOOP(ends_those_who_do_not_notice, 2) {
   int alive;
   double before = now_s();

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A management library for machines that have no GPU: the functions that the probe asks for, with the answers of a
- * machine named by FAKE_NVML. FAKE_NVML_OPEN is set in the environment from init to shutdown. FAKE_NVML_FAILS is a
- * seed: a call in eight then fails. With FAKE_NVML_OLD it is built as of an older driver, without the functions that
- * such a one lacks. */
+ * A fake NVML for machines without a GPU. It has the functions that the probe calls, and answers as the machine that
+ * FAKE_NVML names. FAKE_NVML_OPEN is set in the environment from init to shutdown. FAKE_NVML_FAILS is a seed with
+ * which one call in eight fails. Compiled with FAKE_NVML_OLD, it lacks the functions that older drivers lack. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,15 +17,15 @@ typedef enum joined { BY_NOTHING, BY_SWITCHES, BY_HIDDEN_SWITCHES, BY_MESH } joi
 typedef enum fault {
   NO_FAULT,
   LINKS_DOWN,    /* the last 6 of one GPU, or of all */
-  LINKS_SLOW,    /* half their speed, of one GPU */
-  LANES_MISSING, /* 8 of 16, of one GPU */
+  LINKS_SLOW,    /* half speed, on one GPU */
+  LANES_MISSING, /* 8 of 16, on one GPU */
   GPU_LOST,
-  PEERS_REJECTED, /* all of them */
-  NOT_REGISTERED, /* one GPU, in the fabric */
+  PEERS_REJECTED, /* all pairs */
+  NOT_REGISTERED, /* one GPU is not in the fabric */
   CALLS_FAIL,
   INIT_FAILS,
   NO_DRIVER,
-  ONE_BUS /* all GPUs say that they are at one place */
+  ONE_BUS /* all GPUs report the same bus id */
 } fault;
 
 enum { ALL = -1 };
@@ -86,7 +85,7 @@ static bool is_at(const machine *m, fault wrong, unsigned gpu) {
 }
 
 static bool fails_by_chance(void) {
-  static uint64_t state; /* starts anew where the library is loaded again */
+  static uint64_t state; /* starts again when the library is reloaded */
   const char *seed = getenv("FAKE_NVML_FAILS");
   if (!seed) return false;
   if (state == 0) state = 0x9e3779b97f4a7c15u * (uint64_t)strtol(seed, NULL, 10);
@@ -114,14 +113,14 @@ static unsigned peer_of(unsigned gpu, unsigned link) {
   return peer;
 }
 
-/* A link is down if its own end is, or that of its peer (GPUs of a mesh whose links are all down). */
+/* A link is down if this end or the peer's end is down. In a mesh, all links of a GPU can be down. */
 static bool is_up(const machine *m, unsigned gpu, unsigned link) {
   if (m->by == BY_MESH && m->wrong == LINKS_DOWN)
     return gpu != (unsigned)m->where && peer_of(gpu, link) != (unsigned)m->where;
   return !is_at(m, LINKS_DOWN, gpu) || link < m->links - 6;
 }
 
-/* Begins a function of the library, whose names are not ours, after its prototype. */
+/* Declares a function of the library and begins its definition. The names are NVML's. */
 #define CALL(name, ...)                       \
   EXPORTED bny_nvml_return name(__VA_ARGS__); \
   bny_nvml_return name(__VA_ARGS__)
@@ -267,7 +266,7 @@ static bny_nvml_return place(bny_nvml_device device, bny_nvml_pci *pci) {
 
 #ifdef FAKE_NVML_OLD
 
-/* Its structure is shorter: what lies behind these members is the caller's. */
+/* The structure of v2 is shorter, so nothing after these members may be written. */
 CALL(nvmlDeviceGetPciInfo_v2, bny_nvml_device device, bny_nvml_pci *pci) { return place(device, pci); }
 
 #else

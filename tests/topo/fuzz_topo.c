@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libFuzzer calls this. There is one program per importer, by -DIMPORTER=bny_topo_import_nccl and so on. Without it the
- * content chooses the importer, and everything is done that can be done with a model. tests/topo/fuzz builds and runs
- * them. */
+ * The libFuzzer entry point. -DIMPORTER=bny_topo_import_nccl and so on makes one program per importer. Without IMPORTER
+ * the content selects the importer, and all functions on models run. tests/topo/fuzz builds and runs the programs. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -15,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 extern const bny_topo_importer IMPORTER;
 #endif
 
-/* A description of a few bytes may stand for a million nodes, which is right and slow: more than this is not tried. */
+/* A description of a few bytes may be valid and create a million nodes, which is slow. Larger products are skipped. */
 static bool is_huge(const char *text, size_t bytes) {
   const double most = 5000;
   double product = 1, number = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Frees the objects that a test made, at its end. */
+ * Frees the objects of a test at its end. */
 #ifndef BNY_TESTS_TOPO_KEPT_H
 #define BNY_TESTS_TOPO_KEPT_H
 

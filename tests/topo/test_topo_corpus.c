@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Laws that hold for any input: inputs of tests/corpus, among them what fuzzers once found, through every importer; the
- * same and those of tests/topologies with changes; and the dumps of real machines where they are there. */
+ * Checks the laws that hold for any input. Every importer reads the files of tests/corpus, which include old findings
+ * of fuzzers. They and the files of tests/topologies are also mutated. Dumps of real machines are read if present. */
 #include "tests/topo/topo_laws.h"
 #include "tests/topo/topo_util.h"
 
-/* Imports from memory without a byte more, so that sanitizers see what is read beyond it. */
+/* Imports from a buffer of the exact size, so that sanitizers detect reads beyond its end. */
 static void ck_laws(const char *text, size_t bytes, const char *what) {
   char *exact = malloc(bytes == 0 ? 1 : bytes);
   memcpy(exact, text, bytes);
@@ -53,7 +53,7 @@ static void ck_changed(const char *path, const char *name) {
   free(changed);
 }
 
-/* A folder for each importer, and one for what is chosen by content. */
+/* One folder per importer, and one for inputs whose importer is selected by content. */
 static const char *const folders[] = {"corpus/import", "corpus/hwloc",     "corpus/ibnet",
                                       "corpus/json",   "corpus/matrix",    "corpus/nccl",
                                       "corpus/smi",    "corpus/synthetic", "topologies"};
@@ -76,7 +76,7 @@ static void count_exported(const char *path, const char *name) {
   exported_files += topo != NULL && topo_text(bny_topo_export_nccl(topo, &error)) != NULL;
 }
 
-/* The law of NCCL's format holds for whatever the export rejects, so most of these files must not be rejected. */
+/* The law of NCCL's format does not apply to rejected exports, so most files must be exported. */
 TEST(most_are_exported) {
   for (int f = 0; f < FOLDERS; f++) each_own(folders[f], count_exported);
   ck_assert_int_ge(exported_files, bny_topo_xml_available() ? 35 : 10);

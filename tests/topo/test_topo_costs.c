@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Files of measured costs: what banyan-topo writes is read as it was; files of other machines, of other versions and
- * broken ones are rejected with a reason, and change nothing. */
+ * Files of measured costs. Files that banyan-topo writes are read without loss. Files of other machines, other versions
+ * and broken files are rejected with a reason, and change nothing. */
 #include <sys/stat.h>
 
 #include "base/hash.h"
@@ -25,7 +25,7 @@ static const char sound[] =
     "\"source\": \"a test\"},\n"
     "  {\"class\": \"network-cpu\", \"alpha_ns\": 1800.5, \"beta_ns_per_byte\": 0.08, \"source\": \"a test\"}]}\n";
 
-/* Reads a text of that length from a file; *prices begins as the default. */
+/* Writes the text to a file and reads it. *prices is set to the default first. */
 static banyan_status read_text(const char *text, size_t bytes, bny_prices *prices) {
   tree t = tree_new();
   char path[300];
@@ -54,11 +54,11 @@ TEST(rows_are_replaced) {
   ck_assert_double_eq(memory.gamma_ns_per_byte, 0.02);
   const bny_link_cost network = bny_price_cost(&prices, BNY_LINK_NETWORK_CPU, 1);
   ck_assert_double_eq(network.alpha_ns, 1800.5);
-  ck_assert_double_eq(network.message_ns, 0); /* it is not known */
+  ck_assert_double_eq(network.message_ns, 0); /* not known */
   ck_assert_msg(strstr(prices.source, "costs.json of 2026-11-22T12:00:00Z") != NULL, "%s", prices.source);
 }
 
-/* `from` in the sound text becomes `to`. */
+/* Each row replaces `from` in the valid text by `to`. */
 static const struct {
   const char *from, *to, *error;
 } rejections[] = {
@@ -139,7 +139,7 @@ TEST(rejects_what_is_no_file) {
 
 static uint64_t next(uint64_t *state) { return *state = bny_hash_of(*state); }
 
-/* Changes, repeats or removes some bytes, or puts a piece that JSON means something by. */
+/* Changes, repeats or removes some bytes, or inserts a piece of JSON syntax. */
 static size_t mutate(uint64_t *state, char *text, size_t bytes) {
   static const char *const pieces[] = {
       "{",   "}",    "[",       "]",       "\"",       ",",        ":",      "-",
@@ -200,7 +200,7 @@ static void pci(const tree *t, const char *bus, const char *class, const char *v
   tree_file(t, device, "sys/bus/pci/devices/%s/device", bus);
 }
 
-/* Makes two packages of two cores with two threads each, where siblings are four apart. */
+/* Makes two packages of two cores with two threads each. The numbers of siblings differ by four. */
 static void make_machine(const tree *t) {
   for (int cpu = 0; cpu < 8; cpu++) {
     char siblings[16], package[16];
@@ -298,9 +298,9 @@ TEST(kinds_that_were_not_measured_have_no_price) {
   tool_error error = {.text = ""};
   ck_assert_ptr_null(topo_measured_costs(&measured, &error));
   ck_assert_msg(strstr(error.text, "no pair of CPUs was measured") != NULL, "%s", error.text);
-  measured.kinds[TOPO_NEAR_L3] = (topo_measured_kind){.npairs = 2, .alpha = 9}; /* without a fit */
+  measured.kinds[TOPO_NEAR_L3] = (topo_measured_kind){.npairs = 2, .alpha = 9}; /* has no fit */
   ck_assert_ptr_null(topo_measured_costs(&measured, &error));
-  set_kind(&measured, TOPO_NEAR_L2, -5, 1, 0.02); /* a fit may fall below what is possible */
+  set_kind(&measured, TOPO_NEAR_L2, -5, 1, 0.02); /* the fit of alpha may be negative */
   save_and_read(&measured, &prices);
   check_price(&prices, BNY_LINK_CACHE, 1, 1, 0.02);
   check_price(&prices, BNY_LINK_MEMORY, 1, 1, 0.02);

@@ -2,7 +2,7 @@
  * hwloc's XML. */
 #include "tests/topo/topo_xml_util.h"
 
-/* GPUs are numbered as NVML does, a management controller is none; two host bridges and one switch remain. */
+/* GPUs are numbered in NVML's order. A management controller is not a GPU. Two host bridges and one switch remain. */
 TEST(hwloc_v2) {
   ck_facts(import(corpus_text("hwloc/version2.xml", NULL, NULL), "hwloc-xml"),
            "1 package; 1 numa; 2 gpu; 3 pci; GPU1 bus 0000:03:00.0; mlx5_0 numa node0; port/1 guid 98039b0300829c64;"
@@ -14,7 +14,7 @@ TEST(hwloc_v1) {
            "2 package; 2 numa; GPU1 numa node1; node1 package package1; GPU0 GPU1 SYS");
 }
 
-/* Memory without CPUs, such as HBM, is no place of a rank. */
+/* A NUMA node without CPUs, such as HBM, is not the locality of any rank. */
 TEST(memory_without_cpus) {
   bny_topo *t =
       load("<topology version=\"2.0\"><object type=\"Machine\"><object type=\"Package\" os_index=\"0\">\n"
@@ -26,7 +26,7 @@ TEST(memory_without_cpus) {
   ck_facts(t, "3 numa; node0 number 0; node1 number 1; node2 number 2");
 }
 
-/* A link that its ends have with different values, or one end alone, and an unidentifiable device, are noted. */
+/* Links whose ends differ, links listed at one end only, and unidentifiable devices are reported as notes. */
 TEST(nothing_in_silence) {
   static const struct {
     const char *from, *to;
@@ -87,7 +87,7 @@ static void ck_hwloc_dump(const char *path, const char *name) {
   ck_assert_msg(bny_topo_count(topo, BNY_TOPO_PACKAGE) == tags(text, "<object type=\"Package\""), "%s: packages", name);
   ck_assert_msg(bny_topo_count(topo, BNY_TOPO_NUMA) == tags(text, "<object type=\"NUMANode\""), "%s: NUMA nodes", name);
   ck_assert_msg(bny_topo_count(topo, BNY_TOPO_NIC) == tags(text, "pci_type=\"02"), "%s: NICs", name);
-  /* AMD's that computes, and not its displays of management controllers */
+  /* AMD's compute devices count, but not its displays of management controllers */
   int32_t gpus =
       tags(text, "\"0302 [") + tags(text, "\"0300 [10de:") + tags(text, " [1002:66a1]") + tags(text, " [1002:6798]");
   ck_assert_msg(bny_topo_count(topo, BNY_TOPO_GPU) == gpus, "%s: %d GPUs, the file has %d", name,

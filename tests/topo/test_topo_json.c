@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Our own format: what is written and read again is the same model, to the last bit; and what is rejected. */
+ * The JSON format. A model that is written and read again is identical to the bit. Invalid input is rejected. */
 #include "topo/import/json.h"
 #include "topo/model/model.h"
 #include "tests/topo/topo_laws.h"
@@ -32,7 +32,7 @@ TEST(every_field) {
   int32_t g = bny_topo_add_node(t, &gpu);
   int32_t bridge = put(t, BNY_TOPO_PCI, h, "0000:[00-0f]", NULL);
   t->nodes[bridge].host_bridge = true;
-  /* names that are not theirs alone, and such as ids would be made of */
+  /* duplicate names, and names like the ids that the export generates */
   int32_t twice[] = {put(t, BNY_TOPO_NIC, h, "eth0", NULL), put(t, BNY_TOPO_PORT, h, "eth0", NULL),
                      put(t, BNY_TOPO_NIC, h, "eth0#3", NULL), put(t, BNY_TOPO_NIC, h, "eth0#4", NULL),
                      put(t, BNY_TOPO_NIC, h, "#", NULL)};
@@ -54,7 +54,7 @@ TEST(every_field) {
   ck_round_trip(t, "by hand");
 }
 
-/* Numbers have 17 digits only where fewer would change them. */
+/* Numbers have 17 digits only if fewer digits would change them. */
 TEST(short_numbers) {
   bny_topo *t = topo_new();
   int32_t a = put(t, BNY_TOPO_GPU, -1, "GPU0", NULL), b = put(t, BNY_TOPO_GPU, -1, "GPU1", NULL);
@@ -75,7 +75,7 @@ TEST_LOOP(models_at_random, 20) {
   ck_round_trip(t, name);
 }
 
-/* The text has as little as it must, with numbers as ids, and members that are not known. */
+/* A minimal text with numbers as ids and unknown members. */
 TEST(by_hand) {
   static const char text[] =
       " {\"nodes\": [{\"id\": 7, \"kind\": \"host\", \"colour\": \"blue\"}, "

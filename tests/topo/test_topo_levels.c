@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Levels, rails and findings. What is derived from each file of tests/topologies is held against a golden
- * beside it, NAME.levels; BANYAN_UPDATE_GOLDENS=1 writes them anew, for reading. */
+ * Levels, rails and findings. The result for each file of tests/topologies is compared with the golden NAME.levels next
+ * to it. BANYAN_UPDATE_GOLDENS=1 rewrites the goldens, for review. */
 #include <stdarg.h>
 #include <time.h>
 
@@ -25,7 +25,7 @@ static void member_ranges(const bny_topo_level *level, const bny_topo_group *gro
   }
 }
 
-/* Groups in a row that are alike share a line: "NVL 371 GB/s file, all to all: host0 0-3 | host1 4-7". */
+/* Consecutive groups that are alike share a line: "NVL 371 GB/s file, all to all: host0 0-3 | host1 4-7". */
 static void level_render(const bny_topo *topo, const bny_topo_level *level, FILE *out) {
   char before[128] = "", what[128];
   fprintf(out, "%s", bny_topo_level_name(level->kind));
@@ -42,7 +42,7 @@ static void level_render(const bny_topo *topo, const bny_topo_level *level, FILE
   fputc('\n', out);
 }
 
-/* Writes the ranks of a host, and returns how many there are. */
+/* Writes the ranks of a host and returns their number. */
 static int32_t host_render(const bny_topo *topo, const bny_topo_levels *levels, int32_t first, char *text,
                            size_t bytes) {
   int32_t r = first;
@@ -88,7 +88,7 @@ TEST_LOOP(goldens, OWN_TOPOLOGIES) {
   if (topo != NULL) ck_golden(own_topologies[_i], ".levels", render(topo, topo_derive(topo)));
 }
 
-/* ---- what holds of any model ------------------------------------------------------------------------------------- */
+/* ---- laws of any model ------------------------------------------------------------------------------------------- */
 
 TEST(laws_of_descriptions) {
   static const char *const texts[] = {
@@ -108,7 +108,7 @@ TEST(laws_of_descriptions) {
     const char *broken = law_of_model(topo);
     ck_assert_msg(broken == NULL, "%s: %s", texts[i], broken);
     bny_topo_levels *levels = topo_derive(topo);
-    for (int32_t r = 0; r < levels->nranks; r++) /* no NIC of the host is nearer, as all are alike */
+    for (int32_t r = 0; r < levels->nranks; r++) /* no NIC of the host is nearer, because all NICs are alike */
       for (int32_t n = 0; n < topo->nnodes && levels->ranks[r].nic >= 0; n++)
         if (topo->nodes[n].kind == BNY_TOPO_NIC && bny_topo_ancestor(topo, n, BNY_TOPO_HOST) == levels->ranks[r].host)
           ck_assert_int_ge(bny_topo_path_between(topo, levels->ranks[r].node, n), levels->ranks[r].nic_path);
@@ -117,7 +117,7 @@ TEST(laws_of_descriptions) {
 
 /* ---- NICs and rails ---------------------------------------------------------------------------------------------- */
 
-/* Hosts whose NICs are named in an order of their own have the same rails. */
+/* Hosts that name their NICs in different orders have the same rails. */
 TEST(rails_do_not_follow_names) {
   ck_facts(
       tree_of("host/a numa/node0 pci/p0 nic/mlx5_0 . gpu/GPU0 .. pci/p1 nic/mlx5_1 . gpu/GPU1 .. pci/p2 nic/mlx5_2 . "
@@ -127,13 +127,13 @@ TEST(rails_do_not_follow_names) {
       "GPU4 mlx5_7 PIX; GPU6 nic mlx5_5");
 }
 
-/* A GPU that may choose leaves the NIC that is another's only one, and has rail 0 whatever the NIC's number. */
+/* A GPU with a choice leaves a NIC to the GPU that has no other. Its own NIC is rail 0 whatever its number. */
 TEST(nics_are_spared) {
   ck_facts(tree_of("host/a numa/node0 pci/outer pci/p3 gpu/GPU0 .. pci/inner nic/n0 . gpu/GPU1 .. pci/p2 nic/n1"),
            "GPU0 n0 PXB; GPU0 nic n1; GPU1 nic n0; GPU0 rail 0");
 }
 
-/* A wireless card serves no GPU, also where it is the only one. */
+/* A wireless card serves no GPU, even if it is the only NIC. */
 TEST(wireless_serves_none) {
   for (int with = 0; with < 2; with++) {
     bny_topo *topo = tree_of(with ? "host/a pci/p0 nic/wlp3s0 . nic/card . gpu/GPU0 .. pci/p1 nic/eth0"
@@ -151,7 +151,7 @@ TEST(nics_shared_uneven_and_missing) {
   ck_facts(topo, "GPU9 nic none; GPU9 rail -1; fault bare: no NIC is known there; info hosts have from 1 to 4 GPUs");
 }
 
-/* A NIC for management as near as the others is passed over. */
+/* A management NIC that is as near as other NICs is not used. */
 TEST(slow_nics_are_passed_over) {
   ck_facts(load("host:2 numa bridge pci nic@25g gpu nic@400g"), "GPU0 speed 50; no fault; no note; no info");
 }
@@ -177,7 +177,7 @@ TEST(ports_down) {
   ck_assert_str_eq(topo->nodes[levels->ranks[2].nic].name, "NIC1"); /* rails keep their numbers */
   ck_assert_int_eq(levels->ranks[2].rail, 1);
 
-  /* Where none of its sort is up, nobody knows a rating: the probe's words are all there is. */
+  /* If no port of its kind is up, the rating is unknown, and only the probe's text reports the state. */
   port_link(topo, 1)->rated_gbytes_per_s = 0;
   levels = topo_derive(topo);
   ck_assert_int_eq(levels->findings[0].severity, BNY_TOPO_INFO); /* unknown is not down */
@@ -186,7 +186,7 @@ TEST(ports_down) {
   ck_assert(has_finding(levels, BNY_TOPO_FAULT, "NIC1 port 1: it is down: GPU2"));
 }
 
-/* Another as near takes the place of a NIC that is down; a port beside one that is up is only reported. */
+/* Another NIC at the same distance replaces a NIC that is down. A dead port of a working NIC is only reported. */
 TEST(ports_spared) {
   bny_topo *topo = load("host numa bridge pci gpu nic:2@2x200g");
   port_link(topo, 0)->gbytes_per_s = port_link(topo, 1)->gbytes_per_s = 0;
@@ -212,7 +212,7 @@ TEST(fewer_nvlinks) {
   }
   bny_topo_levels *levels = topo_derive(topo);
   ck_assert(has_finding(levels, BNY_TOPO_FAULT, "host1 GPU1: 12 of 18 NVLinks, so the whole domain runs at that pace"));
-  ck_assert_int_eq(levels->nfindings, 1); /* a slow sum of its links is not reported again */
+  ck_assert_int_eq(levels->nfindings, 1); /* the low sum of its links is not reported again */
   const bny_topo_level *domain = bny_topo_level_of(levels, BNY_TOPO_LEVEL_DOMAIN);
   ck_assert_double_eq_tol(domain->groups[0].gbytes_per_s, 12 * 40.1, 1e-9);
   ck_assert(!domain->groups[0].uniform);
@@ -235,8 +235,8 @@ TEST(slow_links) {
   ck_assert(has_finding(levels, BNY_TOPO_INFO, "host3 NIC0: 50 GB/s to the network behind a PCI link of 12"));
 }
 
-/* Four GPUs and two NICs on one host bridge: each behind a root port of its own, as real machines are, or all on its
- * own bus, as some virtual ones show them. */
+/* Four GPUs and two NICs on one host bridge. In real machines each has its own root port; in some virtual machines all
+ * are on the bus of the bridge. */
 TEST(flat_only_if_hidden) {
   static const char *const names[] = {"0000:[80-8f]", "pci0000:80", "0000:[80-8f]", "somewhere"};
   for (int i = 0; i < 4; i++) {
@@ -247,7 +247,7 @@ TEST(flat_only_if_hidden) {
   }
 }
 
-/* A speed that no NIC has is reported, and is taken for unknown; a trunk may have it. */
+/* A speed that no NIC has is reported and counts as unknown. A trunk may have that speed. */
 TEST(absurd_nics) {
   bny_topo *topo = load("leaf:2@20000g host:2 numa bridge pci gpu nic@400g");
   int32_t port = nth(topo, BNY_TOPO_PORT, 1);
@@ -260,12 +260,12 @@ TEST(absurd_nics) {
   ck_assert_double_eq_tol(levels->ranks[0].nic_gbytes_per_s, 50, 1e-9);
 }
 
-/* A fault in each of very many hosts is reported for some, and counted. */
+/* A fault that very many hosts have is reported for some of them, and the others are counted. */
 TEST(findings_are_bounded) {
   bny_topo *topo = load("host:500 gpu@gen5x16 nic@400g");
   for (int32_t l = 0; l < topo->nlinks; l++) {
     bny_topo_link *link = &topo->links[l];
-    if (link->kind == BNY_TOPO_LINK_NET) link->gbytes_per_s = 0.01 + 0.02 * link->from; /* each has a fact of its own */
+    if (link->kind == BNY_TOPO_LINK_NET) link->gbytes_per_s = 0.01 + 0.02 * link->from; /* every host differs */
   }
   bny_topo_levels *levels = topo_derive(topo);
   ck_assert(has_finding(levels, BNY_TOPO_FAULT, "more like these: an NVLink or network link runs below its rating"));
@@ -274,7 +274,7 @@ TEST(findings_are_bounded) {
 
 /* ---- size -------------------------------------------------------------------------------------------------------- */
 
-/* Returns the processor's time, which a busy machine does not stretch. */
+/* Returns CPU time, which does not depend on the load of the machine. */
 static double now_s(void) {
   struct timespec now;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);

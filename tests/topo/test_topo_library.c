@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The library does what the tools show. For every dump and for synthetic machines, ranks get their localities from the
- * file; levels, algorithm and counted bytes of their communicator are compared with the answer that the tools' code
- * gives. hwloc's variables and BANYAN_TOPO change a real communicator, and ranks that disagree make one plan. */
+ * The library decides as the tools show. For every dump and for synthetic machines, ranks get their localities from the
+ * file. Levels, algorithm and counted bytes of their communicator are compared with the results of the tools' code.
+ * hwloc's variables and BANYAN_TOPO change a real communicator, and ranks that disagree make one plan. */
 #include <jansson.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -90,7 +90,7 @@ static void tell(world_rank *self) {
               "the combine failed or is wrong by %g: %s", reports[self->rank].worst, banyan_last_error());
 }
 
-/* ---- what the tools answer --------------------------------------------------------------------------------------- */
+/* ---- answers of the tools ---------------------------------------------------------------------------------------- */
 
 /* Chooses the first ranks of each host, in order. */
 static int32_t choose(const bny_topo_levels *derived, int32_t *chosen) {
@@ -121,7 +121,7 @@ static uint64_t bytes_of(const bny_request *request, int32_t rank, const char **
   return bytes;
 }
 
-/* Compares a small model with what banyan-plan shows of it. */
+/* Compares the reports for a small model with the output of banyan-plan. */
 static void compare_with_tool(const char *what, const bny_topo *topo, const bny_topo_levels *derived,
                               const report *reports) {
   plan_ranks ranks;
@@ -130,7 +130,7 @@ static void compare_with_tool(const char *what, const bny_topo *topo, const bny_
   ck_assert_msg(plan_ranks_of(topo, derived, what, false, &ranks, &error), "%s", error.text);
   ck_assert_msg(plan_methods_weigh(&ranks, &shape, &methods, &error), "%s", error.text);
   const plan_method *best = plan_methods_chosen(&methods);
-  /* The tool names the form as well, as in levels_whole. */
+  /* The tool appends the variant, as in levels_whole. */
   ck_assert_msg(strncmp(best->name, reports[0].algorithm, strlen(reports[0].algorithm)) == 0,
                 "%s: the tool chooses %s, the library %s", what, best->name, reports[0].algorithm);
   ck_assert_msg(ranks.levels->nlevels == 1 || ranks.levels->hash == reports[0].levels_hash, "%s: other levels", what);
@@ -194,10 +194,10 @@ static void compare(const char *what, const bny_topo *topo) {
 /* ---- dumps and synthetic machines -------------------------------------------------------------------------------- */
 
 static const char *const folders[] = {"examined", "fabric", "hwloc", "matrix", "nccl", "nvidia-smi"};
-static bny_topo *before; /* the dump before, for a cluster of two different machines */
+static bny_topo *before; /* the previous dump, for a cluster of two different machines */
 static char scratch[64];
 
-/* Puts `prefix` before a member's text. */
+/* Prepends `prefix` to a member's text. */
 static void prefix_member(json_t *object, const char *key, const char *prefix) {
   const char *text = json_string_value(json_object_get(object, key));
   if (text != NULL) json_object_set_new(object, key, json_sprintf("%s%s", prefix, text));
@@ -226,7 +226,7 @@ static void compare_joined(const bny_topo *topo) {
   unlink(path);
 }
 
-/* A file that importers reject is no machine. */
+/* Files that importers reject are skipped. */
 static void compare_file(const char *path, const char *name) {
   (void)name;
   bny_topo_error error = {.text = ""};
@@ -276,7 +276,7 @@ TEST(own_machines) {
 
 /* Variables that each rank sets before it makes its communicator. NULL leaves one unset. */
 typedef struct rank_setup {
-  int cpu; /* among those that the process may use; -1: not bound */
+  int cpu; /* index among the CPUs that the process may use; -1: not bound */
   const char *hwloc, *topo, *topo_rank;
 } rank_setup;
 
@@ -325,7 +325,7 @@ static void run_bound(world_rank *self) {
   banyan_comm_destroy(comm);
 }
 
-/* Reports are of the caller, to be given to world_unshare(). */
+/* The caller owns the result and passes it to world_unshare(). */
 static bound_world *bound_run(const rank_setup *ranks, int32_t nranks) {
   bound_world *bound = world_share(sizeof *bound);
   bound->ranks = ranks;
@@ -390,7 +390,7 @@ TEST(variables_change_the_plan) {
   world_unshare(by_topo, sizeof *by_topo);
 }
 
-/* One rank is not bound, one sees another machine, one reads a file: packages are given up, and the plan is one. */
+/* One rank is not bound, one sees another machine, and one reads a file. All ranks use one plan without packages. */
 TEST(ranks_that_differ_make_one_plan) {
   enum { N = 5 };
   static const rank_setup ranks[N] = {{.cpu = 0, .hwloc = PACKAGES},
@@ -406,7 +406,7 @@ TEST(ranks_that_differ_make_one_plan) {
   world_unshare(bound, sizeof *bound);
 }
 
-/* A setting that one rank cannot follow is an error on all, with the reason. */
+/* A setting that one rank cannot follow is an error on all ranks, with the reason. */
 TEST(settings_that_cannot_be_followed) {
   char directory[] = "/tmp/banyan-library-XXXXXX", pipe[64];
   ck_assert_ptr_nonnull(mkdtemp(directory));
@@ -420,7 +420,7 @@ TEST(settings_that_cannot_be_followed) {
                {{.cpu = -1, .topo = "host:2 gpu:4", .topo_rank = "one"}, "BANYAN_TOPO_RANK \"one\""},
                {{.cpu = -1, .topo = "host:2 gpu:4", .topo_rank = "0,1"}, "fewer numbers"},
                {{.cpu = -1, .topo_rank = "0"}, "BANYAN_TOPO, which names the file"},
-               {{.cpu = -1, .topo = pipe}, "not a regular file"}, /* nobody writes to it */
+               {{.cpu = -1, .topo = pipe}, "not a regular file"}, /* a pipe without a writer */
                {{.cpu = -1, .topo = "/dev/zero"}, "not a regular file"},
                {{.cpu = -1, .topo = "-"}, "No such file"},
                {{.cpu = -1, .topo = "host:2 gpu:4"}, "none is named"}};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Machines that were once read wrongly: small files of our own with the same property, in tests/corpus, and the dumps
- * of real machines where they are there. */
+ * Machines that were once read wrongly. tests/corpus has small files with the same property. Dumps of the real machines
+ * are read if present. */
 #include "tests/topo/topo_xml_util.h"
 #include "topo/derive/levels.h"
 #include "topo/export/export.h"
@@ -22,14 +22,14 @@ static machine corpus(const char *name) {
   return derive(load_file(path));
 }
 
-/* Each file has these facts. Those of examined/ are read where they are. */
+/* Each file must yield these facts. Files of examined/ are read if present. */
 static const struct {
   const char *file, *facts;
 } machines[] = {
     /* one NVLink domain of two trays */
     {"nccl/two-trays.xml", "2 host; 1 switch; 1 domain; domain speed 721.8"},
     {"examined/nccl-eBPF__mnnvl_topo_2tray_0405.xml", "8 ranks; 1 domain"},
-    /* links that are down are none: the device stands apart from those that have some */
+    /* links that are down do not count, so the device is not in the island of the others */
     {"nccl/count-zero.xml", "2 island; GPU1 links 0; fault GPU1: no NVLink"},
     {"examined/nccl-eBPF__mnnvl_topo_fault_gpu1.xml", "fault GPU1: no NVLink"},
     {"examined/nccl-eBPF__mnnvl_topo_1tray_healthy.xml", "no fault NVLink; no note NVLink"},
@@ -40,22 +40,22 @@ static const struct {
     /* partitions: both list the links of their device; data between linked switches need not pass the CPU */
     {"nccl/partitions.xml", "GPU1 device GPU0; GPU0 GPU1 NVL; GPU1 GPU2 NVL; GPU1 mlx5_0 PIX; 1 island; 2 nvlink;"
                             "island speed 360.9; GPU1 mlx5_1 PXB; GPU1 mlx5_2 PHB"},
-    /* as ROCm lists them: two devices of two functions, each linked to the three others; half of a link's 48 GB/s */
+    /* from ROCm: two devices of two functions, each linked to the other three; half of a link's 48 GB/s */
     {"nccl/functions.xml", "GPU1 device GPU0; GPU1 bus 0000:0c:00.1; 1 xgmi; island speed 24; 0 notes"},
     {"hwloc/partitions.xml", "6 ranks; 1 xgmi; island speed 33.3333; GPU1 nic hsi0; GPU5 nic hsi1; GPU0 GPU5 NVL"},
     {"examined/flux-core__tuo.CPX.xml", "24 ranks; 4 package; 6 xgmi"},
-    /* bus ids that repeat; ranks follow the numbers of GPUs */
+    /* repeated bus ids; ranks follow the numbers of GPUs */
     {"nccl/repeated-bus.xml", "2 pci; 1 nic; 2 ranks; note 0000:a1:00.0"},
     {"examined/rccl__topo_4p4h.xml", "16 ranks"},
     {"examined/rccl__topo_8p1h_1.xml", "8 ranks"},
     {"nccl/virtual-nets.xml", "1 nic; GPU0 nic eth0; GPU0 speed 12.5; info 6 network interfaces; no fault; no note"},
     {"examined/nccl_test__nccl_topo.xml", "info tunl0"},
-    /* no management controller is a GPU; the root may be a NUMA node */
+    /* management controllers are not GPUs; the root may be a NUMA node */
     {"hwloc/numa-root.xml", "host/one-numa number 0; 1 numa; 1 gpu; GPU0 numa node0"},
     {"examined/mpibind__epyc-corona-hwloc1.xml", "4 ranks; GPU0 nic mlx5_0; GPU3 nic mlx5_0"},
-    /* kinds of devices are bits in version 3, and the host's name stands at the top */
+    /* version 3 has kinds of devices as bits, and the host name at the top */
     {"hwloc/version3.xml", "host/third number 0; GPU0 nic mlx5_0; 1 port; GPU0 compute 90"},
-    /* no plain Ethernet however near, no slow one: EFA serves both, also across packages */
+    /* EFA serves both GPUs, even across packages; near plain Ethernet and slow NICs do not */
     {"hwloc/nics.xml", "GPU0 nic rdmap131s0; GPU1 nic rdmap131s0"},
     {"examined/mpibind__eas-tioga.xml", "GPU0 nic hsi0; GPU1 nic hsi0; GPU2 nic hsi1; GPU3 nic hsi1; GPU4 nic hsi2;"
                                         "GPU5 nic hsi2; GPU6 nic hsi3; GPU7 nic hsi3"},
@@ -75,7 +75,7 @@ TEST_LOOP(files, (int)(sizeof machines / sizeof machines[0])) {
 
 /* ---- NVLink ------------------------------------------------------------------------------------------------------ */
 
-/* A generation that is newer than all tables is no slower than the newest in them, and may have more links. */
+/* An unknown newer generation is at least as fast as the newest known one, and may have more links. */
 TEST(newer_generations) {
   machine m = corpus("nccl/newer.xml");
   int32_t gpu = m.levels->ranks[0].node;
@@ -95,7 +95,7 @@ TEST(newer_generations) {
             18 * bny_topo_speed_nvlink(BNY_TOPO_COMPUTE_NEWEST));
 }
 
-/* If NICs are alike and on other NUMA nodes, the one in the same package serves. */
+/* If NICs are alike and on other NUMA nodes, the NIC in the same package is chosen. */
 TEST(nics_in_the_package) {
   ck_facts(
       tree_of("host/host0 package/p0 numa/near nic/mlx5_0 .. numa/far gpu/GPU1 ... package/p1 numa/near nic/mlx5_1 .. "
@@ -103,7 +103,7 @@ TEST(nics_in_the_package) {
       "GPU0 nic mlx5_1; GPU0 mlx5_1 SYS; GPU1 nic mlx5_0; GPU1 mlx5_0 SYS");
 }
 
-/* GPUs that cannot do GPU Direct do not reach a NIC for others. */
+/* GPUs without GPUDirect do not forward data to a NIC for other GPUs. */
 TEST(routes_without_gdr) {
   char *text = corpus_text("nccl/ring-of-four.xml", NULL, NULL), *second = strstr(text, "dev=\"1\"");
   *(strstr(second, "gdr=\"1\"") + strlen("gdr=\"")) = '0';
@@ -127,7 +127,7 @@ TEST(nccl_keeps_attributes) {
   ck_assert_int_eq(tags(text, "<pcilink "), 2);
 }
 
-/* Bus ids that are made up are those of different devices, and not of ones that are there. */
+/* Generated bus ids differ from each other and from the bus ids of the model. */
 TEST(made_up_bus_ids) {
   machine m = derive(
       import("\tGPU0\tGPU1\tGPU2\nGPU0\tX\tNODE\tSYS\nGPU1\tNODE\tX\tSYS\nGPU2\tSYS\tSYS\tX\n", "nvidia-smi topo -m"));

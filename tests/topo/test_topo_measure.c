@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * banyan-topo --measure: what is judged, on numbers made up; and short real measurements, undisturbed, with one CPU,
+ * banyan-topo --measure. Made-up numbers test the judgement. Short real measurements run undisturbed, with one CPU,
  * and with ranks that die, stop or are interrupted. */
 #include <sched.h>
 #include <signal.h>
@@ -17,7 +17,7 @@ static const double line_ns = 100, message_ns = 2000, take_ns = 800, small_speed
 
 /* ---- judging ----------------------------------------------------------------------------------------------------- */
 
-/* Makes measurements of all pairs of CPUs 10, 11, .., all alike. Ranks of a group share a third-level cache. */
+/* Makes equal measurements for all pairs of CPUs 10, 11 and so on. Ranks of a group share a third-level cache. */
 static topo_measured *alike(int32_t nranks, int32_t ranks_of_group) {
   topo_measured *measured = tool_new(1, sizeof *measured);
   measured->nranks = measured->nallowed = nranks;
@@ -56,7 +56,7 @@ static void slow_down(topo_measured *measured, int32_t rank, double factor) {
   }
 }
 
-/* Judges, and expects these findings, by parts of their text in order. */
+/* Judges the measurements and expects these findings. The arguments are parts of their texts, in order. */
 static void expect(topo_measured *measured, const bny_topo *topo, int32_t nfindings, ...) {
   topo_measured_judge(measured, topo);
   for (int32_t f = 0; f < measured->nfindings; f++) fprintf(stderr, "finding: %s\n", measured->findings[f].text);
@@ -106,7 +106,7 @@ TEST(limits_are_not_slow) {
   pair_of(measured, 0, 1)->value[TOPO_LINE][0] = topo_slow_latency * line_ns;
   pair_of(measured, 2, 3)->value[TOPO_SMALL][0] = 0.671 * small_speed;
   pair_of(measured, 4, 5)->value[TOPO_LINE][0] = 5 * line_ns;
-  pair_of(measured, 4, 5)->nblocks = 1; /* too little to say so */
+  pair_of(measured, 4, 5)->nblocks = 1; /* too few blocks for a finding */
   expect(measured, NULL, 0);
   pair_of(measured, 2, 3)->value[TOPO_SMALL][0] = 0.66 * small_speed;
   pair_of(measured, 4, 5)->nblocks = TOPO_JUDGED_BLOCKS;
@@ -189,19 +189,19 @@ TEST(plans_are_held_against_it) {
   measured->planned[TOPO_NEAR_L3] = (topo_cost){100, 0.05};
   expect(measured, NULL, 0);
   ck_assert_double_eq_tol(topo_measured_against_plan(measured, TOPO_NEAR_L3), 1, 0.05);
-  ck_assert(topo_measured_against_plan(measured, TOPO_NEAR_NUMA) == 0); /* no pair, nothing planned */
+  ck_assert(topo_measured_against_plan(measured, TOPO_NEAR_NUMA) == 0); /* no pair and no planned cost */
   measured->planned[TOPO_NEAR_L3] = (topo_cost){80, 0.03};
   expect(measured, NULL, 1, "pairs that share a third-level cache: 1.7 times the time that plans assume");
   ck_assert(!measured->findings[0].warning);
 
-  measured = alike(2, 2); /* too few to hold against each other: it is slow */
+  measured = alike(2, 2); /* too few pairs to compare, so the difference is a warning */
   measured->planned[TOPO_NEAR_L3] = (topo_cost){80, 0.02};
   expect(measured, NULL, 1, "2.5 times the time that plans assume");
   ck_assert(measured->findings[0].warning);
   char *text = topo_measured_text(measured, NULL, false, 100);
   ck_assert_ptr_nonnull(strstr(text, "expected by plans:          alpha 80 ns + n * beta 0.0200 ns"));
 
-  measured = alike(8, 8); /* all are as near: none is slower than the others */
+  measured = alike(8, 8); /* all pairs are equally near, so none is slower than the others */
   measured->planned[TOPO_NEAR_L3] = (topo_cost){80, 0.02};
   expect(measured, NULL, 1, "2.5 times the time that plans assume");
   ck_assert(!measured->findings[0].warning);
@@ -233,13 +233,13 @@ TEST(lines_are_fitted) {
   ck_assert(!topo_measure_fit(bytes, times, 1, &alpha, &beta));
 }
 
-/* ---- pairs and places -------------------------------------------------------------------------------------------- */
+/* ---- pairs and localities ---------------------------------------------------------------------------------------- */
 
 TEST(samples_have_every_kind) {
   enum { RANKS = 256, MOST = 60 };
   topo_measured_rank *ranks = tool_new(RANKS, sizeof *ranks);
   for (int32_t r = 0; r < RANKS; r++) {
-    /* two threads a core, 8 a third-level cache, 32 a NUMA node, 128 a package */
+    /* threads: 2 per core, 8 per third-level cache, 32 per NUMA node, 128 per package */
     ranks[r].place =
         (topo_place){.cpu = r, .core = r / 2 * 2, .l2 = r / 2 * 2, .l3 = r / 8 * 8, .numa = r / 32, .package = r / 128};
   }
@@ -256,12 +256,12 @@ TEST(samples_have_every_kind) {
   }
   for (int32_t r = 0; r < RANKS; r++) most = used[r] > most ? used[r] : most;
   ck_assert_int_le(most, 2);
-  ck_assert_int_eq(counts[TOPO_NEAR_L2], 0); /* each is of one core as well */
+  ck_assert_int_eq(counts[TOPO_NEAR_L2], 0); /* those pairs all share a core */
   ck_assert_int_eq(counts[TOPO_NEAR_CORE], MOST / 5);
   ck_assert_int_eq(counts[TOPO_NEAR_SYSTEM], MOST / 5);
 }
 
-/* Makes a /sys where each CPU is in a package and NUMA node of its own. */
+/* Makes a /sys in which each CPU has its own package and NUMA node. */
 static tree make_packages(void) {
   tree t = tree_new();
   topo_place *places;
@@ -294,11 +294,11 @@ TEST(places_are_read) {
               place->numa == 3 * i);
     ck_assert_int_eq(topo_near_between(place, &places[0]), i == 0 ? TOPO_NEAR_CORE : TOPO_NEAR_SYSTEM);
   }
-  ck_assert(topo_places("/nonexistent", &places, &count, &error)); /* nothing known: one machine */
+  ck_assert(topo_places("/nonexistent", &places, &count, &error)); /* without /sys all CPUs are in one machine */
   ck_assert(places[0].core == -1 && topo_near_between(&places[0], &places[count - 1]) == TOPO_NEAR_NUMA);
 }
 
-/* ---- real ones --------------------------------------------------------------------------------------------------- */
+/* ---- real measurements ------------------------------------------------------------------------------------------ */
 
 static int32_t cpus_allowed(void) {
   cpu_set_t set;
@@ -338,7 +338,7 @@ TEST(two_ranks_are_measured) {
       double value = pair->value[m][d];
       ck_assert_msg(value > 0.001 && value < 2000, "%g GB/s", value);
     }
-    /* no core copies 16 KB at 270 GB/s: it was not left out */
+    /* the copy ran, because no core copies 16 KB at 270 GB/s */
     ck_assert_msg(pair->value[TOPO_TAKE][d] > 60, "%g ns", pair->value[TOPO_TAKE][d]);
   }
   char *text = topo_measured_text(measured, topo, false, 100);
@@ -367,7 +367,7 @@ TEST(one_cpu_has_no_pairs) {
   assert_nothing_left();
 }
 
-/* A rank is killed or stopped, by its order. */
+/* The loop index selects whether a rank is killed or stopped. */
 TEST_LOOP(ranks_that_fail_are_noticed, 2) {
   int sent = _i == 0 ? SIGKILL : SIGSTOP;
   topo_place *places;
@@ -428,7 +428,7 @@ TEST_LOOP(signals_leave_nothing, 3) {
       snprintf(path, sizeof path, "/proc/%ld/stat", child);
       FILE *stream = fopen(path, "r");
       if (stream != NULL && fscanf(stream, "%*d %*s %c", &state) != 1)
-        state = 'Z'; /* it has ended but for its parent's look */
+        state = 'Z'; /* reaped between fopen and fscanf */
       if (stream != NULL) fclose(stream);
       gone = state == 'Z' || state == 'X';
       if (!gone) sleep_ms(20);

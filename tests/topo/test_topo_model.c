@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The model: what it keeps, what it rejects, path types, speeds, and the choice of an importer. */
+ * The model: stored and rejected values, path types, speeds, and the choice of an importer. */
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -16,11 +16,11 @@ TEST(strings_are_made_fit) {
                {"", ""},
                {"a\033[31mb\tc\x7f", "a?[31mb?c?"},
                {"na\xc3\xafve \xe2\x82\xac \xf0\x9f\x8c\xb3", "na\xc3\xafve \xe2\x82\xac \xf0\x9f\x8c\xb3"},
-               {"\xff\xc3-\xe2\x82", "?\?-?\?"},  /* never a character, half of one, part of one */
-               {"\xc0\x80\xed\xa0\x80", "?????"}, /* longer than it need be, a surrogate */
+               {"\xff\xc3-\xe2\x82", "?\?-?\?"},  /* an invalid byte, then two truncated characters */
+               {"\xc0\x80\xed\xa0\x80", "?????"}, /* an overlong encoding, a surrogate */
                {"\xc2\x9b"
                 "31m",
-                "?31m"}, /* a control of two bytes */
+                "?31m"}, /* a control character of two bytes */
                {"EPYC 7401   ", "EPYC 7401"}};
   bny_topo *topo = topo_new();
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -35,7 +35,7 @@ TEST(strings_are_made_fit) {
   memset(huge, '\xc3', 99999);
   for (int i = 1; i < 99999; i += 2) huge[i] = '\xa9';
   ck_assert(bny_topo_set_string(topo, &topo->nodes[n].name, huge));
-  ck_assert_uint_eq(strlen(topo->nodes[n].name), 254); /* no half of a character */
+  ck_assert_uint_eq(strlen(topo->nodes[n].name), 254); /* cut at a character boundary */
   ck_assert(bny_topo_set_string(topo, &topo->nodes[n].model, NULL));
   ck_assert_ptr_null(topo->nodes[n].model);
   free(huge);
@@ -95,7 +95,7 @@ TEST(links_of_a_node) {
   ck_assert_int_eq(bny_topo_other_end(topo, nodes[0], links[2]), nodes[0]);
 }
 
-/* Each breaks one rule of a good model of two GPUs. */
+/* Each row breaks one rule of a valid model of two GPUs. */
 static void break_kind(bny_topo *t) { t->nodes[1].kind = (bny_topo_kind)99; }
 static void break_source(bny_topo *t) { t->nodes[1].source = (bny_topo_source)7; }
 static void break_name(bny_topo *t) { bny_topo_set_string(t, &t->nodes[1].name, ""); }
@@ -118,7 +118,7 @@ static void break_nothing(bny_topo *t) { (void)t; }
 
 static const struct {
   void (*breaks)(bny_topo *topo);
-  const char *why; /* part of the error; NULL if it is good */
+  const char *why; /* part of the error; NULL: valid */
 } rules[] = {{break_nothing, NULL},
              {break_kind, "no such kind"},
              {break_source, "no such kind or source"},
@@ -160,7 +160,7 @@ TEST(names_repeat_in_other_hosts) {
   }
   bny_topo_error error;
   ck_assert(bny_topo_check(topo, &error));
-  /* 70 bridges, one in the other */
+  /* 70 nested bridges */
   for (int i = 0, parent = 0; i < 70; i++) parent = put(topo, BNY_TOPO_PCI, parent, "bridge", NULL);
   ck_assert(!bny_topo_check(topo, &error));
   ck_assert_ptr_nonnull(strstr(error.text, "deep"));
@@ -210,16 +210,16 @@ TEST(paths_by_containment) {
       "gpu/GPU9");
   ck_path(t, "GPU0 GPU0 SELF;GPU0 GPU1 PIX;GPU0 GPU2 PXB;GPU2 mlx5_0 PIX;GPU2 1 PIX;GPU0 1 PXB;1 2 PIX;GPU0 GPU3 PHB;"
              "GPU0 GPU4 NODE;GPU0 GPU5 SYS;GPU4 GPU5 SYS;GPU0 GPU6 NET;GPU0 GPU9 NONE;"
-             "GPU6 GPU7 SYS"); /* nothing nearer is known */
+             "GPU6 GPU7 SYS"); /* no nearer ancestor is known */
 }
 
-/* NCCL reports no host bridges. Another PCI domain is another one, and functions of one device are PIX. */
+/* NCCL reports no host bridges. Each PCI domain counts as a host bridge, and functions of one device are PIX. */
 TEST(paths_without_host_bridges) {
   ck_path(tree_of("host/h0 numa/n0 pci/s0=0000:10:00.0 gpu/GPU0=0000:11:00.0 .. pci/s1=0000:20:00.0 "
                   "gpu/GPU1=0000:21:00.0 .. gpu/GPU2=0001:30:00.0 . nic/eth0 . nic/mlx5_0=0000:40:00.0 . "
                   "nic/mlx5_1=0000:40:00.1 . nic/mlx5_2=0000:41:00.0"),
           "GPU0 GPU1 PHB;GPU0 GPU2 NODE;GPU0 eth0 PHB;mlx5_0 mlx5_1 PIX;mlx5_0 mlx5_2 PHB");
-  /* No NUMA node or one: all is one. With two nobody knows where these are. */
+  /* Without NUMA nodes, or with one, all devices share a node. With two, the node of each device is unknown. */
   ck_path(tree_of("host/h0 bridge/r0 gpu/GPU0 .. bridge/r1 gpu/GPU1"), "GPU0 GPU1 NODE");
   ck_path(tree_of("host/h0 bridge/r0 gpu/GPU0 .. bridge/r1 gpu/GPU1 .. numa/n0"), "GPU0 GPU1 NODE");
   ck_path(tree_of("host/h0 bridge/r0 gpu/GPU0 .. bridge/r1 gpu/GPU1 .. numa/n0 . numa/n1"), "GPU0 GPU1 SYS");
@@ -233,22 +233,22 @@ TEST(paths_by_links) {
     const char *from, *to;
   } links[] = {{BNY_TOPO_LINK_NVLINK, "GPU0", "GPU1"},     {BNY_TOPO_LINK_XGMI, "GPU2", "GPU1"},
                {BNY_TOPO_LINK_NVLINK, "GPU3", "nvswitch"}, {BNY_TOPO_LINK_NVLINK, "nvswitch", "GPU5"},
-               {BNY_TOPO_LINK_NVLINK, "GPU4", "GPU4"}, /* as some virtual machines say */
+               {BNY_TOPO_LINK_NVLINK, "GPU4", "GPU4"}, /* some virtual machines report this */
                {BNY_TOPO_LINK_NET, "GPU4", "leaf"},        {BNY_TOPO_LINK_NET, "GPU5", "leaf"},
                {BNY_TOPO_LINK_C2C, "GPU0", "n0"},          {BNY_TOPO_LINK_C2C, "GPU4", "n0"},
                {BNY_TOPO_LINK_NVLINK, "GPU1", "n0"},       {BNY_TOPO_LINK_NVLINK, "GPU3", "n0"}};
   for (int i = 0; i < 11; i++) {
     join(t, links[i].kind, node_of(t, links[i].from), node_of(t, links[i].to), 20);
-    /* A GPU passes nothing on, a domain may span hosts, and a leaf is no NVSwitch. */
+    /* A GPU does not forward data, a domain may span hosts, and a leaf is not an NVSwitch. */
     if (i == 6)
       ck_path(t, "GPU0 GPU1 NVL;GPU1 GPU2 NVL;GPU0 GPU2 PHB;GPU3 GPU5 NVL;GPU0 GPU3 PHB;GPU4 GPU5 NET;GPU4 GPU0 PHB");
     if (i == 8) ck_path(t, "GPU0 GPU4 C2C;GPU0 GPU1 NVL;GPU1 GPU4 PHB");
   }
-  ck_path(t, "GPU1 GPU3 PHB"); /* NVLink to the processor joins no two GPUs */
+  ck_path(t, "GPU1 GPU3 PHB"); /* two NVLinks to the CPU are not an NVLink path */
 }
 
-/* A path looks at the two devices and what holds them, and at nothing else of a large model: all nodes behind those of
- * the first host are out of reach while it is asked for. */
+/* A path query reads only the two devices and their ancestors, even in a large model. All nodes after the first host's
+ * are in inaccessible memory during the query. */
 TEST(paths_look_at_few_nodes) {
   static const char *const inside[] = {"pci:8 gpu:2", "package:2 pci:4 gpu:2", "package:2 numa:2 bridge:2 pci gpu:2",
                                        "gpu:4 nic:4"};
@@ -274,7 +274,7 @@ TEST(paths_look_at_few_nodes) {
   }
 }
 
-/* The counts of the model equal those of a walk over all nodes. */
+/* The stored counts equal the counts of a walk over all nodes. */
 TEST(numa_nodes_below) {
   const char *text = "host:3 package:2 numa:3 bridge pci:2 gpu";
   bny_topo_error error;
@@ -288,7 +288,7 @@ TEST(numa_nodes_below) {
     }
     ck_assert_int_eq(topo->nodes[n].numas, below);
   }
-  /* a parent that comes later, or is itself */
+  /* a parent that comes later or is the node itself */
   topo = topo_new();
   put(topo, BNY_TOPO_NUMA, 1, "a", NULL);
   put(topo, BNY_TOPO_NUMA, 0, "b", NULL);
@@ -356,7 +356,7 @@ TEST(no_importer_takes_it) {
   ck_rejected("\0\0\0\0", 4, -1, "not a format");
   ck_rejected("what is this\n", 13, -1, "not a format");
   ck_rejected("<?xml version='1.0'?>\n<!-- a > b -->\n<svg/>", 43, -1, "<svg>");
-  /* what other tools write */
+  /* output of other tools */
   static const char *const others[][2] = {
       {"WEIGHT TABLE:\n             0000:05:00.0\n", "amd-smi"},
       {"SwitchName=s1 Nodes=n[1-4]\n", "Slurm's topology.conf"},
@@ -396,7 +396,7 @@ TEST(files) {
   ck_assert_ptr_null(bny_topo_load_waiting("/dev/zero", NULL, &error));
   snprintf(path, sizeof path, "%s/pipe", directory);
   ck_assert_int_eq(mkfifo(path, 0600), 0);
-  ck_assert_ptr_null(topo_load(path, NULL, &error)); /* at once, though nobody writes to it */
+  ck_assert_ptr_null(topo_load(path, NULL, &error)); /* fails at once for a pipe without a writer */
   ck_assert_msg(strstr(error.text, "not a regular file") != NULL, "%s", error.text);
   unlink(path);
   int large = open(path, O_CREAT | O_WRONLY, 0600);
@@ -414,7 +414,7 @@ TEST(files) {
   ck_assert_ptr_null(topo_load(path, NULL, &error));
   ck_assert_msg(strstr(error.text, "/odd:3: XML with the root <odd>") != NULL, "%s", error.text);
   unlink(path);
-  /* a long path leaves room for the reason */
+  /* a long path must not displace the reason */
   char longer[600];
   memset(longer, 'x', sizeof longer - 1);
   longer[sizeof longer - 1] = '\0';

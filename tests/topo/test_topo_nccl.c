@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * NCCL's format, in and out, and AMD's. */
+ * Import and export of NCCL's format, and import of AMD's. */
 #include "topo/derive/levels.h"
 #include "topo/export/export.h"
 #include "topo/model/guid.h"
@@ -11,8 +11,8 @@ TEST(nccl) {
   ck_facts(t, "1 host; 2 numa; 1 pci; 3 gpu; 3 nic; 4 port; 3 switch; 5 nvlink; 1 sys;"
               "GPU0 compute 90; GPU0 vendor NVIDIA; GPU0 bus 0000:10:00.0; eth0 number 2; eth0#1 number 2;"
               "port/mlx5_0 number 1; port/mlx5_0 nic/mlx5_0 link 1x50; port/mlx5_1 nic/mlx5_0 link 1x0;"
-              "GPU0 ffff:ff:01.0 link 16x48; GPU1 ffff:ff:01.0 link 0x12;" /* GPU1's is not known */
-              "GPU0 GPU1 link 1x20.6;"                                     /* its ends list 2 and 1: one is down */
+              "GPU0 ffff:ff:01.0 link 16x48; GPU1 ffff:ff:01.0 link 0x12;" /* the link of GPU1 is unknown */
+              "GPU0 GPU1 link 1x20.6;" /* the ends list 2 links and 1 link, so one is down */
               "GPU0 0000:a1:00.0 link 5x103; GPU2 node0 link 1x450;"
               "GPU0 GPU1 NVL; GPU0 GPU2 PHB; GPU0 mlx5_0 PIX");
   int32_t g0 = node_of(t, "GPU0"), g1 = node_of(t, "GPU1"), port = node_of(t, "port/mlx5_0");
@@ -25,7 +25,7 @@ TEST(nccl_of_several_hosts) {
   ck_facts(import(corpus_text("nccl/hosts.xml", NULL, NULL), "nccl-xml"), "2 host; 2 gpu; 0 sys");
 }
 
-/* MIG instances, or ranks that share a GPU, have one bus id and number. Each has the place and links of the GPU. */
+/* MIG instances, or ranks that share a GPU, have the same bus id and number. Each has the GPU's locality and links. */
 TEST(nccl_of_instances) {
   ck_facts(load(NCCL_HEAD "<pci busid=\"0000:01:00.0\"><gpu dev=\"0\" sm=\"90\" rank=\"0\"/><gpu dev=\"0\" "
                           "sm=\"90\" rank=\"1\"><nvlink target=\"0000:02:00.0\" count=\"4\"/></gpu></pci><pci "
@@ -33,7 +33,7 @@ TEST(nccl_of_instances) {
            "GPU0.1 device GPU0; GPU0.1 GPU1 NVL");
 }
 
-/* A virtual machine's PCI links have no speed: what is assumed is not said to be the file's. */
+/* A virtual machine's PCI links have no speed. Assumed speeds are not reported as the file's. */
 TEST(nccl_without_speeds) {
 #define UNKNOWN(bus, number) "<pci busid=\"" bus "\"><gpu dev=\"" number "\" sm=\"80\"/></pci>"
   ck_facts(load(NCCL_HEAD UNKNOWN("0000:00:04.0", "0") UNKNOWN("0000:00:05.0", "1") NCCL_TAIL),
@@ -46,9 +46,9 @@ TEST(nccl_of_amd_and_power) {
            "1 nvlink; GPU0 GPU1 NVL");
 }
 
-/* ---- what NCCL makes of it --------------------------------------------------------------------------------------- */
+/* ---- NCCL's view of a machine ------------------------------------------------------------------------------------ */
 
-/* Two levels are one Broadcom switch only by the numbers that NCCL knows, and three are a switch below another. */
+/* Two levels with the ids that NCCL knows are one Broadcom switch. Three levels are a switch below another. */
 TEST(broadcom_switches) {
   static const struct {
     const char *above, *below;
@@ -118,7 +118,7 @@ TEST(nets_that_are_no_ports) {
   }
 }
 
-/* GPUDirect RDMA takes both a GPU and a NIC. Without it data passes the CPU, and only what could be on is a fault. */
+/* GPUDirect RDMA needs support of GPU and NIC. Without it data passes the CPU, a fault only if it could be enabled. */
 TEST(gdr_of_both) {
   static const struct {
     const char *gpu, *nic, *faulty;
@@ -148,13 +148,13 @@ TEST(gdr_of_both) {
   }
 }
 
-/* ---- what ends list differently, and what is left out ------------------------------------------------------------ */
+/* ---- ends that differ, and parts that are skipped ---------------------------------------------------------------- */
 
 #define LINKED(bus, number, rows) "<pci busid=\"" bus "\"><gpu dev=\"" number "\" sm=\"90\">" rows "</gpu></pci>"
 #define ROW(bus, count) "<nvlink target=\"" bus "\" count=\"" count "\" tclass=\"0x030200\"/>"
 #define BRIDGED(bus, inside) "<pci busid=\"" bus "\" class=\"0x060400\">" inside "</pci>"
 
-/* Nothing of a file is dropped in silence: each of these has this first finding. */
+/* No part of a file is dropped silently. Each row must yield this first finding. */
 TEST(no_silence) {
   static const struct {
     const char *inside, *id, *fact;
@@ -190,7 +190,7 @@ TEST(no_silence) {
   ck_assert_int_eq(t->nnotes, 0);
 }
 
-/* ---- what is rejected -------------------------------------------------------------------------------------------- */
+/* ---- rejected input ---------------------------------------------------------------------------------------------- */
 
 #define GPU_AT(bus, number, links) \
   "<pci busid=\"" bus "\" class=\"0x030200\"><gpu dev=\"" number "\" sm=\"90\">" links "</gpu></pci>\n"
@@ -263,10 +263,10 @@ TEST(guids_in_one_form) {
   }
 }
 
-/* The bytes of NCCL's are reversed, unless someone wrote them by hand; what is no GUID stays. */
+/* NCCL's GUIDs have reversed bytes, except in handwritten files. Values that are no GUID stay unchanged. */
 TEST(guids_of_nccl) {
   static const char *const forms[][3] = {
-      {"0x3a050700039f59b8", "b8599f030007053a", "0x3a050700039f59b8"}, /* one card, listed twice */
+      {"0x3a050700039f59b8", "b8599f030007053a", "0x3a050700039f59b8"}, /* the same card, listed twice */
       {"0xb8599f030007053a", "b8599f030007053a", "0x3a050700039f59b8"},
       {"0x7c0a0003a1420c", "0c42a103000a7c00", "0x7c0a0003a1420c"},
       {"0xf71cbc0803dd6838", "3868dd0308bc1cf7", "0xf71cbc0803dd6838"},
@@ -284,7 +284,7 @@ TEST(guids_of_nccl) {
   }
 }
 
-/* An adapter that NCCL and ibnetdiscover list has one GUID. */
+/* An adapter has the same GUID in files of NCCL and ibnetdiscover. */
 TEST(guids_of_both) {
   static const char fabric[] =
       "Switch\t41 \"S-00000000000a0000\"\t\t# \"leaf0\" enhanced port 0 lid 1 lmc 0\n"
@@ -299,7 +299,7 @@ TEST(guids_of_both) {
   ck_assert_str_eq(guid, theirs->nodes[named(theirs, BNY_TOPO_PORT, "1")].guid);
 }
 
-/* ---- NCCL's format out ------------------------------------------------------------------------------------------- */
+/* ---- export to NCCL ---------------------------------------------------------------------------------------------- */
 
 /* These nodes have no bus ids, and names that XML must quote. */
 TEST(nccl_out_by_hand) {
@@ -325,7 +325,7 @@ TEST(nccl_out_by_hand) {
   ck_assert_int_eq(links_of_kind(again, BNY_TOPO_LINK_NVLINK), 2);
 }
 
-/* Unknown facts are not written: no class of a NIC or of a PCI device of any kind. */
+/* Unknown facts are not written, such as the class of a NIC or of a generic PCI device. */
 TEST(nccl_out_without_classes) {
   bny_topo *t = import("\tGPU0\tNIC0\nGPU0\t X \tPIX\nNIC0\tPIX\t X \n", "nvidia-smi topo -m");
   put(t, BNY_TOPO_PCI, bny_topo_find_name(t, BNY_TOPO_PCI, "pci1"), "unknown", "0000:09:00.0");
@@ -336,7 +336,7 @@ TEST(nccl_out_without_classes) {
                    BNY_TOPO_PATH_PIX);
 }
 
-/* A NIC of which no class is known gets none, and keeps its GPU. */
+/* A NIC with an unknown class gets no class, and keeps its GPU. */
 TEST(nccl_out_unknown_nic) {
   static const char matrix[] = "\tGPU0\tNIC0\tCPU Affinity\nGPU0\t X \tPIX\t0-15\nNIC0\tPIX\t X \n";
   bny_topo *t = load(matrix);
@@ -348,7 +348,7 @@ TEST(nccl_out_unknown_nic) {
   ck_assert_int_eq(levels->ranks[0].nic_path, BNY_TOPO_PATH_PIX);
 }
 
-/* Switches without bus ids are one to NCCL, which knows of one hidden switch alone. */
+/* NCCL merges switches without bus ids, because its format has only one hidden switch. */
 TEST(nccl_out_hidden_switches) {
   bny_topo *t = topo_new();
   int32_t host = put(t, BNY_TOPO_HOST, -1, "host", NULL), gpu = put(t, BNY_TOPO_GPU, host, "GPU0", NULL);
@@ -360,7 +360,7 @@ TEST(nccl_out_hidden_switches) {
 
 /* ---- real machines ----------------------------------------------------------------------------------------------- */
 
-/* Copies the text of an attribute of the tag at `at`; "" if it has none. */
+/* Copies the text of an attribute of the tag at `at`, or "" if it has none. */
 static void attribute_of(const char *at, const char *name, char *value, size_t bytes) {
   char key[32];
   size_t end = strcspn(at, ">");
@@ -373,7 +373,7 @@ static void attribute_of(const char *at, const char *name, char *value, size_t b
   }
 }
 
-/* Counts pairs of a GPU's <pci> and a target by the text alone, each once, and sums the counts of their links. */
+/* Counts the different pairs of a GPU's <pci> and a target in the text, and sums the counts of their links. */
 static int32_t linked_pairs(const char *text, int64_t *sum) {
   enum { MOST = 512, BYTES = 24 };
   static char pairs[MOST][2][BYTES];
@@ -431,7 +431,7 @@ TEST(dumps_of_nccl) {
   if (each_dump("nccl", ".xml", ck_nccl_dump) == 0) fprintf(stderr, "no dumps of NCCL: not looked at\n");
 }
 
-/* NCCL and nvidia-smi topo -m describe the same class of machine: one path for each pair of GPUs. */
+/* Files of NCCL and nvidia-smi topo -m for the same class of machine have the same path for each pair of GPUs. */
 TEST_LOOP(paths_as_the_matrix_says, 3) {
   static const char *const pairs[][2] = {
       {"nccl/hgx_h200_8gpu.xml", "matrix/hgx_h200_8gpu_8nic_vastai.txt"},
@@ -452,7 +452,7 @@ TEST_LOOP(paths_as_the_matrix_says, 3) {
   }
 }
 
-/* The NIC of each GPU is behind its PCI switch, as the matrix of that class of machine says too. */
+/* The NIC of each GPU is behind the GPU's PCI switch. The matrix of that class of machine agrees. */
 TEST(rails_of_a_real_machine) {
   bny_topo *topo = dump("nccl/oci_h100.xml");
   for (int32_t a = 0; topo != NULL && a < topo->nnodes; a++) {

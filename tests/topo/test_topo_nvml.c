@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The NVML probe against fake_nvml.c, which answers as machines do that are named: the model, what is derived from it,
- * and that the library is shut down and closed whatever it answered. */
+ * The NVML probe against fake_nvml.c, which answers as a named machine. The tests check the model, the findings, and
+ * that the library is shut down and closed after any answer. */
 #include <dlfcn.h>
 
 #include "topo/derive/levels.h"
@@ -37,7 +37,7 @@ static bny_topo_probe_report probe(const char *machine, bny_topo *topo) {
   return probe_at(path, "/nowhere", machine, topo);
 }
 
-/* Probes a machine that is found, and returns its model. */
+/* Probes a machine, which must succeed, and returns the model. */
 static bny_topo *probe_new(const char *machine, const char *says) {
   bny_topo *topo = topo_new();
   bny_topo_probe_report report = probe(machine, topo);
@@ -48,11 +48,11 @@ static bny_topo *probe_new(const char *machine, const char *says) {
 
 #define H100_LINKS "4/18/370.8/370.8/0"
 
-/* The probe reports this about a machine, and its model has these facts. */
+/* The probe must report this text about a machine, and its model must have these facts. */
 static const struct {
   const char *machine, *says, *facts;
 } machines[] = {
-    /* PCI links are idle, and yet of their generation */
+    /* PCI links are idle, but have the speed of their generation */
     {"dgx-h100", "8 GPUs, 144 NVLinks by 4 NVSwitches",
      "1 host; 8 gpu; 4 switch; GPU0 vendor NVIDIA; GPU0 compute 90; GPU7 number 7; GPU0 source probed; GPU0 kind gpu;"
      "GPU0 nvlink " H100_LINKS "; GPU7 nvlink " H100_LINKS "; GPU0 pci 1/16/48/48/0; GPU3 bus 0000:61:00.0;"
@@ -60,7 +60,7 @@ static const struct {
     {"dgx-h100-gpu3-12-links", "8 GPUs, 138 NVLinks by 4 NVSwitches, 6 down",
      "GPU3 nvlink 4/12/247.2/370.8/0; GPU4 nvlink " H100_LINKS "; 1 faults; island shape all,uneven;"
      "fault GPU3: 12 of 18 NVLinks, so the whole domain runs at that pace"},
-    /* all alike: no sibling shows it, but each knows what it has */
+    /* all GPUs are alike, so no sibling differs, but each reports its own maximum */
     {"dgx-h100-all-12-links", "8 GPUs, 96 NVLinks by 4 NVSwitches, 48 down", "GPU0 nvlink 4/12/247.2/370.8/0"},
     {"dgx-h100-gpu2-slow", "8 GPUs, 144 NVLinks by 4 NVSwitches",
      "GPU2 nvlink 4/18/185.4/370.8/0; GPU1 nvlink " H100_LINKS "; 1 faults; fault GPU2: its nvlink links have"},
@@ -93,7 +93,7 @@ TEST_LOOP(found, (int)(sizeof machines / sizeof machines[0])) {
   for (int32_t l = 0; l < topo->nlinks; l++) ck_assert_int_eq(topo->links[l].source, BNY_TOPO_PROBED);
 }
 
-/* ---- with what is known already ---------------------------------------------------------------------------------- */
+/* ---- probes of a known model ------------------------------------------------------------------------------------- */
 
 static const char domain[] = "10111213-1415-1617-1819-1a1b1c1d1e1f.3";
 
@@ -110,8 +110,8 @@ TEST(several_hosts) {
            "GPU2 parent node1; GPU3 nvlink 1/18/721.8/721.8/0; 1 island; no note; no fault");
 }
 
-/* Devices are found by their bus ids, and their links are corrected. A GPU of another vendor, with the name of one,
- * stays. A device that is no GPU in the model holds one without a bus id. */
+/* Known devices are found by their bus ids, and their links are corrected. A GPU of another vendor stays, even with
+ * the name of a probed GPU. A device that is no GPU in the model encloses a GPU without a bus id. */
 TEST(found_by_bus) {
   bny_topo *topo = topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "known", NULL), numa = put(topo, BNY_TOPO_NUMA, host, "node1", NULL);
@@ -122,7 +122,7 @@ TEST(found_by_bus) {
   put(topo, BNY_TOPO_PCI, bridge, "device", "0000:c3:00.0");
   put(topo, BNY_TOPO_SWITCH, host, "switch", "0000:08:00.0");
   put(topo, BNY_TOPO_PCI, host, "taken", "0000:09:00.0");
-  join(topo, BNY_TOPO_LINK_PCI, known, bridge, 3); /* read while it was idle */
+  join(topo, BNY_TOPO_LINK_PCI, known, bridge, 3); /* speed of an idle link */
   ck_assert_int_eq(probe("dgx-h100", topo).outcome, BNY_TOPO_PROBE_FOUND);
   ck_facts(topo,
            "1 host; 9 gpu; 4 switch; card3 number 4; card3 compute 90; card3 parent bridge; card3 pci 1/16/48/48/0;"
@@ -131,11 +131,11 @@ TEST(found_by_bus) {
   /* Known devices are corrected, not added again. */
   int32_t nodes = topo->nnodes, links = topo->nlinks;
   ck_assert_int_eq(probe("dgx-h100-gpu3-12-links", topo).outcome, BNY_TOPO_PROBE_FOUND);
-  ck_assert_int_eq(topo->nlinks, links + 8); /* the switch without a bus id of its own */
+  ck_assert_int_eq(topo->nlinks, links + 8); /* links to the switch without a bus id */
   ck_assert_int_eq(topo->nnodes, nodes + 1);
 }
 
-/* ---- drivers that are old, broken or not there ------------------------------------------------------------------- */
+/* ---- old, broken and missing drivers ----------------------------------------------------------------------------- */
 
 TEST(old_driver) {
   char path[4096];
@@ -147,7 +147,7 @@ TEST(old_driver) {
   ck_assert_msg(strstr(report.text, "8 GPUs, 24 NVLinks;") && strstr(report.text, lacks), "%s", report.text);
   ck_facts(topo, "GPU0 nvlink 4/6/120/120/0");
 
-  /* NVML does not report the other end of these links; the system may know it. */
+  /* NVML does not report the other end of these links, but the system may know it. */
   topo = topo_new();
   report = probe_at(path, "/nowhere", "dgx-h100", topo);
   ck_assert_msg(strstr(report.text, "8 GPUs, 144 lead out of sight;"), "%s", report.text);
@@ -201,7 +201,7 @@ TEST(no_library) {
   bny_topo_probe_report report = probe_at("libno-such-thing.so.1", NULL, "dgx-h100", topo);
   ck_assert_int_eq(report.outcome, BNY_TOPO_PROBE_ABSENT);
   ck_assert_str_eq(report.text, "libno-such-thing.so.1 is not there: no NVIDIA driver");
-  bny_topo_probe_options options = {.nvml = "libm.so.6"}; /* a library, of other things */
+  bny_topo_probe_options options = {.nvml = "libm.so.6"}; /* a library without NVML's functions */
   bny_topo_probe_nvml.run(&options, topo, &report);
   ck_assert_int_eq(report.outcome, BNY_TOPO_PROBE_FAILED);
   ck_assert_ptr_nonnull(strstr(report.text, "has no nvmlInit_v2"));

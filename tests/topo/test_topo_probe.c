@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Probes: hwloc and sysfs, on made-up machines and on this one. */
+ * The probes of hwloc and sysfs, on made-up machines and on this machine. */
 #include "topo/derive/levels.h"
 #include "topo/probe/probe.h"
 #include "topo/probe/util.h"
@@ -19,7 +19,7 @@
 #define LEFT_NIC LEFT_SWITCH "/0000:18:01.0/0000:1a:00.0"
 #define RIGHT_NIC RIGHT_SWITCH "/0000:99:01.0/0000:9b:00.0"
 
-/* Each of two sockets has a switch with an idle GPU and a NIC. One more NIC and a management controller stand alone. */
+/* Each of two sockets has a switch with an idle GPU and a NIC. One NIC and a management controller are elsewhere. */
 static const tree_device dgx[] = {
     {"pci0000:16/0000:16:01.0", BRIDGE, "0x8086", "0", GEN5, "16", GEN5, "16"},
     {LEFT_SWITCH, BRIDGE, "0x1000", "0", GEN5, "16", GEN5, "16"},
@@ -43,7 +43,7 @@ static tree dgx_tree(void) {
   tree t = tree_new();
   tree_numa(&t, 0, 0, 0, 3);
   tree_numa(&t, 1, 1, 4, 7);
-  tree_file(&t, "", "devices/system/node/node2/cpulist"); /* memory alone */
+  tree_file(&t, "", "devices/system/node/node2/cpulist"); /* a node without CPUs */
   for (int i = 0; i < DGX_DEVICES; i++) tree_pci(&t, dgx[i]);
   tree_interface(&t, LEFT_NIC, "infiniband", "mlx5_0");
   tree_interface(&t, LEFT_NIC, "net", "ibs1");
@@ -81,7 +81,7 @@ TEST(two_sockets) {
   bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
   int32_t count;
   bny_topo *topo = probe(t.root, reports, &count);
-  /* Three host bridges, two switches. An idle GPU has its rating, and the slot of eno1 generation 4 and 4 lanes. */
+  /* Three host bridges and two switches. An idle GPU has its rated speed. eno1's slot has generation 4 and 4 lanes. */
   ck_facts(
       topo,
       "1 host; 2 package; 2 numa; 2 gpu; 3 nic; 5 pci; GPU0 bus 0000:1b:00.0; GPU1 bus 0000:9a:00.0;"
@@ -114,7 +114,7 @@ TEST(below_rating) {
       {"devices/" LEFT_NIC "/current_link_width", "0", "0000:1a:00.0", 48, 48, 16},
       {"devices/" LEFT_NIC "/current_link_width", "255", "0000:1a:00.0", 48, 48, 16},
       {"devices/" LEFT_NIC "/max_link_speed", GEN4, "0000:1a:00.0", 24, 24, 16},
-      {"devices/" LEFT_NIC "/max_link_speed", "7 GT/s", "0000:1a:00.0", 48, 48, 16}, /* its slot's */
+      {"devices/" LEFT_NIC "/max_link_speed", "7 GT/s", "0000:1a:00.0", 48, 48, 16}, /* the slot's speed counts */
       {"devices/" LEFT_SWITCH "/current_link_width", "8", "0000:17:00.0", 24, 48, 8},
       {"devices/" LEFT_SWITCH "/current_link_speed", GEN1, "0000:17:00.0", 48, 48, 16},
       {"devices/" RIGHT_SWITCH "/0000:99:00.0/0000:9a:00.0/current_link_width", "4", "0000:9a:00.0", 12, 48, 4},
@@ -135,11 +135,11 @@ TEST(below_rating) {
                   link->count);
     bool below = cases[i].speed < cases[i].rated;
     ck_assert_int_eq(strstr(report_of(reports, count, "sysfs")->text, ", 1 is below it") != NULL, below);
-    ck_assert_int_eq(finds(topo, "its PCI link "), cases[i].speed < 48); /* also by its siblings, which have 48 */
+    ck_assert_int_eq(finds(topo, "its PCI link "), cases[i].speed < 48); /* siblings have 48, so the finding appears */
   }
 }
 
-/* Nothing is added twice to a host that is known, and what hangs right below the host finds its NUMA node. */
+/* Probing a known host adds no duplicates. Devices directly below the host move to their NUMA node. */
 TEST(merged) {
   tree t = dgx_tree();
   bny_topo *topo = topo_new();
@@ -157,14 +157,14 @@ TEST(merged) {
     bny_topo_probe_report report = {.name = "sysfs"};
     bny_topo_probe_sysfs.run(&options, topo, &report);
     ck_assert_msg(bny_topo_check(topo, &error), "%s", error.text);
-    /* NUMA node 1 has a PCI device, which this process may not use. */
+    /* NUMA node 1 has a PCI device, but this process may not use the node. */
     ck_facts(topo, "1 numa; 2 gpu; 3 nic; 1 port; 0000:[16-1f] parent node0; GPU8 bus 0000:9a:00.0; mlx5_0 numa node0;"
                    "mlx5_1 numa none; GPU7 pci 1/16/48/48/0");
     ck_assert_str_eq(report.text, "2 GPUs on PCI, 3 NICs on PCI, 7 PCI links say their rating");
   }
 }
 
-/* Virtual functions and the second half of a bond are no NICs, and virtio is one. */
+/* Virtual functions and the second half of a bond do not count as NICs. virtio devices do. */
 TEST(kinds_of_nics) {
   tree t = tree_new();
   tree_numa(&t, 0, 0, 0, 1);
@@ -177,7 +177,7 @@ TEST(kinds_of_nics) {
                                       "pci0000:00/0000:00:04.0/0000:04:00.2"};
   for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
     tree_pci(&t, (tree_device){.path = paths[i], .class = ETHERNET, .vendor = "0x15b3", .numa = "-1"});
-  /* 1: a function that has a network, and a virtual one. 4: only the virtual one has. */
+  /* 1: a function with an interface, and a virtual function. 4: only the virtual function has an interface. */
   tree_interface(&t, paths[0], "net", "eth0");
   tree_interface(&t, paths[1], "net", "eth1");
   tree_link(&t, "devices/pci0000:00/0000:00:01.0/0000:01:00.0", "devices/pci0000:00/0000:00:01.0/0000:01:00.1/physfn");
@@ -230,14 +230,14 @@ TEST(nothing_there) {
   ck_assert_str_eq(report_of(reports, count, "sysfs")->text, "no package, no NUMA node, no GPU on PCI, no NIC on PCI");
 }
 
-/* ---- strange content --------------------------------------------------------------------------------------------- */
+/* ---- malformed sysfs --------------------------------------------------------------------------------------------- */
 
 TEST(strange_things) {
   tree t = dgx_tree();
   char whole[1024];
   static const char *const odd[] = {"...", "0000:zz:00.0", "0000:1b:00.0.0", "1b:00.0", "%s%n", "pci", "-1"};
   for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) tree_file(&t, GPU, "bus/pci/devices/%s/class", odd[i]);
-  /* There are links to themselves, to nothing and around, a pipe, a directory and a file without end. */
+  /* The tree has links to themselves, dangling links, circular links, a pipe, a directory and an endless file. */
   tree_link(&t, "bus/pci/devices/0000:aa:00.0", "bus/pci/devices/0000:aa:00.0");
   tree_link(&t, "nowhere", "bus/pci/devices/0000:ab:00.0");
   tree_link(&t, "bus/pci/devices", "bus/pci/devices/0000:ac:00.0");
@@ -257,7 +257,7 @@ TEST(strange_things) {
   bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
   int32_t count;
   bny_topo *topo = probe(t.root, reports, &count);
-  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_GPU), 3); /* ad has no path that says where it is */
+  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_GPU), 3); /* the path of device ad does not show its position */
   ck_assert_int_eq(topo->nodes[topo->nodes[by_bus(topo, "0000:ad:00.0")].parent].kind, BNY_TOPO_HOST);
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NUMA), 4);
 }
@@ -326,7 +326,7 @@ TEST(hwloc_synthetic) {
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NIC) + bny_topo_count(topo, BNY_TOPO_GPU), 0);
 }
 
-/* The machine has two NUMA nodes, and a cgroup allows only the first. */
+/* The machine has two NUMA nodes, but a cgroup allows only the first. */
 static const char allowed_part[] =
     "<?xml version=\"1.0\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology version=\"2.0\">\n"
     "<object type=\"Machine\" os_index=\"0\" cpuset=\"0x3\" complete_cpuset=\"0x3\" allowed_cpuset=\"0x1\" "
@@ -353,7 +353,7 @@ TEST(hwloc_allowed) {
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_PACKAGE), 1);
 }
 
-/* A variable that hwloc does not follow must not pass unnoticed. */
+/* If hwloc ignores a variable, the probe must report it. */
 TEST(hwloc_told_wrong) {
   if (!hwloc_there()) return;
   bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
@@ -369,9 +369,9 @@ TEST(hwloc_told_wrong) {
 static void same_as_file(const char *path, const char *name) {
   bny_topo_error error = {0};
   bny_topo *file = topo_load(path, NULL, &error);
-  if (file == NULL) return; /* rejected, and another test's */
+  if (file == NULL) return; /* rejected files belong to another test */
   bny_topo *told = probe_told("HWLOC_XMLFILE", path);
-  /* hwloc leaves out processors that are not allowed; but devices are devices. */
+  /* hwloc leaves out CPUs that are not allowed, but keeps all devices. */
   static const bny_topo_kind kinds[] = {BNY_TOPO_HOST, BNY_TOPO_GPU, BNY_TOPO_NIC};
   for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
     ck_assert_msg(bny_topo_count(file, kinds[i]) == bny_topo_count(told, kinds[i]), "%s: %d and %d of %s", name,
@@ -408,7 +408,7 @@ TEST(this_machine) {
 }
 
 int main(void) {
-  /* hwloc looks at this machine unless a test sets one of these. */
+  /* hwloc inspects this machine unless a test sets one of these variables. */
   static const char *const variables[] = {"HWLOC_XMLFILE",    "HWLOC_SYNTHETIC",  "HWLOC_FSROOT",
                                           "HWLOC_CPUID_PATH", "HWLOC_THISSYSTEM", "HWLOC_COMPONENTS"};
   for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) unsetenv(variables[i]);

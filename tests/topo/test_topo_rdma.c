@@ -11,7 +11,7 @@ static void port_file(const tree *t, const char *name, int port, const char *fil
   tree_file(t, text, "class/infiniband/%s/ports/%d/%s", name, port, file);
 }
 
-/* Adds a port of device `number`, whose guid has this number. lid 0: none. */
+/* Adds a port of device `number`, which is part of its GUID. lid 0: no lid. */
 static void add_port(const tree *t, const char *name, int port, int number, const char *layer, const char *rate,
                      int lid) {
   char text[64];
@@ -26,7 +26,7 @@ static void add_port(const tree *t, const char *name, int port, int number, cons
   port_file(t, name, port, "rate", rate);
 }
 
-/* Adds a card below a root port of its own. */
+/* Adds a card below its own root port. */
 static void add_card(const tree *t, int bus, const char *numa, const char *name) {
   char path[128];
   snprintf(path, sizeof path, "pci0000:%02x/0000:%02x:01.0/0000:%02x:00.0", bus, bus, bus + 1);
@@ -57,7 +57,7 @@ static const char *port_words(const bny_topo *topo, const char *nic) {
   return words == NULL ? "" : words;
 }
 
-/* Without `topo` the model is that of sysfs. */
+/* If `topo` is NULL, the sysfs probe makes the model first. */
 static bny_topo *take(const tree *t, bny_topo *topo, bny_topo_probe_report *report) {
   extern const bny_topo_probe bny_topo_probe_sysfs, bny_topo_probe_rdma;
   bny_topo_probe_options options = {.sysfs = t->root};
@@ -109,10 +109,10 @@ TEST(cards) {
   ck_assert_int_eq(topo->nodes[numa].index, 1);
 }
 
-/* A port that is down is rated as others of the same board, and one that is initialising as it trained. */
+/* A dead port gets the rating of its board's other ports. An initialising port is rated at its trained speed. */
 TEST(port_down) {
   tree t = dgx();
-  port_file(&t, "mlx5_2", 1, "rate", "10 Gb/sec (4X SDR)"); /* as drivers leave it */
+  port_file(&t, "mlx5_2", 1, "rate", "10 Gb/sec (4X SDR)"); /* the rate that drivers report when down */
   port_file(&t, "mlx5_2", 1, "lid", "0x0");
   port_file(&t, "mlx5_5", 1, "state", "2: INIT");
   static const char *const down[] = {"mlx5_2", "mlx5_8", "mlx5_9"};
@@ -127,7 +127,7 @@ TEST(port_down) {
   } wanted[] = {{"mlx5_1", 50, 50, "InfiniBand 4x NDR, lid 101"},
                 {"mlx5_2", 0, 50, "InfiniBand, down"},
                 {"mlx5_5", 0, 50, "InfiniBand 4x NDR, lid 105, initialising"},
-                {"mlx5_8", 0, 0, "InfiniBand, lid 108, down"}}; /* none of its board is up */
+                {"mlx5_8", 0, 0, "InfiniBand, lid 108, down"}}; /* no port of its board is up */
   for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
     ck_assert_double_eq(port_link(topo, wanted[i].nic, 1)->gbytes_per_s, wanted[i].speed);
     ck_assert_double_eq(port_link(topo, wanted[i].nic, 1)->rated_gbytes_per_s, wanted[i].rated);
@@ -156,7 +156,7 @@ TEST(roce_bonded) {
   ck_assert_double_eq(port_link(topo, "mlx5_bond_0", 1)->gbytes_per_s, 25);
   ck_assert_str_eq(port_words(topo, "mlx5_bond_0"), "Ethernet (RDMA)");
   ck_assert_str_eq(report.text, "1 RDMA device, 1 port");
-  /* The device itself may have more than its interfaces say. */
+  /* The device may be faster than the sum of its interfaces. */
   port_file(&t, "mlx5_bond_0", 1, "rate", ndr);
   topo = take(&t, NULL, &report);
   ck_assert_double_eq(port_link(topo, "mlx5_bond_0", 1)->gbytes_per_s, 50);
@@ -198,7 +198,7 @@ TEST(odd_devices) {
   tree_interface(&t, "pci0000:10/0000:10:01.0/0000:11:00.0/mlx5_core.sf.2", "infiniband", "mlx5_2");
   add_port(&t, "mlx5_1", 1, 1, infiniband, edr, 2);
   add_port(&t, "mlx5_2", 1, 2, infiniband, edr, 3);
-  /* software over an interface of a virtual machine, and over nothing */
+  /* software devices: over an interface of a virtual machine, and without one */
   tree_pci(&t, (tree_device){.path = "pci0000:00/0000:00:03.0", .class = "0x020000", .vendor = "0x1af4"});
   tree_interface(&t, "pci0000:00/0000:00:03.0/virtio2", "net", "eth0");
   tree_file(&t, "eth0", "class/infiniband/rxe0/parent");
@@ -214,7 +214,7 @@ TEST(odd_devices) {
   ck_assert_int_ge(bny_topo_find_name(topo, BNY_TOPO_NIC, "siw0"), 0);
 }
 
-/* NICs and ports that another probe put there are completed, not doubled. */
+/* NICs and ports from another probe are completed, not duplicated. */
 TEST(known_already) {
   tree t = start();
   add_card(&t, 0x10, "0", "mlx5_0");

@@ -16,7 +16,7 @@ static int32_t by_name(const bny_topo *topo, const char *name) {
 
 /* ---- matrices ---------------------------------------------------------------------------------------------------- */
 
-/* Compares every cell of `text`, as a simple reader of its own splits it, with the model. */
+/* Compares every cell of `text` with the model. A simple reader of this test splits the text. */
 static int cells_compare(const char *text, const bny_topo *topo, const char *file) {
   char *copy = strdup(text), *lines = NULL, *names[128];
   int columns = 0, compared = 0;
@@ -66,7 +66,7 @@ TEST(matrices_of_machines) {
 }
 
 TEST(matrix_links) {
-  /* More than 18 in a row are those to a switch. */
+  /* More than 18 links in a row lead to a switch. */
   ck_facts(load("\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\n"
                 "GPU0\t X \tNV18\tNV18\tNV12\t0-7\t0\n"
                 "GPU1\tNV18\t X \tNV18\tNV12\t0-7\t0\n"
@@ -76,12 +76,12 @@ TEST(matrix_links) {
   /* The matrix has no speeds. */
   ck_facts(load("GPU0 GPU1 GPU2 CPU Affinity\nGPU0 X NV4 NV4 0\nGPU1 NV4 X NV4 0\nGPU2 NV4 NV4 X 0\n"),
            "0 switch; 3 nvlink; GPU0 GPU1 link 4x0");
-  /* Without affinity, as in a container, NUMA nodes are not known. */
+  /* Without affinity, as in a container, NUMA nodes are unknown. */
   ck_facts(load("GPU0 GPU1 CPU Affinity NUMA Affinity\nGPU0 X NV18\nGPU1 NV18 X\n"),
            "0 numa; 1 island; 1 host; 2 ranks");
 }
 
-/* Colours lack their escape character or have it, lines end with carriage returns, and a prompt precedes them. */
+/* Colour codes appear with or without the escape character, lines end in carriage returns, and a prompt comes first. */
 TEST(matrix_as_pasted) {
   ck_facts(load("$ nvidia-smi topo -m\r\n"
                 "\033[4m\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\033[0m\r\n"
@@ -93,7 +93,7 @@ TEST(matrix_as_pasted) {
            "GPU0 GPU1 PIX; GPU0 mlx5_7 PXB");
 }
 
-/* 76 NICs of which the header has 56: rows of the others have as many cells and no diagonal. */
+/* The header lists 56 of 76 NICs. Rows of the other NICs have the same number of cells and no diagonal. */
 TEST(matrix_of_76_nics) {
   char *text = NULL;
   size_t bytes;
@@ -114,7 +114,7 @@ TEST(matrix_of_76_nics) {
   free(text);
 }
 
-/* Cells that differ between the halves, or that no machine has, are findings. */
+/* Cells that differ between the halves, or that no machine has, become findings. */
 TEST(matrix_halves) {
   static const struct {
     const char *text, *id, *label, *fact;
@@ -145,7 +145,7 @@ TEST(matrix_halves) {
   }
 }
 
-/* Whichever cell of a row is another, the matrix is taken with a finding. */
+/* If any one cell of a row is changed, the matrix is accepted with a finding. */
 TEST(matrix_of_any_other_cell) {
   static const char *const words[] = {"PIX", "PXB", "PHB", "NODE", "SYS", "NV4", "NV12"};
   char path[4096], changed[8192];
@@ -183,10 +183,10 @@ TEST(several_tables) {
       {PAIR("NV4"), 1, 0},
       {PAIR("NV4") "\nLegend:\n\n  X    = Self\n\n" PAIR("PIX"), 2, 0},
       {PAIR("NV4") PAIR("PIX") PAIR("SYS"), 3, 0},
-      {PAIR("NV4") "\n" PAIR("OK"), 1, 1}, /* the output of topo -p2p */
+      {PAIR("NV4") "\n" PAIR("OK"), 1, 1}, /* output of topo -p2p */
       {PAIR("OK") "\n" PAIR("NV4"), 1, 1},
       {"\xef\xbb\xbf" PAIR("NV4"), 1, 0},
-      /* as pages, mails and tables have it */
+      /* as copied from web pages, mails and tables */
       {"\xc2\xa0\xc2\xa0GPU0\xc2\xa0GPU1\nGPU0\xc2\xa0X\xc2\xa0PIX\nGPU1\xc2\xa0PIX\xc2\xa0X\n", 1, 0},
       {"> \tGPU0\tGPU1\n> GPU0\t X \tPIX\n> GPU1\tPIX\t X \n", 1, 0},
       {"| | GPU0 | GPU1 |\n|---|:---:|---|\n| GPU0 | X | PIX |\n| GPU1 | PIX | X |\n", 1, 0},
@@ -212,7 +212,7 @@ TEST(several_tables) {
   }
 }
 
-/* A matrix that was written and is read again has the same hosts, devices and paths. */
+/* A matrix that is exported and imported again has the same hosts, devices and paths. */
 TEST_LOOP(matrices_written, 6) {
   static const char *const names[] = {"hgx-a100-4nic.txt", "dgx-h100.txt",   "one-gpu.txt",
                                       "two-islands.txt",   "spine-leaf.txt", "gb200-nvl72.txt"};
@@ -237,7 +237,7 @@ TEST_LOOP(matrices_written, 6) {
   if (again != NULL) ck_assert_int_eq(bny_topo_count(again, BNY_TOPO_NIC), bny_topo_count(topo, BNY_TOPO_NIC));
 }
 
-/* The CPUs of a GPU come from the same table, from NCCL's mask or from hwloc's. */
+/* The CPUs of a GPU come from the matrix, from NCCL's mask or from hwloc's. */
 TEST(matrices_say_affinity) {
   static const struct {
     const char *text, *columns;
@@ -267,7 +267,8 @@ TEST(matrices_say_affinity) {
 TEST(matrices_rejected) {
   rejected("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\nGPU1 PIX\n", 3, "GPU1 has 1 paths, the header 2 devices");
   rejected("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\n", 0, "no row for GPU1");
-  rejected("GPU0 NIC0 NIC1\nGPU0 X PIX SYS\nNIC0 PIX X SYS\n", 0, "no row for NIC1"); /* none or all have one */
+  rejected("GPU0 NIC0 NIC1\nGPU0 X PIX SYS\nNIC0 PIX X SYS\n", 0,
+           "no row for NIC1"); /* all rows have an affinity, or none */
   rejected("GPU0 GPU1\nGPU0 X OK\nGPU1 OK X\n", 2, "give nvidia-smi topo -m");
   rejected("GPU0 GPU1 CPU Affinity\nGPU0 X FAR 0\nGPU1 PIX X 0\n", 2, "\"FAR\" is not a path");
   rejected("GPU0 GPU1 CPU Affinity\nGPU0 X NV0 0\nGPU1 NV0 X 0\n", 2, "\"NV0\" is not a path");
@@ -317,7 +318,7 @@ TEST(fabrics) {
     bool trunk = topo->nodes[link->from].kind == BNY_TOPO_SWITCH && topo->nodes[link->to].kind == BNY_TOPO_SWITCH;
     trunks += trunk;
     ck_assert_int_eq(link->count, trunk ? 2 : 1);
-    ck_assert_double_eq_tol(link->gbytes_per_s, trunk ? 100 : 50, 1e-9); /* two cables of 400 Gb/s; one */
+    ck_assert_double_eq_tol(link->gbytes_per_s, trunk ? 100 : 50, 1e-9); /* two cables of 400 Gb/s; one cable */
   }
   ck_assert_int_eq(trunks, 4);
 }
@@ -332,7 +333,7 @@ TEST(fabric_shapes) {
             "[3]\t\"H-ff\"[1](ff)\t# \"Mellanox Technologies Aggregation Node\" lid 2 4xEDR\n" ADAPTER("01", "a mlx5_0")
                             ADAPTER("02", "a mlx5_1") ADAPTER("03", "just one name here") ADAPTER("04", "b mlx5_0")
                                 ADAPTER("05", "b mlx5_0") "[1](05)\t\"S-0a\"[4]\t# lid 3 lmc 0 \"sw0a\" lid 1 4xNDR\n");
-  /* Also the cable that only one end lists, and none to the aggregation node; devices of one name have GUIDs. */
+  /* A cable that only one end lists counts, and cables to the aggregation node do not. Equal names get GUIDs. */
   ck_facts(topo, "3 host; 5 nic; 3 net; sw0a net 3/3/75/0/0; 04 parent b; 05 parent b");
 
   rejected(SWITCH("0a") "[1]\t\"H-01\"[1](01)\t# \"a mlx5_0\" lid 3 4xEDR\n", 2,
@@ -345,7 +346,7 @@ TEST(fabric_shapes) {
            "port 1 of \"S-0a\" is joined to");
 }
 
-/* A cable that its ends list differently, or that leads nowhere, is noted. */
+/* A cable whose ends differ, or that leads nowhere, is reported as a note. */
 TEST(cables_of_two_ends) {
   bny_topo *topo =
       load(SWITCH("0a") "[1]\t\"H-01\"[1](01)\t# \"a mlx5_0\" lid 3 4xNDR\n"
@@ -445,7 +446,7 @@ TEST(descriptions_rejected) {
 
 /* ---- size -------------------------------------------------------------------------------------------------------- */
 
-/* A matrix of the most devices, with cells that say as little and as much as can be, takes no time. */
+/* A matrix with the most devices is fast, whether its cells carry the least or the most information. */
 TEST(matrix_of_the_most_devices) {
   for (int kind = 0; kind < 3; kind++) {
     char *text = NULL;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pictures of topologies: nothing in them overlaps or is cut, no text is wider than its box, names differ, and all
- * findings are there. Each GPU and NIC of a host that is drawn is there once. What is written is sound XML or a sound
- * graph, whatever names a model holds. Two SVGs are held against goldens in tests/topologies; BANYAN_UPDATE_GOLDENS=1
- * writes them anew. */
+ * Pictures of topologies. Nothing overlaps or is cut, no text is wider than its box, names differ, and all findings are
+ * listed. Each GPU and NIC of a drawn host appears once. The output is valid XML or a valid graph, whatever names a
+ * model has. Two SVGs are compared with goldens in tests/topologies, which BANYAN_UPDATE_GOLDENS=1 rewrites. */
 #ifdef HAVE_LIBXML2
 #include <libxml/parser.h>
 #endif
@@ -13,7 +12,7 @@
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
-static const char *said; /* what is looked at, for messages */
+static const char *said; /* name of the current input, for messages */
 
 /* ---- layouts ----------------------------------------------------------------------------------------------------- */
 
@@ -35,7 +34,7 @@ static span span_of_label(const topo_label *label) {
   return (span){left, label->y - 0.72 * label->size, left + label->width, label->y + 0.2 * label->size};
 }
 
-/* Frames hold others; the boxes that are not may not overlap. */
+/* Frames may contain other boxes. Other boxes must not overlap. */
 static bool is_frame(topo_box_kind kind) { return kind <= TOPO_BOX_MORE; }
 
 static bool within(span inner, span outer) {
@@ -51,7 +50,7 @@ static void check_boxes(const topo_layout *layout) {
                   "%s: box %d (kind %d, node %d) is not within the page", said, i, (int)own->kind, own->node);
     for (int32_t j = 0; j < i; j++) {
       const topo_box *other = &layout->boxes[j];
-      /* Bars that join hosts stand above them, and all others are inside one or beside it. */
+      /* Two boxes are apart, or one is a frame that contains the other. */
       bool apart = !overlap(here, span_of_box(other), 0.05);
       bool inside = (is_frame(own->kind) && within(span_of_box(other), here)) ||
                     (is_frame(other->kind) && within(here, span_of_box(other)));
@@ -81,7 +80,7 @@ static void check_labels(const topo_layout *layout) {
   }
 }
 
-/* Hosts that are drawn, and switches, have names that differ if their own do. */
+/* Drawn hosts and switches with different names must keep different names. */
 static void check_names(const bny_topo *topo, const topo_layout *layout) {
   for (int32_t i = 0; i < layout->nboxes; i++) {
     const topo_box *own = &layout->boxes[i];
@@ -89,7 +88,7 @@ static void check_names(const bny_topo *topo, const topo_layout *layout) {
     for (int32_t j = 0; j < i; j++) {
       const topo_box *other = &layout->boxes[j];
       if (other->kind != own->kind || strcmp(topo->nodes[own->node].name, topo->nodes[other->node].name) == 0) continue;
-      if (fabs(own->y - other->y) > 1) continue; /* tiers are named on their own */
+      if (fabs(own->y - other->y) > 1) continue; /* names are shortened per tier */
       const char *names[2] = {NULL, NULL};
       for (int32_t l = layout->nlabels - 1; l >= 0; l--) {
         span at = span_of_label(&layout->labels[l]);
@@ -103,7 +102,7 @@ static void check_names(const bny_topo *topo, const topo_layout *layout) {
   }
 }
 
-/* Each finding is listed with its number, or counted in a line that says where the rest is. */
+/* Each finding is listed with its number, or counted in a line that refers to the full list. */
 static void check_findings(const bny_topo_levels *levels, const topo_layout *layout) {
   int32_t listed = 0, counted = 0;
   for (int32_t i = 0; i < layout->nbadges; i++)
@@ -128,7 +127,7 @@ static void check_line_clear(const topo_layout *layout, const topo_stroke *line,
   }
 }
 
-/* The line of switches that lead to hosts which are not drawn joins the box of these. */
+/* The shared line of switches that lead to hidden hosts must join the box for these hosts. */
 static void check_joined(const topo_layout *layout, const topo_stroke *line) {
   bool joined =
       line->colour != TOPO_COLOUR_DIM || line->npoints != 2 || line->y[0] < line->y[1] || line->y[0] > line->y[1];
@@ -153,12 +152,12 @@ static void check_lines(const topo_layout *layout) {
                         line->y[p] >= -1e4,
                     "%s: line %d leaves the page", said, i);
     for (int32_t p = 0; p + 1 < line->npoints && !line->arc; p++)
-      if (line->colour != TOPO_COLOUR_NET) check_line_clear(layout, line, p); /* those are above hosts */
+      if (line->colour != TOPO_COLOUR_NET) check_line_clear(layout, line, p); /* network lines are above hosts */
     check_joined(layout, line);
   }
 }
 
-/* Every GPU and NIC of a drawn host, or of no host, is drawn once. Those of other hosts are not. */
+/* Every GPU and NIC of a drawn host, or of no host, is drawn once. Devices of other hosts are not drawn. */
 static void check_devices(const bny_topo *topo, const topo_layout *layout) {
   int32_t *drawn = calloc((size_t)topo->nnodes + 1, sizeof *drawn);
   bool *host = calloc((size_t)topo->nnodes + 1, sizeof *host), orphans = false;
@@ -181,7 +180,7 @@ static void check_devices(const bny_topo *topo, const topo_layout *layout) {
   free(host);
 }
 
-/* ---- what is written --------------------------------------------------------------------------------------------- */
+/* ---- output files ------------------------------------------------------------------------------------------------ */
 
 #ifdef HAVE_LIBXML2
 static double number_of(xmlNode *node, const char *name) {
@@ -198,7 +197,7 @@ static bool attribute_is(xmlNode *node, const char *name, const char *value) {
   return is;
 }
 
-/* Returns the contrast of a text's colour to the darkest box that holds devices, as WCAG defines it. */
+/* Returns the WCAG contrast between a text's colour and the darkest box that holds devices. */
 static double contrast_of(xmlNode *text) {
   xmlChar *fill = xmlGetProp(text, (const xmlChar *)"fill");
   unsigned rgb = fill ? (unsigned)strtoul((const char *)fill + 1, NULL, 16) : 0;
@@ -213,21 +212,21 @@ static double contrast_of(xmlNode *text) {
   return (ground + 0.05) / (light + 0.05);
 }
 
-/* Each text is dark enough, and within the sides of the boxes that it begins in. */
+/* Each text is dark enough, and stays within the sides of the boxes in which it starts. */
 static void check_svg_text(xmlNode *root, xmlNode *text) {
   xmlChar *words = xmlNodeGetContent(text);
   double size = number_of(text, "font-size"), x = number_of(text, "x"), y = number_of(text, "y");
   double width = topo_text_width((const char *)words, size, attribute_is(text, "font-weight", "bold"));
   double left =
       x - width * (attribute_is(text, "text-anchor", "middle") ? 0.5 : attribute_is(text, "text-anchor", "end"));
-  if (!attribute_is(text, "fill", "#ffffff")) /* numbers of badges */
+  if (!attribute_is(text, "fill", "#ffffff")) /* except numbers of badges */
     ck_assert_msg(contrast_of(text) >= 4.5, "%s: \"%s\" is too pale", said, (const char *)words);
   for (xmlNode *group = root->children; group; group = group->next) {
     xmlNode *box = group->children ? xmlLastElementChild(group) : NULL;
     if (!box || strcmp((const char *)box->name, "rect") != 0) continue;
     double start = number_of(box, "x"), end = start + number_of(box, "width"), top = number_of(box, "y");
     if (x < start || x > end || y < top || y > top + number_of(box, "height")) continue;
-    bool backed = text->prev && strcmp((const char *)text->prev->name, "rect") == 0; /* on an arc */
+    bool backed = text->prev && strcmp((const char *)text->prev->name, "rect") == 0; /* a text on an arc */
     bool badge = strlen((const char *)words) <= 3 && size < 9;
     ck_assert_msg(backed || badge || (left >= start - 0.2 && left + width <= end + 0.2),
                   "%s: \"%s\" at %.1f,%.1f is %.1f wide, its box %.1f at %.1f,%.1f", said, (const char *)words, x, y,
@@ -286,7 +285,7 @@ static void visit_dump(const char *path, const char *name) {
   if (sanitizer_leaves_out(dumps++)) return;
   bny_topo_error error = {0};
   bny_topo *topo = topo_load(path, NULL, &error);
-  if (topo != NULL) check_model(topo, name); /* the importers' tests look at what is rejected */
+  if (topo != NULL) check_model(topo, name); /* the tests of importers cover rejected files */
 }
 
 static const char *const folders[] = {"nccl", "hwloc", "nvidia-smi", "matrix", "fabric", "examined"};
@@ -318,7 +317,7 @@ static const char *const descriptions[] = {
 
 TEST_RANDOM(synthetic_topologies, COUNT(descriptions)) { check_model(load(descriptions[_i]), descriptions[_i]); }
 
-/* The model replaces what is not printable in such names, and titles may hold it. */
+/* The model replaces unprintable characters in names, but titles may contain them. */
 TEST(hostile_names) {
   char wide[256], ideographs[256];
   memset(wide, 'W', 255);
@@ -368,7 +367,7 @@ TEST_LOOP(random_models, 6) {
   for (int i = 0; i < MODELS_IN_ONE; i++) check_random(MODELS_IN_ONE * _i + i);
 }
 
-/* ---- what a picture must not leave out --------------------------------------------------------------------------- */
+/* ---- facts that every picture shows ----------------------------------------------------------------------------- */
 
 /* The widths are those of DejaVu Sans, in units of its font file. */
 TEST(text_widths) {
@@ -396,7 +395,7 @@ TEST(short_names) {
   ck_assert_str_eq(whole[1], "n2");
 }
 
-/* Adds a fault about a node, as the derivation does. */
+/* Adds a fault about a node, as topo_derive() does. */
 static void add_fault(bny_topo_levels *levels, int32_t node) {
   if (levels->nfindings == levels->findings_capacity) {
     levels->findings_capacity = 2 * levels->findings_capacity + 8;
@@ -407,7 +406,7 @@ static void add_fault(bny_topo_levels *levels, int32_t node) {
       (bny_topo_finding){.severity = BNY_TOPO_FAULT, .node = node, .text = strdup("it is broken")};
 }
 
-/* Returns the layout with faults about some nodes, which hold all checks. */
+/* Returns the layout with faults about some nodes, after running all checks. */
 static topo_layout *faulty_layout(const bny_topo *topo, const int32_t *nodes, int32_t count) {
   bny_topo_levels *levels = topo_derive(topo);
   for (int32_t i = 0; i < count; i++) add_fault(levels, nodes[i]);
@@ -432,7 +431,7 @@ static int32_t count_labels(const topo_layout *layout, const char *text) {
   return count;
 }
 
-/* The switch and the host that are at fault are drawn, though those before them fill the picture. */
+/* The faulty switch and host are drawn, even though earlier ones fill the picture. */
 TEST(faulty_ones_are_drawn) {
   bny_topo *topo = load("leaf:40 host:4 gpu nic@400g");
   int32_t leaf = bny_topo_find_name(topo, BNY_TOPO_SWITCH, "leaf37");
@@ -444,7 +443,7 @@ TEST(faulty_ones_are_drawn) {
   ck_assert(has_box(layout, TOPO_BOX_SWITCH, leaf) && has_box(layout, TOPO_BOX_HOST, host));
 }
 
-/* One link of a leaf to two spines is slow, and this one alone is red. Drawn hosts are on different switches. */
+/* One of a leaf's links to two spines is slow, and only this link is red. Drawn hosts are on different switches. */
 TEST(one_bad_trunk) {
   bny_topo *topo = load("leaf:8 host:12 gpu nic@400g");
   int32_t spines[2] = {bny_topo_find_name(topo, BNY_TOPO_SWITCH, "spine0"),
@@ -459,7 +458,7 @@ TEST(one_bad_trunk) {
   topo_layout *layout = faulty_layout(topo, NULL, 0);
   int32_t slow = 0, leaves = 0;
   for (int32_t i = 0; i < layout->nlines; i++) slow += layout->lines[i].colour == TOPO_COLOUR_SLOW;
-  ck_assert_int_eq(slow, 2); /* it and the line of the legend */
+  ck_assert_int_eq(slow, 2); /* the link and the line of the legend */
   check_lines(layout);
   for (int i = 0; i < 3; i++)
     leaves += has_box(layout, TOPO_BOX_HOST, bny_topo_find_name(topo, BNY_TOPO_HOST, numbered("host", 12 * i)));
@@ -474,7 +473,7 @@ TEST(many_findings) {
   faulty_layout(topo, nodes, 300);
 }
 
-/* A mesh is one bar, and a pair that lacks its link is marked. */
+/* A mesh is one bar, and a pair without its link is marked. */
 TEST(mesh_without_a_link) {
   for (int missing = 0; missing < 2; missing++) {
     bny_topo *topo = topo_new();
@@ -492,7 +491,7 @@ TEST(mesh_without_a_link) {
   }
 }
 
-/* One host shows bus ids, PCIe, the NIC and rail of each GPU, and NUMA nodes; of several hosts only what differs. */
+/* A single host shows bus ids, PCIe, the NIC and rail of each GPU, and NUMA nodes. Several show only differences. */
 TEST(details_of_one_host) {
   bny_topo *topo = load("host package:2 numa pci:2 gpu@sm90@gen5x16 nic@400g@gen5x16");
   topo_layout *layout = faulty_layout(topo, NULL, 0);

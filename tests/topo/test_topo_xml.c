@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * XML whatever its format: what is cut short, changed, hostile, or only large; and that of nvidia-smi. */
+ * XML of any format that is truncated, changed, hostile or just large, and the XML of nvidia-smi. */
 #include "tests/topo/topo_xml_util.h"
 
 static const rejection rejected[] = {
@@ -29,7 +29,7 @@ TEST_LOOP(what_is_rejected, (int)(sizeof rejected / sizeof rejected[0])) {
 static const char *const examples[] = {"nccl/example.xml", "hwloc/version2.xml", "hwloc/version1.xml",
                                        "smi/example.xml"};
 
-/* Cut anywhere, an example is rejected with a line that it has; the copy has no byte more, for sanitizers to see. */
+/* An example cut at any byte is rejected with an existing line number. The buffer is exact, for sanitizers. */
 TEST_LOOP(cut_short, (int)(sizeof examples / sizeof examples[0])) {
   const char *example = corpus_text(examples[_i], NULL, NULL);
   size_t whole = strlen(example);
@@ -44,7 +44,7 @@ TEST_LOOP(cut_short, (int)(sizeof examples / sizeof examples[0])) {
   }
 }
 
-/* 60 MiB each of what makes parsers eat memory: rejected, in memory that is bounded by the input's. */
+/* 60 MiB each of shapes that make parsers use much memory. They are rejected in memory bounded by the input's size. */
 TEST_LOOP(hostile_sizes, 10) {
   static const struct {
     const char *head, *unit, *why;
@@ -61,13 +61,13 @@ TEST_LOOP(hostile_sizes, 10) {
       {"<system><![CDATA[\"]]><b ", "a='\"' ", "more than 256 attributes"},
       {"<!-- <pci busid='> --><system version=\"1\"><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\" class=\"0x02\">",
        "<nic/>", "more than a million elements"}};
-  /* The file of processors is whole, and has not too many elements: the importer itself must stop. */
+  /* The file of processors is complete and below the limit of elements, so the importer itself must stop. */
   bool whole = strcmp(cases[_i].why, "more than 16384") == 0;
   size_t units = whole ? 20000 : HOSTILE_BYTES / strlen(cases[_i].unit);
   ck_hostile(repeated(cases[_i].head, cases[_i].unit, units, whole ? "</system>" : ""), cases[_i].why);
 }
 
-/* Shapes that would take long if anything were looked up by looking at all: 300,000 of each. */
+/* 300,000 of each shape that would take quadratic time with linear lookups. */
 TEST_LOOP(large_and_good, 6) {
   static const struct {
     const char *head, *unit, *tail;
@@ -83,15 +83,15 @@ TEST_LOOP(large_and_good, 6) {
 
 /* ---- nvidia-smi -q -x -------------------------------------------------------------------------------------------- */
 
-/* PCI links count as rated, because an idle GPU lowers them, and the width as it is. The second GPU has not joined the
- * fabric. */
+/* PCI links have their rated speed, because an idle GPU lowers it, but their current width. The second GPU has not
+ * joined the fabric. */
 TEST(smi) {
   bny_topo *t = import(corpus_text("smi/example.xml", NULL, NULL), "nvidia-smi-xml");
   ck_facts(t, "GPU0 compute 90; GPU0 bus 0000:53:00.0; GPU0 host0 link 8x24; 1 switch; 1 nvlink; GPU0 GPU1 SYS");
   ck_assert_double_eq_tol(between(t, node_of(t, "GPU0"), 0)->rated_gbytes_per_s, 48, 1e-9);
 }
 
-/* A MIG instance is a rank with its GPU's place and links, and no GPU of its own in the file's order. */
+/* A MIG instance is a rank with the locality and links of its GPU, and is not counted as a GPU of the file. */
 TEST(smi_instances) {
   char *text = corpus_text("smi/example.xml", "</gpu>",
                            "<mig_mode><current_mig>Enabled</current_mig></mig_mode><mig_devices><mig_device><index>0"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * These laws hold for any input of the importers. Fuzzers check them, and tests replay what fuzzers found.
- * Each function returns NULL, or a text about the law that is broken. */
+ * Each function returns NULL, or a text about the broken law. */
 #ifndef BNY_TESTS_TOPO_TOPO_LAWS_H
 #define BNY_TESTS_TOPO_TOPO_LAWS_H
 
@@ -53,7 +53,7 @@ static inline bool laws_same_model(const bny_topo *a, const bny_topo *b) {
   return same;
 }
 
-/* Lists GPUs, then NICs, LAWS_DEVICES at most. Returns how many. */
+/* Lists GPUs, then NICs, at most LAWS_DEVICES. Returns their number. */
 static inline int32_t devices_of(const bny_topo *topo, int32_t devices[LAWS_DEVICES]) {
   int32_t count = 0;
   for (int pass = 0; pass < 2; pass++) {

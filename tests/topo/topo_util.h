@@ -12,7 +12,7 @@
 #include "tests/support/generator.h"
 #include "tests/topo/kept.h"
 
-/* ---- what the end of a test frees -------------------------------------------------------------------------------- */
+/* ---- objects freed after a test ---------------------------------------------------------------------------------- */
 
 static inline void drop_topo(void *topo) { bny_topo_free(topo); }
 
@@ -62,7 +62,7 @@ static inline void ck_rejected(const char *text, size_t bytes, int line, const c
                 "%.4000s\nwanted line %d \"%s\", got line %d \"%s\"", text, line, part, error.line, error.text);
 }
 
-/* Returns `head`, `unit` so many times, and `tail`. */
+/* Returns `head`, then `unit` repeated, then `tail`. */
 static inline char *repeated(const char *head, const char *unit, size_t units, const char *tail) {
   size_t step = strlen(unit), at = strlen(head);
   char *text = topo_text(malloc(at + units * step + strlen(tail) + 1));
@@ -189,7 +189,7 @@ static inline void each_own(const char *folder, void (*visit)(const char *path, 
   ck_assert_msg(each_file(pattern, visit) > 0, "nothing is in %s", pattern);
 }
 
-/* "GPU3"; one of the last four texts. */
+/* Returns a text such as "GPU3". It stays valid for the next three calls. */
 static inline const char *numbered(const char *stem, int number) {
   static char texts[4][24];
   static int next;
@@ -381,8 +381,8 @@ static inline bny_topo *tree_of(const char *text) {
   return topo;
 }
 
-/* A model of at least 2 and at most so many nodes and links, in no order that a machine has, with hosts or none. Names
- * repeat, but for GPUs, and hosts are in no host. */
+/* A random model with 2 to most_nodes nodes and fewer than most_links links, unlike any machine, with or without hosts.
+ * Names repeat, except those of GPUs. No host is inside another host. */
 static inline bny_topo *random_model(uint64_t seed, int32_t most_nodes, int32_t most_links) {
   uint64_t state = seed;
   bny_topo *topo = topo_new();
@@ -392,7 +392,7 @@ static inline bny_topo *random_model(uint64_t seed, int32_t most_nodes, int32_t 
     char name[32], bus_id[BNY_TOPO_BUS_BYTES];
     bny_topo_kind kind = (bny_topo_kind)(random_word(&state) % BNY_TOPO_KINDS);
     int32_t parent = (int32_t)(random_word(&state) % (uint64_t)(n + 1)) - 1;
-    while (parent > 20) parent /= 4; /* no tree is too deep */
+    while (parent > 20) parent /= 4; /* keeps the tree shallow */
     bool host = parent >= 0 && bny_topo_ancestor(topo, parent, BNY_TOPO_HOST) >= 0;
     if (kind == BNY_TOPO_HOST && host) kind = BNY_TOPO_PCI;
     uint64_t number = kind == BNY_TOPO_GPU ? (uint64_t)n : random_word(&state) % 7;

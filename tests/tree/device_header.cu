@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A user's kernel with banyan_device.cuh, which check-device-header compiles. It is the last step of any attention
- * kernel: each warp has a row, with its values in shared memory. */
+ * A user's kernel with banyan_device.cuh, which check-device-header compiles. It is the last step of an attention
+ * kernel. Each warp has a row with its values in shared memory. */
 #include "banyan_device.cuh"
 
 __global__ void attention(const float *m, const float *d, const float *n, int heads, int rows, int value_dim,
