@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Files that the environment names, in a folder that others can write: links and files of others are rejected, whoever
- * writes. And what cannot be written is an error, and not the end of the process. */
+ * Files named by the environment, in a folder that others can write. Links and files of others are rejected, whoever
+ * the caller is. A failed write is an error and does not end the process. */
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -73,7 +73,7 @@ static off_t size_of(const char *of) {
 }
 
 TEST_LOOP(writes_to_files_of_its_own, WRITERS) {
-  for (int again = 0; again < 2; again++) { /* made, and then found */
+  for (int again = 0; again < 2; again++) { /* first created, then found */
     writers[_i]();
     ck_assert_int_gt(size_of(path), 0);
   }
@@ -84,7 +84,7 @@ TEST_LOOP(follows_no_symbolic_link, WRITERS) {
   ck_assert_int_eq(symlink(victim, path), 0);
   writers[_i]();
   ck_assert_int_eq(size_of(victim), (off_t)strlen(content));
-  ck_assert_int_eq(unlink(victim), 0); /* and makes nothing behind one that leads nowhere */
+  ck_assert_int_eq(unlink(victim), 0); /* a dangling link creates no file */
   writers[_i]();
   ck_assert_int_eq(size_of(victim), -1);
 }
@@ -116,7 +116,7 @@ TEST(says_what_is_wrong) {
   ck_assert_msg(strstr(banyan_last_error(), "file.0: it is a symbolic link") != NULL, "%s", banyan_last_error());
 }
 
-/* Not of all: where a trace would be held up, lines are for whoever reads them. */
+/* Log lines may go to FIFOs and devices, where a trace would block. */
 TEST(logs_to_a_fifo_and_a_device) {
   char line[256] = "";
   ck_assert_int_eq(mkfifo(path, 0600), 0);
@@ -132,7 +132,7 @@ TEST(logs_to_a_fifo_and_a_device) {
   ck_assert_int_eq(errno, ENOTSUP);
 }
 
-/* At once: no one writes to the FIFO. */
+/* Rejections return at once, although no process writes to the FIFO. */
 TEST(reads_regular_files_alone) {
   write_content(victim);
   char line[64] = "";
@@ -159,7 +159,7 @@ static void assert_no_signal(void) {
   ck_assert(!sigismember(&blocked, SIGPIPE) && !sigismember(&blocked, SIGXFSZ));
 }
 
-/* Nothing is asserted while there is a limit: Check writes into a file. RLIM_INFINITY: as high as may be. */
+/* No assertions while the limit holds, because Check writes into a file. RLIM_INFINITY: the hard limit. */
 static void limit_files(rlim_t bytes) {
   struct rlimit limit;
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0) abort();
@@ -182,7 +182,7 @@ TEST(outlives_the_reader_of_stderr) {
   assert_no_signal();
 }
 
-/* One that the program holds back itself stays. */
+/* A signal that the program blocks itself stays pending. */
 TEST(leaves_a_signal_that_was_there) {
   sigset_t pipe_signal, pending;
   sigemptyset(&pipe_signal);
@@ -216,7 +216,7 @@ TEST(memory_above_the_limit_of_files_is_an_error) {
 
 static void create_within_limit(world_rank *self) {
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = 20 * INT64_C(1000000000)};
-  if (self->rank == 0) limit_files(1 << 16); /* it makes the arenas of all */
+  if (self->rank == 0) limit_files(1 << 16); /* it creates the arenas of all ranks */
   banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
   world_check(self, status == BANYAN_ERR_SYSTEM, "%s: %s", banyan_status_string(status), banyan_last_error());
   if (self->rank == 0) world_check(self, strstr(banyan_last_error(), "ulimit -f") != NULL, "%s", banyan_last_error());

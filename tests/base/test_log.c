@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lines of the log: which are said, who speaks, where they go, and that lines of several ranks stay whole. */
+ * Lines of the log: which lines are written, by which rank, to which file, and that lines of several ranks do not mix.
+ * */
 #include <pthread.h>
 
 #include "banyan.h"
@@ -97,7 +98,7 @@ TEST(what_cannot_be_written_is_said_on_stderr) {
   say_all();
   dup2(saved, STDERR_FILENO);
   close(saved);
-  const char *text = directory_read("stderr"), *first = strchr(text, '\n') + 1; /* the reason comes once */
+  const char *text = directory_read("stderr"), *first = strchr(text, '\n') + 1; /* the reason is printed once */
   ck_assert_msg(strncmp(text, "banyan warn base: BANYAN_LOG_FILE=/", 35) == 0 &&
                     strstr(text, "no/such/directory cannot be written: No such file or directory\n") < first,
                 "%s", text);
@@ -112,7 +113,7 @@ static void *say_much(void *argument) {
   return NULL;
 }
 
-/* The program may change its environment, in any thread, while others speak: they do not look at it. */
+/* The program may change its environment in any thread. Logging in other threads does not read it. */
 TEST(the_environment_is_not_read_for_lines) {
   log_to("error", "log");
   setenv("BANYAN_LOG", "debug", 1);

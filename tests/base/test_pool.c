@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The threads of a rank: work is complete whoever comes, callers exclude one another, and a fork works alone. Threads
- * have the stack that attention needs, take the signals of their own faults, and compute as the caller does. */
+ * The threads of a rank: work completes with any number of threads, callers exclude one another, and a forked child
+ * works alone. Threads have the stack that attention needs, take their own fault signals, and use the caller's float
+ * mode. */
 #include <fenv.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -57,7 +58,7 @@ TEST(all_parts_are_done) {
   bny_pool *mine = bny_pool_take(pool);
   ck_assert_ptr_eq(mine, pool);
   for (int i = 0; i < 2000; i++) run_once(mine);
-  usleep(1000); /* longer than the threads look for work, so that they sleep */
+  usleep(1000); /* longer than the threads spin for work */
   for (int i = 0; i < 100; i++) run_once(mine);
   bny_pool_give(mine);
   run_once(NULL);
@@ -68,7 +69,7 @@ TEST(one_caller_at_a_time) {
   bny_pool *pool = make_pool(2), *one = make_pool(1);
   bny_pool *mine = bny_pool_take(pool);
   ck_assert_ptr_null(bny_pool_take(pool));
-  ck_assert_ptr_eq(bny_pool_take(one), one); /* it has memory */
+  ck_assert_ptr_eq(bny_pool_take(one), one); /* a pool of one thread can also be taken */
   bny_pool_give(one);
   ck_assert_ptr_null(bny_pool_take(NULL));
   bny_pool_give(mine);
@@ -93,7 +94,7 @@ TEST(memory_grows) {
   bny_pool_free(pool);
 }
 
-/* How many processors of the set a thread may use, and of those that the set does not have. */
+/* Number of processors that a thread may use, inside and outside of the set. */
 typedef struct freedom {
   const bny_pool_cpus *cpus;
   _Atomic int32_t inside, outside;
@@ -108,13 +109,13 @@ static void check_cpu(void *context, int32_t place) {
   for (int i = 0; i < 200 && atomic_load(&found->inside) == 0; i++) usleep(10000);
 }
 
-/* Two programs on one machine have the same numbers of threads and processors, so threads of both are never bound to a
- * single one of several: the kernel chooses one that is idle. */
+/* Two programs on one machine number threads and processors alike. A thread is therefore never bound to one processor
+ * out of several, and the kernel picks an idle one. */
 TEST(threads_are_bound_to_the_set) {
   bny_pool_cpus cpus = {0};
   ck_assert_int_eq(sched_getaffinity(0, sizeof cpus.mask, (cpu_set_t *)(void *)cpus.mask), 0);
   for (int i = 0; i < BNY_POOL_CPU_BYTES; i++) cpus.count += __builtin_popcount(cpus.mask[i]);
-  if (cpus.count > 2) { /* not all of this machine's */
+  if (cpus.count > 2) { /* use a proper subset of the processors */
     int first = 0;
     while (!(cpus.mask[first / 8] >> first % 8 & 1)) first++;
     cpus.mask[first / 8] ^= (unsigned char)(1 << first % 8);
@@ -134,7 +135,7 @@ TEST(threads_are_bound_to_the_set) {
 
 /* ---- a thread of its own ----------------------------------------------------------------------------------------- */
 
-/* The thread of a pool of two looks at itself, while the caller waits for it. */
+/* The second thread of a pool of two inspects itself while the caller waits. */
 typedef struct finding {
   void (*look)(struct finding *self);
   uint64_t float_control; /* the caller's rounding mode and treatment of denormal numbers */
@@ -161,13 +162,13 @@ static bool find_elsewhere(bny_pool *pool, void (*look)(finding *self)) {
 }
 
 static void use_stack(finding *self) {
-  enum { PROMISED = 768 << 10 }; /* by banyan_attention.h */
+  enum { PROMISED = 768 << 10 }; /* promised by banyan_attention.h */
   volatile char room[PROMISED];
   for (int i = 0; i < PROMISED; i += 512) room[i] = 1;
   self->is_right = room[0] == 1;
 }
 
-/* The default of threads follows RLIMIT_STACK when the program starts. */
+/* The default stack size of threads follows RLIMIT_STACK at program start. */
 TEST(threads_have_stack) {
   pthread_attr_t little;
   ck_assert_int_eq(pthread_attr_init(&little), 0);
@@ -208,11 +209,11 @@ TEST(threads_take_their_own_faults) {
 }
 
 static void look_at_control(finding *self) {
-  uint64_t flags = 0x3f; /* exception flags, beside the control bits of x86 */
+  uint64_t flags = 0x3f; /* exception flags, next to the control bits of x86 */
   self->is_right = (bny_float_control() | flags) == (self->float_control | flags);
 }
 
-/* Both rounding and what denormal numbers are may change at any time. */
+/* The rounding mode and the treatment of denormals may change at any time. */
 TEST(threads_compute_as_the_caller) {
   bny_pool *pool = make_pool(2);
   ck_assert_int_eq(fesetround(FE_UPWARD), 0);
@@ -234,7 +235,7 @@ static int64_t clock_of(clockid_t id) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* The thread is inside until long after the caller has left. */
+/* The thread works until long after the caller has finished its part. */
 static void be_late(void *context, int32_t place) {
   _Atomic int64_t *left_ns = context;
   if (place == 0) {
@@ -246,7 +247,7 @@ static void be_late(void *context, int32_t place) {
   while (atomic_load(left_ns) == 1 || clock_of(CLOCK_MONOTONIC) - atomic_load(left_ns) < LATE_NS) usleep(1000);
 }
 
-/* It then leaves the processor to others: a caller that polls would need all of that time. */
+/* The caller must sleep while it waits; polling would use all of this time. */
 TEST(caller_waits_without_its_core) {
   bny_pool *pool = make_pool(2), *mine = bny_pool_take(pool);
   _Atomic int64_t left_ns = 0;
@@ -263,7 +264,7 @@ TEST(caller_waits_without_its_core) {
 
 TEST(threads_that_cannot_be_started) {
   enum { MANY = 64, LEFT_BYTES = 9 << 20 };
-  if (IS_SANITIZED) return; /* a sanitizer maps more than any limit */
+  if (IS_SANITIZED) return; /* a sanitizer maps more memory than any limit */
   bny_pool *pool = NULL;
   struct rlimit before = space_limit(LEFT_BYTES);
   banyan_status status = bny_pool_make(MANY, NULL, &pool);
@@ -303,7 +304,7 @@ TEST(a_fork_works_alone) {
   bny_pool_free(pool);
 }
 
-/* In another pid namespace a child may well have the pid of its parent: here both are 1. */
+/* In another pid namespace a child may have the pid of its parent. Here both are 1. */
 TEST(a_fork_is_another_process) {
   int status;
   pid_t outer = fork();
@@ -325,7 +326,7 @@ TEST(a_fork_is_another_process) {
   ck_assert_int_eq(status, 0);
 }
 
-/* A kernel that knows no pages which children get as zeros, and one that only claims to make them. */
+/* Two cases: madvise() rejects pages that fork zeroes, or accepts them without effect. */
 TEST_LOOP(a_fork_is_another_process_without_such_pages, 2) {
   struct sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
                                BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 1),

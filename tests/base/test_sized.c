@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Programs and libraries of different versions: structs that are shorter and longer than this library's, through every
- * call that takes one. */
+ * Programs built against other versions of the library: shorter and longer structs in every call that takes one. */
 #include "tests/support/attention_oracle.h"
 #include "tests/support/lone.h"
 #include "base/sized.h"
 
 enum { TOKENS = 2, HEADS = 2, DIM = 4, ROWS = TOKENS * HEADS, KEYS = 4, BEYOND = 24 };
 
-/* A struct of a program of a newer version: our fields, and fields that we do not know. */
+/* A struct of a newer program: the known fields, followed by unknown ones. */
 #define LONGER(type)              \
   struct {                        \
     type known;                   \
@@ -47,7 +46,7 @@ static const bny_sized thing_type = {"thing", 16, sizeof(thing)};
 TEST(structs_become_ours) {
   thing room, given = {sizeof given, 1, 2};
   ck_assert_ptr_eq(bny_sized_read(&thing_type, "it", &given, &room), &given);
-  given.size = 16; /* an older program: the last field is not its */
+  given.size = 16; /* an older program, whose struct lacks the last field */
   const thing *found = bny_sized_read(&thing_type, "it", &given, &room);
   ck_assert_ptr_eq(found, &room);
   ck_assert(found->size == sizeof *found && found->first == 1 && found->later == 0);
@@ -89,7 +88,7 @@ TEST(answers_fit) {
   }
 }
 
-/* The sizes with which programs were compiled when a struct was published: they hold for ever. */
+/* The struct sizes at publication, which must remain valid for ever. */
 TEST(first_forms_stay) {
   ck_assert_uint_eq(offsetof(banyan_bootstrap, allgather), 24);
   ck_assert_uint_eq(offsetof(banyan_comm_config, device), 32);
@@ -131,7 +130,7 @@ TEST(combines) {
   ck_assert_mem_eq(merged, values, sizeof merged);
   memset(merged, 0, sizeof merged);
   good(banyan_combine_init(comm, &desc.known, &in.known, &out.known, &op));
-  memset(&in, 0xff, sizeof in), memset(&out, 0xff, sizeof out); /* copied */
+  memset(&in, 0xff, sizeof in), memset(&out, 0xff, sizeof out); /* init has copied both, so this has no effect */
   good(banyan_start(op));
   good(banyan_wait(op));
   ck_assert_mem_eq(merged, values, sizeof merged);
@@ -158,7 +157,7 @@ TEST(combines_of_tomorrow) {
   good(banyan_combine(comm, &desc.known, &in.known, &out.known));
 }
 
-/* The description of attention before it had `pages`, and one of a later version. */
+/* The attention description of a version before `pages`, and of a later version. */
 TEST(attention_of_any_version) {
   static const int32_t lengths[TOKENS] = {KEYS, KEYS - 1}, table[TOKENS] = {0, 1};
   LONGER(banyan_attention_desc)
@@ -189,7 +188,7 @@ TEST(attention_of_any_version) {
   rejected(banyan_attention(&desc.known, &out), "desc.size is 160", "sizeof(banyan_attention_desc), here 408");
 }
 
-/* Queries of a program that knows no patterns: memory behind them is neither read nor written. */
+/* Queries of a program without patterns: memory after its struct is neither read nor written. */
 TEST(queries_of_any_version) {
   static const int32_t lengths[TOKENS] = {KEYS, KEYS}, first[TOKENS] = {0, 1}, weights[] = {3, 2};
   LONGER(banyan_queries) queries = {.known = {.tokens = TOKENS, .query_start = first}};

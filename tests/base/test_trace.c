@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Traces: they parse, events nest, every rank has its own, and what the library did is in them by name. */
+ * Traces parse, events nest, every rank has its own file, and the library's actions appear by name. */
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -30,7 +30,7 @@ typedef struct event {
 
 typedef struct trace {
   json_t *file;
-  event events[EVENTS_MAX]; /* by time, what holds others before them */
+  event events[EVENTS_MAX]; /* by time, enclosing events first */
   int count;
 } trace;
 
@@ -76,7 +76,7 @@ static void unload(trace *trace) {
   free(trace);
 }
 
-/* Microseconds are printed to the last nanosecond: sums of doubles are off by less. */
+/* Microseconds are printed down to the nanosecond. Rounding errors of sums of doubles are smaller. */
 static void check_nesting(const trace *trace) {
   const event *stack[16];
   int depth = 0;
@@ -195,7 +195,7 @@ static void check_decoding(int32_t rank, int rounds) {
     if (strcmp(one->name, "allgather") == 0) ck_assert_ptr_null(json_object_get(one->arguments, "tag"));
     if (strcmp(one->name, "attention") == 0) {
       ck_assert_int_eq(argument(one, "rows"), HEADS);
-      ck_assert_int_eq(argument(one, "bytes"), KV_HEADS * KEYS * HEAD_DIM * 4); /* values are the keys */
+      ck_assert_int_eq(argument(one, "bytes"), KV_HEADS * KEYS * HEAD_DIM * 4); /* the values are the keys */
     }
     if (strcmp(one->category, "trace") == 0) ck_assert_int_eq(argument(one, "events_left_out"), 0);
   }
@@ -268,7 +268,7 @@ TEST(a_trace_that_cannot_be_written_is_left_out) {
   WORLD_RUN(decode_and_more, .nranks = RANKS);
 }
 
-/* A FIFO would hold up whoever opens it, until somebody reads. */
+/* Opening a FIFO would block until a reader opens it. */
 TEST_LOOP(a_trace_is_a_regular_file, 2) {
   char path[96];
   snprintf(path, sizeof path, "%s/trace.0", directory);
@@ -279,7 +279,7 @@ TEST_LOOP(a_trace_is_a_regular_file, 2) {
   if (_i) close(reader);
 }
 
-/* If there are more events than memory between two writings, the rest is counted. */
+/* Events beyond the memory between two writes are counted. */
 TEST(what_does_not_fit_is_counted) {
   bny_trace *made;
   char pattern[96];
