@@ -36,7 +36,7 @@ static void keep_fastest(double *seconds, double took_s, int round) {
 }
 
 #ifdef __x86_64__
-/* A loop of FMA instructions on registers of the type, in as many chains as hide their latency. */
+/* A loop of FMA instructions on registers of the type, with enough chains to hide their latency. */
 #define FMA_GFLOPS(name, type, isa)                                                                              \
   static __attribute__((target(isa))) double name(int64_t steps) {                                               \
     type sums[FMA_CHAINS], half = (type){0} + 0.5f;                                                              \
@@ -56,7 +56,7 @@ enum { FMA_CHAINS = 12, FMA_STEPS = 5000000 };
 FMA_GFLOPS(fma512_gflops, float16, "avx512f")
 FMA_GFLOPS(fma256_gflops, float8, "avx2,fma")
 
-/* The faster of the two that this processor has. */
+/* The faster of the two loops that this processor supports. */
 static double fma_gflops(void) {
   if (__builtin_cpu_supports("avx512f")) return fma512_gflops(FMA_STEPS);
   return __builtin_cpu_supports("fma") ? fma256_gflops(FMA_STEPS) : 0;
@@ -65,7 +65,7 @@ static double fma_gflops(void) {
 static double fma_gflops(void) { return 0; }
 #endif
 
-/* Values of either sign, about 1, whatever the type: random mantissas under a fixed exponent. */
+/* Values of about 1 with either sign in any type: random mantissas with a fixed exponent. */
 static void fill(void *base, size_t elements, banyan_dtype dtype) {
   uint32_t state = 1;
   for (size_t i = 0; i < elements; i++) {
@@ -85,14 +85,14 @@ static void fill(void *base, size_t elements, banyan_dtype dtype) {
 
 typedef struct shape {
   int32_t heads, kv_heads, head_dim, value_dim, keys, batch;
-  int32_t listed; /* keys that are attended to, by pages of one key; 0: all */
+  int32_t listed; /* number of keys read, as pages of one key; 0: all */
   banyan_dtype dtype;
   const char *dtype_name;
 } shape;
 
 typedef struct times {
   size_t bytes;
-  double read_s, table_s[TABLES_MAX]; /* times of the fastest rounds; 0: not run */
+  double read_s, table_s[TABLES_MAX]; /* time of the fastest */
   double fma_gflops;                  /* speed of one thread in the fastest rounds; only for MLA */
 } times;
 
@@ -100,7 +100,7 @@ typedef struct reading {
   const uint64_t *words;
   size_t count;
   int32_t threads;
-  _Atomic uint64_t sum; /* so that the reads are not removed */
+  _Atomic uint64_t sum; /* keeps the compiler from removing the reads */
 } reading;
 
 static void read_share(void *context, int32_t place) {

@@ -26,7 +26,7 @@ typedef struct side {
   ucp_context_h context;
   ucp_worker_h worker;
   ucp_ep_h peer;
-  int64_t come, awaited; /* messages */
+  int64_t come, awaited; /* numbers of messages */
   char *payload;
 } side;
 
@@ -103,7 +103,7 @@ static void gather(const side *self, const void *mine, void *all, size_t bytes) 
     give_up("allgather", banyan_last_error());
 }
 
-/* The first goes first: UCX before 1.14 does not like both at once. */
+/* The first rank connects first, because UCX before 1.14 handles simultaneous connections badly. */
 static void connect_peer(side *self) {
   static worker_address mine, both[2];
   ucp_address_t *address;

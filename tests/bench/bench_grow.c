@@ -50,7 +50,7 @@ static banyan_status combine(rank *self, banyan_comm *comm) {
   return banyan_combine(comm, &desc, &in, &out);
 }
 
-/* Seconds since *begin, which becomes now. */
+/* Returns the seconds since *begin, and sets *begin to now. */
 static double lap(int64_t *begin) {
   int64_t before = *begin;
   *begin = tool_now_ns();
@@ -112,11 +112,11 @@ static int run_threads(int32_t nranks) {
 
 typedef struct simulated {
   int32_t nranks;
-  int reports, last; /* reports of success so far, and the one after which ranks would connect; 0: unknown */
+  int reports, last; /* number of success reports so far, and the number after which ranks would connect; 0: unknown */
   int64_t bytes, end_ns;
 } simulated;
 
-/* Answers with what rank 0 gives, so that the other ranks are like it, on nodes of eight. */
+/* Answers with the data of rank 0, so that all ranks look like it, with eight ranks per node. */
 static int answer_all(void *context, const void *mine, void *all, size_t bytes, int64_t timeout) {
   simulated *self = context;
   int32_t status;
@@ -146,7 +146,7 @@ static double create_simulated(simulated *self, int64_t deadline_ns) {
   bootstrap.context = self;
   bootstrap.allgather = answer_all;
   int64_t begin_ns = tool_now_ns();
-  if (banyan_comm_create(&bootstrap, &config, &comm) == BANYAN_OK) exit(EXIT_FAILURE); /* there are no peers */
+  if (banyan_comm_create(&bootstrap, &config, &comm) == BANYAN_OK) exit(EXIT_FAILURE); /* no peers exist */
   if (self->reports == 0) must(BANYAN_ERR_STATE, banyan_last_error());
   return (double)(self->end_ns - begin_ns) / 1e9;
 }
