@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention of each kernel table that this processor runs, over random shapes and types, against double precision; and
- * the bits of two parts merged. It needs the kernels and the C library alone, so test_neon.sh builds it for aarch64. */
+ * Attention of each supported kernel table against double precision, over random shapes and types, and the bits of two
+ * merged parts. It needs only the kernels and the C library, so test_neon.sh builds it for aarch64. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,8 +49,8 @@ static double store(void *base, size_t index, banyan_dtype dtype, double value) 
 typedef struct problem {
   bny_attention_task task;
   void *q, *k, *v;
-  double *q_values, *k_values, *v_values; /* as stored */
-  bool is_latent;                         /* values are columns of the keys' rows */
+  double *q_values, *k_values, *v_values; /* values as stored */
+  bool is_latent;                         /* the values are columns of the keys' rows */
 } problem;
 
 static void *fill(size_t count, banyan_dtype dtype, double **values) {
@@ -98,8 +98,8 @@ static void release(problem *p) {
   free(p->v_values);
 }
 
-/* Returns how far a row is from its definition: |o' - o| beside the length of the sums of w |v|, which do not cancel
- * out; or the difference of m + log2 d if that is larger. */
+/* Returns the error of a row: |o' - o| relative to the length of the sums of w |v|, which do not cancel, or the
+ * difference of m + log2 d if that is larger. */
 static double error_of(const problem *p, int32_t h, double m, double d, const float *n) {
   const bny_attention_task *task = &p->task;
   double t[KEYS_MAX], top = -INFINITY, sum = 0, wrong = 0, size = 0;
@@ -125,13 +125,13 @@ static double error_of(const problem *p, int32_t h, double m, double d, const fl
   return fmax(sqrt(wrong / (size + 1e-30)), lse);
 }
 
-/* Leaves NaNs where the stack of a kernel will be. */
+/* Fills the stack region of the next kernel with NaNs. */
 static __attribute__((noinline)) void spoil_stack(void) {
   volatile unsigned char bytes[1 << 19];
   for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = 0xff;
 }
 
-/* Runs the task, as a whole or in two parts that are merged. */
+/* Runs the task, in one part or in two parts that are merged. */
 static void run(const bny_attention_kernels *table, const bny_attention_task *task, int32_t middle, float *m, float *d,
                 float *n) {
   static bny_attention_sums sums, rest;
@@ -164,7 +164,7 @@ static int check(const bny_attention_kernels *table, const problem *p, int round
   return 0;
 }
 
-/* A row has the same bits whether or not others share its task. */
+/* A row has the same bits alone and together with other rows. */
 static int check_alone(const bny_attention_kernels *table, const problem *p, int round) {
   float m[ROWS_MAX], d[ROWS_MAX], n[ROWS_MAX * DIM_MAX], m1, d1, n1[DIM_MAX];
   bny_attention_task task = p->task;
@@ -180,7 +180,7 @@ static int check_alone(const bny_attention_kernels *table, const problem *p, int
   return 1;
 }
 
-/* Keys that a row sees: a range, and some behind it. */
+/* The keys that a row sees: a range, and some later keys. */
 static bny_attention_sight random_sight(int32_t keys) {
   bny_attention_sight sight = {.first = (int32_t)random_below((uint32_t)keys)};
   sight.end = sight.first + (int32_t)random_below((uint32_t)(keys - sight.first + 1));
@@ -189,7 +189,7 @@ static bny_attention_sight random_sight(int32_t keys) {
   return sight;
 }
 
-/* Rows that see different keys are what they are alone, whose keys are a task of their own. */
+/* Rows that see different keys give the same result as separate tasks over the keys of each row. */
 static int check_seen(const bny_attention_kernels *table, const problem *p, int round) {
   float m[ROWS_MAX], d[ROWS_MAX], n[ROWS_MAX * DIM_MAX], m1, d1, n1[DIM_MAX];
   bny_attention_sight sights[ROWS_MAX];
@@ -217,17 +217,17 @@ static int check_seen(const bny_attention_kernels *table, const problem *p, int 
   return 1;
 }
 
-/* 0: a finite number; else the sign of an infinity, or 2 for NaN. */
+/* Returns 0 for a finite number, the sign of an infinity, or 2 for NaN. */
 static int kind_of(float value) { return isnan(value) ? 2 : isinf(value) ? (value > 0 ? 1 : -1) : 0; }
 
-/* Whatever is no number in one query, key or value makes the same of each result as plain C makes of it, and leaves the
- * bits of rows that it does not touch. */
+/* A NaN or infinity in one query, key or value affects each result as in the portable kernels. Rows that do not use it
+ * keep their bits. */
 static int check_special(const bny_attention_kernels *table, problem *p, int round) {
   static const double specials[] = {NAN, INFINITY, -INFINITY};
   static float m[3][ROWS_MAX], d[3][ROWS_MAX], n[3][ROWS_MAX * DIM_MAX];
   bny_attention_task *task = &p->task;
   banyan_dtype dtype = round % 3 == 0 ? task->q_dtype : task->kv_dtype;
-  if (bytes_of(dtype) == 1) return 0; /* saturates */
+  if (bytes_of(dtype) == 1) return 0; /* eight-bit types saturate */
   void *base = round % 3 == 0 ? p->q : round % 3 == 1 ? p->k : p->v;
   int32_t columns = round % 3 == 2 ? task->value_dim : task->head_dim;
   int64_t stride = round % 3 == 0 ? columns : round % 3 == 1 ? task->k_token_stride : task->v_token_stride;
@@ -254,13 +254,13 @@ static int check_special(const bny_attention_kernels *table, problem *p, int rou
   return 0;
 }
 
-/* Multiplies what is stored by 2^by. */
+/* Multiplies the stored values by 2^by. */
 static void shift(void *base, const double *values, size_t count, banyan_dtype dtype, int by) {
   for (size_t i = 0; i < count; i++) store(base, i, dtype, ldexp(values[i], by));
 }
 
-/* Queries, keys and values of powers of two more, up to the largest floats, and a scale that makes up for them: sums of
- * products and of values would overflow on their way, and the row is what it was. */
+/* Multiplies queries, keys and values by powers of two, up to the largest floats, and divides the scale by the same.
+ * Intermediate sums would overflow, but the result must not change. */
 static int check_large(const bny_attention_kernels *table, problem *p, int round) {
   float m[ROWS_MAX], d[ROWS_MAX], n[ROWS_MAX * DIM_MAX];
   bny_attention_task *task = &p->task, kept = p->task;
@@ -290,12 +290,12 @@ static int check_large(const bny_attention_kernels *table, problem *p, int round
   return 0;
 }
 
-/* A logit beyond floats makes a row of NaN, or no key; and never a row like others. */
+/* A logit beyond the float range makes a row of NaN or a masked key, never an ordinary row. */
 static int check_beyond(const bny_attention_kernels *table) {
   static const struct {
     float q, k[3];
     double scale_log2;
-    int kind; /* as kind_of() of m */
+    int kind; /* kind_of(m) */
     float lse;
   } cases[] = {
       {1e30f, {1e30f, 1, 1}, 1, 2, 0},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of the exact order: sums commute and associate bit for bit, are as exact as exact.h says, and hold 2^20
- * contributions. They come out alike from all tables of kernels, in all conventions. */
+ * Rows of the exact order: sums commute and associate bit for bit, are as exact as exact.h states, and hold 2^20
+ * contributions. All kernel tables give the same result in all conventions. */
 #include "exact.h"
 #include "op.h"
 #include "tests/support/random.h"
@@ -27,7 +27,7 @@ static void deposit(exact_row *row, double m, double d, const double n[COLUMNS])
   kernels->exact_deposit(row, m, d, given, COLUMNS);
 }
 
-/* Exponents near each other, around every boundary of the grid, and as far apart as they can be. */
+/* Exponents close to each other, around every boundary of the grid, and at the largest distance. */
 static double random_m(double near) {
   static const double steps[] = {0, 1, 20, 41, 42, 43, 83, 84, 85, 126, 1000};
   static const double far[] = {0x1p23, 0x1p24, 0x1p30, 0x1p49, 0x1p50, 0x1p60, 0x1p100, 0x1.fffffep127};
@@ -47,7 +47,7 @@ static exact_row random_row(double near) {
   kernels->exact_clear(&row, sizeof row);
   double n[COLUMNS], m = 0;
   for (int i = random_int(0, 3); i > 0; i--) {
-    /* One in four cancels the values before it. */
+    /* One in four cancels the previous values. */
     bool cancels = i > 1 && random_int(0, 3) == 0;
     if (!cancels) m = random_m(near);
     for (int c = 0; c < COLUMNS; c++) n[c] = random_value();
@@ -104,7 +104,7 @@ TEST(errors_are_within_the_bound) {
   }
 }
 
-/* The largest numbers of a place, 2^20 times, of either sign, and in three rows of 2^19 each. */
+/* The largest numbers of a digit, 2^20 times with either sign, also as sums of rows with 2^19 each. */
 TEST(a_million_contributions_fit) {
   const int count = 1 << 20;
   const double largest = 0x1p42 - 0x1p-10, n[COLUMNS] = {largest, -largest, 0x1p-1 + 0x1p-43};
@@ -137,7 +137,7 @@ static void rows_make(wire_rows *rows, bny_wire wire, int dim) {
   ck_assert_ptr_nonnull(rows->n);
 }
 
-/* A result as f32 numbers, whatever was asked for. */
+/* A result as f32 numbers, whatever convention was requested. */
 typedef struct result {
   float values[TOKENS * HEADS * DIM_MAX], lse[TOKENS * HEADS], sum[TOKENS * HEADS];
 } result;
@@ -156,7 +156,7 @@ static void random_input(result *in, int dim) {
   }
 }
 
-/* Merges all sources, the last `split` of them first, in a rotated order. */
+/* Merges all sources in a rotated order, with the last `split` of them first. */
 static void merge_all(const bny_kernels *table, bny_wire wire, const bny_box *box, wire_rows *rows, int first,
                       int split, const banyan_partial *out) {
   bny_wire_view views[SOURCES + 1], two[SOURCES];
@@ -203,7 +203,7 @@ TEST_RANDOM(results_are_alike_and_right, 60) {
     }
     merge_all(bny_kernels_table[t], BNY_WIRE_F32, &box, plain, 0, 1, &plain_out);
   }
-  /* The same in f32 arithmetic: a numerator or d is relative to the m beside it. */
+  /* Compares with f32 arithmetic; a numerator or d is relative to the m of its row. */
   for (int r = 0; r < TOKENS * HEADS; r++) {
     if (isinf(want.lse[r])) {
       ck_assert(want.lse[r] < 0 && rounded.lse[r] == want.lse[r]);
@@ -220,7 +220,7 @@ TEST_RANDOM(results_are_alike_and_right, 60) {
   for (int s = 0; s < SOURCES; s++) free(exact[s].n), free(plain[s].n);
 }
 
-/* Infinite values stay what they are whatever else comes, and NaN wins. */
+/* Infinities are kept whatever else is added, and NaN has precedence. */
 TEST(infinities_and_nan_reach_the_result) {
   exact_row row;
   kernels->exact_clear(&row, sizeof row);
@@ -239,7 +239,7 @@ TEST(infinities_and_nan_reach_the_result) {
   }
 }
 
-/* Where m has no room for the size of d, d has it, and contributions below and above 1 are weighed alike. */
+/* If m is too large to hold the magnitude of d, then d holds it. Weights below and above 1 are treated alike. */
 TEST(weights_of_far_maxima) {
   static const double far[] = {1e12, 1e15, 1e16, 1e30, (double)FLT_MAX};
   for (int i = 0; i < 10; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Eight-bit floats against their definition: every code, and every point where rounding turns. */
+ * Eight-bit floats against their definition: every code and every rounding boundary. */
 #include "f8.h"
 #include "tests/support/random.h"
 
@@ -14,14 +14,14 @@ typedef struct format {
 static const format formats[] = {{"e4m3", 3, 7, 0x7e, bny_float_of_e4m3, bny_e4m3_of_float},
                                  {"e5m2", 2, 15, 0x7b, bny_float_of_e5m2, bny_e5m2_of_float}};
 
-/* The magnitude of a code without sign, also of the first one past the largest, whose place rounding refers to. */
+/* The magnitude of an unsigned code, including the first code past the largest, which rounding needs. */
 static double exact(const format *f, int code) {
   int exponent = code >> f->mantissa, mantissa = code & ((1 << f->mantissa) - 1);
   return exponent == 0 ? ldexp(mantissa, 1 - f->bias - f->mantissa)
                        : ldexp((1 << f->mantissa) + mantissa, exponent - f->bias - f->mantissa);
 }
 
-/* Tries all codes: the nearest one, the even one of two that are equally near, the largest for what is beyond. */
+/* Searches all codes for the nearest one, the even one of a tie, and the largest for values beyond it. */
 static int slow_write(const format *f, double magnitude) {
   int best = 0;
   if (magnitude >= exact(f, f->largest)) return f->largest;
@@ -83,7 +83,7 @@ TEST_LOOP(what_is_beyond_saturates_and_nan_stays, 2) {
   ck_assert_double_eq((double)(_i == 0 ? BNY_E4M3_MAX : BNY_E5M2_MAX), exact(f, f->largest));
 }
 
-/* The scale is the least power of two that does not saturate, within its range. */
+/* The scale is the smallest power of two in its range that avoids saturation. */
 TEST(scales_suit_the_largest_value) {
   for (int i = 0; i < 200000; i++) {
     float most = i % 3 == 0 ? (float)ldexp(random_int(1, 16), random_int(-149, 120))
@@ -96,7 +96,7 @@ TEST(scales_suit_the_largest_value) {
     ck_assert((double)scale == ldexp(1, byte - 127) && scale * bny_scale_inverse(byte) == 1);
     ck_assert_msg((double)most / (double)scale <= 448, "%a has the scale %a", (double)most, (double)scale);
     ck_assert_msg(byte == 1 || (double)most / (double)scale > 224, "%a has the scale %a", (double)most, (double)scale);
-    /* Once rounded, a value is kept by any scale that its block then has. */
+    /* A rounded value stays exact under the scale that its rounded block gets. */
     float kept = bny_float_of_e4m3(bny_block_code(most, bny_scale_inverse(byte))) * scale;
     uint8_t again = bny_scale_byte(bny_scale_magnitude(kept));
     float other = (float)random_real(-1, 1) * most;

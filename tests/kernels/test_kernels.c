@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Merges of every kernel table: against a reference in double precision, bit by bit against the formula of op.h and
- * against one another, over random shapes, layouts, wires and numbers of sources. */
+ * Merges of every kernel table, compared with double precision, bit by bit with the formula of op.h, and with one
+ * another, over random shapes, layouts, wires and numbers of sources. */
 #include "banyan.h"
 #include "op.h"
 #include "tests/support/random.h"
@@ -22,7 +22,7 @@ typedef struct scenario {
   bny_wire wire;
   int count;
   bool round_nodes;
-  int32_t source_heads; /* heads of the message that the box lies in */
+  int32_t source_heads; /* heads of the message that contains the box */
   bny_wire_layout layout;
   char *messages[BNY_MERGE_SOURCES_MAX];
   bny_wire_view views[BNY_MERGE_SOURCES_MAX];
@@ -115,7 +115,7 @@ static void finished_free(finished *f) {
   free(f->lse);
 }
 
-/* Relative L2 error of the worst row; lse within lse_bound, absolute. Bounds hold per source and level. */
+/* Relative L2 error of the worst row; lse within lse_bound, absolute. Bounds apply per source and level. */
 static void check_against_reference(const scenario *s, const finished *f, double bound, const char *name) {
   const int dim = s->box.value_dim;
   double *sum = take((size_t)dim * sizeof(double));
@@ -150,7 +150,7 @@ static void check_against_reference(const scenario *s, const finished *f, double
 }
 
 static double bound_of(const scenario *s) {
-  double levels = 1 + ceil(log2(s->count)); /* roundings to the wire on the way from a leaf to the root */
+  double levels = 1 + ceil(log2(s->count)); /* roundings to the wire from a leaf to the root */
   return 1e-6 + 2.5 * bny_wire_formats[s->wire].error_bound * (s->round_nodes ? levels : 1);
 }
 
@@ -181,7 +181,7 @@ TEST(far_logits_keep_their_precision) {
     for (int t = 0; bny_kernels_table[t] != NULL; t++) {
       if (bny_kernels_table[t]->supported()) {
         finished f = finish_of(bny_kernels_table[t], &s);
-        /* denormal values have an absolute precision alone */
+        /* denormal values have only an absolute precision */
         check_against_reference(&s, &f, i % 5 == 4 ? 1e-3 : 1e-6, bny_kernels_table[t]->name);
         finished_free(&f);
       }
@@ -225,7 +225,7 @@ TEST(all_tables_give_the_same_bits) {
   }
 }
 
-/* The formula of op.h, read naively: one element and one pair at a time, by ldexpf and without tables. */
+/* The formula of op.h, applied naively: one element and one pair at a time, with ldexpf and without tables. */
 typedef struct element {
   float m, d, n;
 } element;
@@ -272,7 +272,7 @@ TEST(f32_merges_are_the_documented_tree) {
   }
 }
 
-/* Aligned groups first and then the groups, or all at once: the same bits, finished and on the wire. */
+/* Merging aligned groups first gives the same bits as merging all at once, finished and on the wire. */
 TEST(grouping_does_not_change_canonical_bits) {
   const bny_kernels *kernels = bny_kernels_find(NULL);
   for (int i = 0; i < ROUNDS / 2; i++) {
@@ -306,7 +306,7 @@ TEST(grouping_does_not_change_canonical_bits) {
   }
 }
 
-/* Merging with empty rows alone changes nothing but the normalisation of lossy wires, which sources already have. */
+/* A merge with empty rows changes only the normalisation of lossy wires, which sources already have. */
 TEST(empty_rows_are_the_identity) {
   const bny_kernels *kernels = bny_kernels_find(NULL);
   static const scenario_spread full = {.lse_low = -8, .lse_high = 8, .value_scale = 2};
@@ -359,12 +359,12 @@ TEST(wire_error_is_within_its_bound) {
     double bound = bny_wire_formats[wire].error_bound;
     printf("wire %s: worst row error %.3g, bound %.3g\n", bny_wire_formats[wire].name, worst, bound);
     EXPECT(worst <= bound * (1 + 1e-4) + 2e-7);
-    EXPECT(worst >= bound * 0.2); /* it is measured, not merely allowed */
+    EXPECT(worst >= bound * 0.2); /* the bound is tight */
     ck_assert_int_eq((int)bny_wire_of_dtype(bny_wire_formats[wire].dtype), wire);
   }
 }
 
-/* Rows of lossy wires keep d in [0.5, 1], whatever is merged, so that values that fit the type never overflow. */
+/* After any merge, rows of lossy wires keep d in [0.5, 1], so values that fit the type never overflow. */
 TEST(lossy_rows_stay_in_range) {
   static const scenario_spread large = {.lse_low = -1, .lse_high = 1, .value_scale = 65000};
   for (int i = 0; i < 60; i++) {

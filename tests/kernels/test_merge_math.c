@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The scalar algebra: 16-bit values, elementary functions, statistics of a caller to wire form. */
+ * The scalar algebra: 16-bit values, elementary functions, and import of a caller's statistics. */
 #include "banyan.h"
 #include "merge_math.h"
 #include "tests/support/random.h"
@@ -26,7 +26,7 @@ TEST(f16_and_bf16_read_exactly_and_come_back) {
   }
 }
 
-/* The nearest of the neighbours, the even one of two that are equally near. */
+/* The nearest neighbour, and the even one of a tie. */
 TEST(f16_and_bf16_round_to_nearest_even) {
   for (int i = 0; i < 400000; i++) {
     float value = i % 2 == 0 ? bny_float_of_bits(random_bits() & 0x7fffffffu)
@@ -71,7 +71,7 @@ TEST(elementary_functions_are_accurate) {
   }
 }
 
-/* Whatever the statistics: n and d keep their ratio to 2^(t), and d its range. */
+/* For all statistics, n and d keep their ratio to 2^t, and d stays in its range. */
 TEST(import_keeps_the_value_and_the_range) {
   for (int i = 0; i < 200000; i++) {
     int base_e = i & 1, normalised = i >> 1 & 1, tight = i >> 2 & 1;
@@ -83,7 +83,7 @@ TEST(import_keeps_the_value_and_the_range) {
     EXPECT(m == floorf(m));
     EXPECT(fabs((double)m + log2((double)d) - t) <= 1e-6 + 1e-12 * fabs(t));
     EXPECT(d >= 0x1.fp-33f && d <= 0x1p48f);
-    if (tight && (normalised || sum >= 0x1p-126f)) { /* the factor of numerators has its limit */
+    if (tight && (normalised || sum >= 0x1p-126f)) { /* the factor of numerators is limited */
       EXPECT(d >= 0.4999999f && d <= 1.0f);
     }
     /* factor v = n with n / d = v if normalised, v / sum if not */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Descriptors of a caller's partials: what is rejected and why, and what is not. */
+ * Valid and invalid descriptors of a caller's partials, with the reasons of rejections. */
 #include "banyan.h"
 #include "op.h"
 #include "tests/support/random.h"
@@ -123,8 +123,8 @@ TEST(overlapping_outputs_are_rejected) {
   ck_assert_ptr_null(bny_partial_check(&p, &flat, true));
   p = fine_partial();
   p.values_token_stride = p.values_head_stride = p.stats_token_stride = p.stats_head_stride = 0;
-  ck_assert_ptr_null(bny_partial_check(&p, &one, true)); /* strides of a single row do not matter */
-  /* exact, by counting, where both strides are small */
+  ck_assert_ptr_null(bny_partial_check(&p, &one, true)); /* strides of a single row are ignored */
+  /* compares with a count of overlaps if both strides are small */
   for (int i = 0; i < 20000; i++) {
     bny_box small = {random_int(1, 7), random_int(1, 7), random_int(1, 4)};
     p = fine_partial();
@@ -147,7 +147,7 @@ TEST(overlapping_outputs_are_rejected) {
 enum { FLOATS = 2048, MIDDLE = FLOATS / 2 };
 static float shared[FLOATS];
 
-/* Marks what the arrays of a partial occupy, and returns the marks of others that were there. */
+/* Marks the elements of a partial's arrays, and returns the marks of other arrays found there. */
 static int mark(const banyan_partial *p, const bny_box *box, int bit, unsigned char marks[FLOATS]) {
   const float *const at[] = {p->values, p->lse, p->sum};
   int met = 0;
@@ -171,7 +171,7 @@ static banyan_partial in_shared(const bny_box *box, int64_t at) {
   return p;
 }
 
-/* By counting: what is said to be apart is, and what is apart without interleaving is said to be. */
+/* Compares with a count of overlaps. Arrays reported as separate are separate, or are used in place. */
 TEST(overlaps_of_input_and_output) {
   bool seen[2] = {false, false};
   for (int i = 0; i < 20000; i++) {
@@ -202,12 +202,12 @@ static bool overlaps(const banyan_partial *in, const banyan_partial *out, const 
   return bny_partial_overlaps_itself(out, box, names) || bny_partial_overlaps(in, &all, out, box, 0, head0, names);
 }
 
-/* Layouts of engines, where input and output are one memory. */
+/* Layouts of engines in which input and output share memory. */
 TEST(layouts_that_share_memory) {
   enum { TOKENS = 3, HEADS = 4, DIM = 5, ROW = DIM + 2 };
   const bny_box box = {TOKENS, HEADS / 2, DIM};
   banyan_partial in, out;
-  for (int head0 = 0; head0 <= HEADS / 2; head0 += HEADS / 2) { /* rows of ggml, with a gap behind each token */
+  for (int head0 = 0; head0 <= HEADS / 2; head0 += HEADS / 2) { /* rows of ggml, with a gap after each token */
     banyan_partial_preset(&in, BANYAN_PRESET_GGML, NULL, BANYAN_F32, shared, TOKENS, HEADS, DIM);
     in.values_token_stride = in.stats_token_stride += 3;
     out = in;
@@ -219,7 +219,7 @@ TEST(layouts_that_share_memory) {
     out.values = (float *)out.values + 1;
     EXPECT(overlaps(&in, &out, &box, head0));
   }
-  /* Each token, or each head, has its input, then its output with the lse behind it. */
+  /* Each token, or each head, has its input, followed by its output and lse. */
   in = in_shared(&(bny_box){TOKENS, HEADS, DIM}, 0);
   in.lse = check_stats;
   out = in_shared(&box, HEADS * DIM);
@@ -233,7 +233,7 @@ TEST(layouts_that_share_memory) {
   out.values = shared + TOKENS * DIM;
   out.lse = check_sums;
   EXPECT(!overlaps(&in, &out, &box, 0));
-  /* In place, but of another type. */
+  /* In place, but with another type. */
   out.values = in.values;
   EXPECT(!overlaps(&in, &out, &box, 0));
   out.values_dtype = BANYAN_BF16;
