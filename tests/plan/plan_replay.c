@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Takes the steps of all ranks' plans over plain memory, without an executor. */
+ * Executes the steps of all ranks' plans over plain memory, without an executor. */
 #include "tests/plan/plan_replay.h"
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static bny_wire_view source_view(rank_state *all, const bny_plan *plan, const bn
   return view_of(plan, &message->what, all[message->peer].outbox, slice);
 }
 
-/* False: bad data. */
+/* Returns false on bad data. */
 static bool run_step(rank_state *all, const bny_plan *plan, const bny_step *step, const replay_rank *rank) {
   const bny_kernels *kernels = bny_kernels_find("portable");
   bny_box box = {step->slice.tokens, step->slice.heads, plan->value_dim};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs the plans of all ranks one step at a time in one thread, with the processor's kernels: what a device that runs
- * the same plans must give, bit for bit. */
+ * Runs the plans of all ranks one step at a time in one thread, with CPU kernels. A device that runs the same plans
+ * must give the same bits. */
 #ifndef BNY_TESTS_PLAN_REPLAY_H
 #define BNY_TESTS_PLAN_REPLAY_H
 
@@ -11,13 +11,13 @@
 extern "C" {
 #endif
 
-/* The memory of one rank. out may be NULL where nothing is delivered. */
+/* The memory of one rank. out may be NULL if the rank gets no result. */
 typedef struct replay_rank {
   const banyan_partial *in, *out;
   int32_t out_token0, out_head0;
 } replay_rank;
 
-/* Replays a combine. False if a rank waits for what never comes, or has bad data. */
+/* Replays a combine. Returns false if a rank waits for a message that never comes, or has bad data. */
 bool replay_combine(const bny_request *request, const replay_rank *ranks);
 
 #ifdef __cplusplus

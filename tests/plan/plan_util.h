@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Shared by the tests of plans. */
+ * Helpers for tests of plans. */
 #ifndef BNY_TESTS_PLAN_UTIL_H
 #define BNY_TESTS_PLAN_UTIL_H
 
@@ -16,7 +16,7 @@ static inline uint32_t random_next(uint64_t *state) { return (uint32_t)(random_w
 
 static inline int32_t random_below(uint64_t *state, int32_t n) { return (int32_t)(random_next(state) % (uint32_t)n); }
 
-/* A request that fits, with plausible costs. */
+/* A valid request with plausible costs. */
 static inline bny_request request_of(bny_collective collective, int32_t nranks, const char *algorithm) {
   return (bny_request){.call.collective = collective,
                        .nranks = nranks,
@@ -45,10 +45,10 @@ static inline void plans_free(const bny_request *request, bny_plan **plans) {
   free(plans);
 }
 
-/* Sanitizers look at code, which is the same for all large numbers of ranks: one in four of these suffices there. */
+/* Sanitizers check code, which is the same for all large numbers of ranks, so they run one number in four. */
 static inline bool is_left_out(int32_t nranks) { return IS_SANITIZED && nranks > 9 && nranks % 4 != 3; }
 
-/* Plans of all ranks; NULL on failure. */
+/* Makes the plans of all ranks; NULL on failure. */
 static inline bny_plan **plans_make(const bny_request *request) {
   bny_plan **plans = calloc((size_t)request->nranks, sizeof *plans);
   for (int32_t rank = 0; plans && rank < request->nranks; rank++)
@@ -63,7 +63,7 @@ static inline banyan_status plans_prove(const bny_request *request, bny_plan **p
   return bny_plan_prove(request, (const bny_plan *const *)plans);
 }
 
-/* Bytes that a rank sends, to each receiver counted. */
+/* Bytes that a rank sends, counted once per receiver. */
 static inline uint64_t plan_bytes_sent(const bny_plan *plan) {
   uint64_t bytes = 0;
   for (int32_t step = 0; step < plan->nsteps; step++)
@@ -92,7 +92,7 @@ static inline const char *request_text(const bny_request *request) {
   return text;
 }
 
-/* Draws few or many tokens and heads, none of either, or a box within a larger call. */
+/* Draws few or many tokens and heads, no tokens or heads, or a box within a larger call. */
 static inline void random_shape(uint64_t *random, bny_request *request) {
   int32_t tokens = random_below(random, 3) ? random_below(random, 5) : 1 + random_below(random, 100);
   int32_t heads = random_below(random, 12) ? 1 + random_below(random, 40) : random_below(random, 2);
@@ -109,8 +109,8 @@ static inline void random_shape(uint64_t *random, bny_request *request) {
   }
 }
 
-/* Makes and proves plans of all ranks, and holds them to the bounds of the algorithm's estimate (NULL: none). Their
- * predicted time is within `factor` of what their own steps take; 0: it is not compared. */
+/* Makes and proves the plans of all ranks, and checks them against the bounds of the algorithm's estimate (NULL: no
+ * check). Their predicted time must be within `factor` of the cost of their steps; 0: no check. */
 static inline bny_plan **plans_make_checked(const bny_request *request, const bny_algorithm *algorithm, double factor) {
   bny_estimate bounds = {0};
   bny_plan **plans = plans_make(request);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Plans of every algorithm: proved for 1 to 64 ranks and random shapes, bytes sent against the formulae of
- * docs/algorithms.md, bounds of memory, text, hash. */
+ * Plans of every algorithm: proofs for 1 to 64 ranks and random shapes, bytes sent against the formulae of
+ * docs/algorithms.md, memory bounds, text and hash. */
 #include "tests/plan/plan_util.h"
 
 static const char *const variants[] = {"oneshot",      "twoshot",       "recursive_doubling", "recursive_halving",
                                        "tree_knomial", "tree_balanced", "tree_chain",         "ring"};
 enum { VARIANTS = sizeof variants / sizeof variants[0], RANKS_MAX = 64 };
 
-/* The row of the table that serves a name written with an underscore. */
+/* The table row of a variant, whose name has an underscore. */
 static const bny_algorithm *algorithm_named(const char *name) {
   for (int i = 0; bny_algorithms[i]; i++) {
     char text[64];
@@ -19,7 +19,7 @@ static const bny_algorithm *algorithm_named(const char *name) {
   return NULL;
 }
 
-/* A plan from another rank's is the rank's own. */
+/* A plan derived from another rank's plan equals the rank's own plan. */
 static bool like_is_alike(const bny_request *request, bny_plan **plans) {
   int32_t last = request->nranks - 1;
   const bny_plan *own = plans[last];
@@ -35,7 +35,7 @@ static bool like_is_alike(const bny_request *request, bny_plan **plans) {
   return alike;
 }
 
-/* Where ranks take turns, the plans' own steps hide waits that the estimate counts in full. */
+/* If ranks share a core, the steps of the plans hide waits that the estimate counts in full. */
 static void check_request(const bny_request *request) {
   const bny_algorithm *algorithm = request->algorithm ? algorithm_named(request->algorithm) : NULL;
   bny_plan **plans = plans_make_checked(request, algorithm, request->cost.ranks_per_core > 1 ? 0 : 4);
@@ -43,7 +43,7 @@ static void check_request(const bny_request *request) {
   plans_free(request, plans);
 }
 
-/* Every algorithm x scatter x order, in all wire formats up to 17 ranks and in one of them above. */
+/* Every algorithm x scatter x order, in all wire formats for up to 17 ranks, else in one. */
 TEST_RANGE(test_combine_proved, 1, RANKS_MAX + 1) {
   if (is_left_out(_i)) return;
   int32_t nranks = _i;
@@ -60,7 +60,7 @@ TEST_RANGE(test_combine_proved, 1, RANKS_MAX + 1) {
         }
 }
 
-/* The roundings that a plan states are those of its rows: the prover rejects one less. */
+/* A plan states the number of roundings of its rows, and the prover rejects one less. */
 TEST_RANGE(test_roundings, 1, 18) {
   for (int variant = 0; variant < VARIANTS; variant++)
     for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
@@ -117,7 +117,7 @@ TEST_RANGE(test_bytes_proved, 1, RANKS_MAX + 1) {
   check_request(&barrier);
 }
 
-/* Boxes of heads, of uneven counts, and parts of such calls. */
+/* Boxes of heads with uneven counts, and parts of such calls. */
 TEST_RANGE(test_heads_proved, 1, RANKS_MAX + 1) {
   if (is_left_out(_i)) return;
   static const char *const gathers[] = {"oneshot", "recursive_doubling", "ring", NULL};
@@ -142,7 +142,7 @@ TEST_RANGE(test_heads_proved, 1, RANKS_MAX + 1) {
   }
 }
 
-/* Whatever is chosen, on shapes large and small. */
+/* The chosen plans are proved, for small and large shapes. */
 TEST(test_chosen_proved) {
   uint64_t random = 99;
   for (int round = 0; round < 100; round++) {
@@ -158,8 +158,8 @@ TEST(test_chosen_proved) {
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
-/* p ranks, 16 p rows: pieces of 16 rows, without padding, so S is p times a piece. Fractions of S are in pieces. Ranks
- * that take turns, so that oneshot does not cut the box finer than that. */
+/* p ranks share 16 p rows in pieces of 16 rows without padding, so S is p pieces, and all sizes are counted in pieces.
+ * Ranks share cores, so that oneshot does not split the box further. */
 static void check_bytes(const char *name, banyan_scatter scatter, int32_t p, uint64_t pieces_of_most,
                         uint64_t pieces_of_all) {
   bool by_tokens = scatter == BANYAN_SCATTER_TOKENS;
@@ -200,7 +200,7 @@ TEST_LOOP(test_bytes_sent, 5) {
   check_bytes("recursive_doubling", BANYAN_SCATTER_NONE, n, levels * p, p * levels * p);
   check_bytes("recursive_halving", BANYAN_SCATTER_NONE, n, 2 * (p - 1), p * 2 * (p - 1));
   check_bytes("ring", BANYAN_SCATTER_NONE, n, 2 * (p - 1), p * 2 * (p - 1));
-  /* All but the root send it their result. */
+  /* Every other rank sends its result to the root. */
   check_bytes("oneshot", BANYAN_SCATTER_ROOT, n, p, (p - 1) * p);
   check_bytes("twoshot", BANYAN_SCATTER_ROOT, n, p, p * (p - 1) + p - 1);
   check_bytes("recursive_halving", BANYAN_SCATTER_ROOT, n, p, p * (p - 1) + p - 1);
@@ -210,8 +210,8 @@ TEST_LOOP(test_bytes_sent, 5) {
   check_bytes("tree_chain", BANYAN_SCATTER_ROOT, n, p, (p - 1) * p);
 }
 
-/* Up and down a tree every rank but one is sent the payload once; with owners, down is (p-1)/p S from the root. Ranks
- * that take turns, so that the box is not cut into pieces. */
+/* In a tree all ranks but one send the payload once on the way up, and get it once on the way down. With owners, the
+ * root sends (p-1)/p S down. Ranks share cores, so that the box is not split. */
 TEST(test_bytes_sent_tree) {
   static const char *const trees[] = {"tree_knomial", "tree_balanced", "tree_chain"};
   for (int32_t p = 2; p <= 33; p++)
@@ -332,7 +332,7 @@ TEST(test_rejected) {
   ck_assert_ptr_null(plan);
 }
 
-/* A rank's plan does not depend on who asks, or when. */
+/* A rank's plan does not depend on the rank that computes it, nor on the time. */
 TEST(test_same_again) {
   static char first[1 << 18], second[1 << 18];
   for (int variant = 0; variant < VARIANTS; variant++) {

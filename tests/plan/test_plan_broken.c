@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The prover rejects broken plans, and says what is wrong. */
+ * The prover rejects broken plans and reports the fault. */
 #include "tests/plan/plan_util.h"
 
 /* ---- surgery ----------------------------------------------------------------------------------------------------- */
@@ -38,7 +38,7 @@ static void sources_swap(bny_plan *plan, int32_t step) {
   sources[1] = first;
 }
 
-/* Returns the plans of all ranks, which are sound. */
+/* Returns the valid plans of all ranks. */
 static bny_plan **sound(const bny_request *request) {
   bny_plan **plans = plans_make(request);
   ck_assert_msg(plans != NULL, "%s", banyan_last_error());
@@ -52,7 +52,7 @@ static void check_broken(const bny_request *request, bny_plan **plans, const cha
   plans_free(request, plans);
 }
 
-/* After the statements, which break `plans`, the proof fails with this text. */
+/* The statements break `plans`, and the proof fails with this text. */
 #define BROKEN(request, text, ...)         \
   do {                                     \
     bny_plan **plans = sound(&(request));  \
@@ -83,7 +83,7 @@ static bny_request barrier(void) { return request_of(BNY_BARRIER, 5, NULL); }
 /* ---- sends and waits --------------------------------------------------------------------------------------------- */
 
 static void wait_for_own_piece_of_peer(bny_plan **plans) {
-  /* Rank 0 waits for the slot that rank 1 keeps to itself (its own piece), where it should for the result. */
+  /* Rank 0 waits for a slot that rank 1 never sends (its own piece) instead of the result. */
   for (int32_t i = 0; i < plans[0]->nmessages; i++)
     if (plans[0]->messages[i].peer == 1 && plans[0]->messages[i].slot == 4) {
       plans[0]->messages[i].slot = 1;
@@ -138,7 +138,7 @@ TEST(test_sends_and_waits) {
 }
 
 static void copy_the_bytes_of_another(bny_plan **plans) {
-  /* Rank 0 gives rank 1's range out as its own, and every plan agrees. */
+  /* Rank 0 publishes rank 1's range as its own, and every plan agrees. */
   plans[0]->slots[0].slice = plans[1]->slots[0].slice;
   for (int32_t i = 0; i < plans[0]->nsteps; i++)
     if (plans[0]->steps[i].kind == BNY_STEP_COPY) plans[0]->steps[i].slice = plans[0]->slots[0].slice;
@@ -203,7 +203,7 @@ static void copy_over_merge(bny_plan **plans) {
 }
 
 static void deliver_unrounded(bny_plan **plans) {
-  /* The owner delivers from the partials, while the others get its result through the wire format. */
+  /* The owner delivers from the partials, but the others get its result through the wire format. */
   const bny_step *merge = &plans[1]->steps[step_find(plans[1], BNY_STEP_MERGE, 0)];
   bny_step *deliver = &plans[1]->steps[step_find(plans[1], BNY_STEP_DELIVER, 0)];
   deliver->first = merge->first;
@@ -281,8 +281,8 @@ TEST(test_form) {
 
 /* ---- anything ---------------------------------------------------------------------------------------------------- */
 
-/* One random number anywhere in a plan: the prover may find it harmless, but must come to an end without reading what
- * is not there. Most are rejected. */
+/* Changes one number of a plan at random. The prover may accept a harmless change, but must terminate without invalid
+ * reads. Most changes are rejected. */
 TEST(test_random_damage) {
   static const char *const names[] = {"oneshot", "twoshot", "recursive_halving", "tree", "ring"};
   uint64_t random = 2024;

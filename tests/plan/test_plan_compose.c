@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Plans over levels: proved for random levels (uneven, scattered over nodes, without NICs), bounds of memory, bytes
+ * Plans over levels: proofs for random levels (uneven, scattered over nodes, without NICs), memory bounds, and bytes
  * between islands against the formula. */
 #include "tests/plan/plan_util.h"
 
@@ -14,7 +14,7 @@ static bny_levels *levels_of(int32_t nranks, const char *sizes) {
   return levels;
 }
 
-/* Up to three levels of random groups; ranks of a group are neighbours, or anywhere; some have no NIC. */
+/* Up to three levels of random groups. Ranks of a group are neighbours or scattered, and some have no NIC. */
 static bny_levels *random_levels(uint64_t *random, int32_t nranks) {
   static int32_t groups[3][RANKS_MAX];
   static bool nics[RANKS_MAX];
@@ -24,7 +24,7 @@ static bny_levels *random_levels(uint64_t *random, int32_t nranks) {
   for (int32_t rank = 0; rank < nranks; rank++) {
     nics[rank] = all_nics || random_below(random, 3) > 0;
     groups[0][rank] = rank / width;
-    if (stray == 0) groups[0][rank] = random_below(random, 1 + nranks / width); /* anywhere */
+    if (stray == 0) groups[0][rank] = random_below(random, 1 + nranks / width); /* scattered */
     if (stray == 1 && random_below(random, 4) == 0) groups[0][rank]++;          /* uneven */
   }
   for (int32_t k = 1; k < nlevels; k++) {
@@ -49,7 +49,8 @@ static void check_request(const bny_request *request) {
   plans_free(request, plans_make_checked(request, algorithm, 0));
 }
 
-/* With every rank that carries, or with leaders alone; "levels" is the cheaper one, and for owners the only one. */
+/* "levels_whole" sends from every rank with a NIC, "levels_leaders" from leaders only. "levels" is the cheaper one, and
+ * the only one for owners. */
 static const char *random_form(uint64_t *random, const bny_request *request) {
   if (request->levels->nlevels < 2) return NULL;
   if (request->call.scatter == BANYAN_SCATTER_HEADS || request->call.scatter == BANYAN_SCATTER_TOKENS) return "levels";
@@ -77,7 +78,7 @@ TEST_RANGE(test_random_levels_proved, 1, RANKS_MAX) {
   }
 }
 
-/* Any counts, some of them zero. */
+/* Random counts, some of them zero. */
 TEST_RANGE(test_gather_proved, 1, RANKS_MAX) {
   if (is_left_out(_i)) return;
   int32_t nranks = _i;
@@ -95,7 +96,7 @@ TEST_RANGE(test_gather_proved, 1, RANKS_MAX) {
   }
 }
 
-/* Sizes in which every algorithm of the last level is chosen by somebody. */
+/* Sizes for which every algorithm is chosen at the last level at least once. */
 TEST(test_every_size_proved) {
   static const char *const shapes[] = {"2", "3", "4", "8", "4,8", "2,6", "3,9", "2,4,8", "16"};
   for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
@@ -114,7 +115,7 @@ TEST(test_every_size_proved) {
   }
 }
 
-/* Bytes that a rank sends to ranks of other islands of 8. */
+/* Bytes that a rank sends to other islands of 8 ranks. */
 static double bytes_outside(const bny_plan *plan) {
   double bytes = 0;
   for (int32_t step = 0; step < plan->nsteps; step++) {
@@ -126,8 +127,8 @@ static double bytes_outside(const bny_plan *plan) {
   return bytes;
 }
 
-/* With S bytes per rank and islands of 8, HEADS and TOKENS let S (g-1) / (8 g) leave each rank, no more; NONE between 2
- * (g-1) / g S / 8 (reduced and spread) and (g-1) S / 8 (direct), or log2 g S / 8 (doubling). */
+/* With S bytes per rank and islands of 8, each rank sends S (g-1) / (8 g) to other islands for HEADS and TOKENS. For
+ * NONE it sends from 2 (g-1) / g S / 8 (reduced and spread) to (g-1) S / 8 (direct), or log2 g S / 8 (doubling). */
 TEST(test_bytes_between_islands) {
   for (int32_t islands = 2; islands <= 16; islands *= 2) {
     bny_levels *levels = levels_of(8 * islands, "8");
@@ -154,8 +155,8 @@ TEST(test_bytes_between_islands) {
   }
 }
 
-/* Only the leader of an island sends: at most (g - 1) S with g islands; under ROOT S, unless the root is in its
- * island. */
+/* Only the leader of an island sends: at most (g - 1) S with g islands. With ROOT it sends S, or nothing from the
+ * root's island. */
 TEST(test_leaders_alone_send) {
   for (int32_t islands = 2; islands <= 16; islands *= 2) {
     bny_levels *levels = levels_of(8 * islands, "8");
@@ -178,7 +179,7 @@ TEST(test_leaders_alone_send) {
   }
 }
 
-/* One carrier in each island: there is nothing for leaders to be. */
+/* Islands with a single NIC have no separate leader plan. */
 TEST(test_leaders_rejected) {
   static const bool nics[8] = {false, true, false, false, true, false, false, false};
   static const int32_t groups[8] = {0, 0, 0, 0, 1, 1, 1, 1};
@@ -194,7 +195,7 @@ TEST(test_leaders_rejected) {
   bny_levels_free(levels);
 }
 
-/* A small box between crowded nodes that share a link goes by leaders, a large one by all. */
+/* Between nodes with many ranks on one link, a small box goes through leaders and a large one through all ranks. */
 TEST(test_leaders_chosen) {
   bny_link_cost memory = {
       .alpha_ns = 250, .beta_ns_per_byte = 0.03, .gamma_ns_per_byte = 0.03, .ranks_per_core = 4, .switch_ns = 1500};
@@ -221,7 +222,7 @@ TEST(test_leaders_chosen) {
   bny_levels_free(levels);
 }
 
-/* Far links are dear: the composed plan is chosen, and says why the others lost. */
+/* Links between nodes are expensive, so the composed plan is chosen and reports why the others lost. */
 TEST(test_chosen) {
   bny_levels *levels = levels_of(16, "8");
   bny_request request = combine_of(16, NULL, BANYAN_SCATTER_NONE, 8, 32, 128);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Topologies as facts for plans: which levels are kept, what their links cost, who carries. */
+ * Levels derived from topologies: which levels are kept, their link costs, and which ranks use a NIC. */
 #include "locality/locality.h"
 #include "tests/topo/topo_util.h"
 
-/* One topology and its levels in a line each: "name groups x members links alpha-ns GB/s". */
+/* One topology and its levels, one per line: "name groups x members links alpha-ns GB/s". */
 typedef struct expectation {
   const char *what; /* a file of tests/topologies or a description */
   int32_t nranks, lanes;
@@ -25,7 +25,7 @@ static const expectation expectations[] = {
      4,
      {"island 8x4 nvlink 1500 240", "leaf 4x2 network 3600 12", "spine 2x2 network 4000 6", "core 1x2 network 4400 6"}},
     {"two-islands.txt", 8, 4, {"island 2x4 nvlink 1500 240", "host 1x2 pcie-sys 3500 24"}},
-    /* pairs of GPUs with links inside of packages */
+    /* pairs of GPUs with links inside packages */
     {"host:2 package:2 numa bridge:2 nvlink gpu:2@sm80 nic:2@200g",
      16,
      2,
@@ -70,8 +70,8 @@ static bny_levels *levels_of(const char *what, bny_locality_notes *notes) {
   return levels;
 }
 
-/* Ranks that are set to one locality of the file may share a node, as processes that share a GPU do, and nothing more.
- */
+/* Ranks set to the same locality of the file may share a node, like processes that share a GPU, but must not be on
+ * different nodes. */
 TEST(ranks_of_two_nodes_in_one_place) {
   static const struct {
     int32_t topo_ranks[4], node_of[4];
@@ -80,7 +80,7 @@ TEST(ranks_of_two_nodes_in_one_place) {
                {{0, 0, 1, 1}, {0, 0, 1, 1}, BANYAN_OK},
                {{0, 1, 0, 1}, {0, 0, 1, 1}, BANYAN_ERR_ARGUMENT},
                {{3, 1, 2, 3}, {0, 0, 0, 1}, BANYAN_ERR_ARGUMENT},
-               {{0, 1, 0, -1}, {0, 0, 1, 1}, BANYAN_OK}}; /* one rank finds itself, so nodes are the real ones */
+               {{0, 1, 0, -1}, {0, 0, 1, 1}, BANYAN_OK}}; /* one rank detects its locality, so real nodes are used */
   bny_topo *topo = load("host nvswitch gpu:4@sm90");
   bny_topo_levels *derived = topo_derive(topo);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -97,8 +97,8 @@ TEST(ranks_of_two_nodes_in_one_place) {
   }
 }
 
-/* Two machines whose ranks are placed together: a speed that is not known counts as its class's default, however fast
- * the other machine is. */
+/* Two machines in one communicator: an unknown speed counts as the default of its class, however fast the other machine
+ * is. */
 TEST(unknown_is_no_better_than_known) {
   bny_topo *topos[2] = {load("host gpu:2"), load("host nvswitch gpu:2@sm90")};
   bny_locality localities[4];
@@ -151,7 +151,7 @@ TEST_LOOP(known_topologies, (int)(sizeof expectations / sizeof expectations[0]))
   bny_levels_free(levels);
 }
 
-/* Every level that is derived is kept or has a reason. */
+/* Every derived level is kept or has a reason. */
 TEST_LOOP(every_level_has_a_note, (int)(sizeof expectations / sizeof expectations[0])) {
   const expectation *one = &expectations[_i];
   bny_locality_notes notes;
@@ -171,13 +171,13 @@ TEST_LOOP(every_level_has_a_note, (int)(sizeof expectations / sizeof expectation
 }
 
 TEST(gpus_without_nic_do_not_carry) {
-  bny_levels *levels = levels_of("host:2 nvswitch gpu:4@sm90", NULL); /* no NIC at all: all carry */
+  bny_levels *levels = levels_of("host:2 nvswitch gpu:4@sm90", NULL); /* without any NIC, all ranks carry */
   ck_assert_int_eq(levels->lanes, 4);
   for (int32_t r = 0; r < 8; r++) ck_assert(levels->carrier[r]);
   bny_levels_free(levels);
 }
 
-/* A host whose NICs serve only some of its GPUs: made by hand, as no description says it. */
+/* A node whose NICs serve only some of its GPUs. It is built by hand, because no description can express it. */
 TEST(uneven_carriers) {
   bny_topo *topo = topo_new();
   for (int h = 0; h < 2; h++) {
@@ -195,8 +195,8 @@ TEST(uneven_carriers) {
   ck_assert_int_eq(levels->nlevels, 2);
   ck_assert_str_eq(levels->levels[0].name, "island");
   ck_assert_int_eq(levels->levels[0].ngroups, 2);
-  ck_assert_int_eq(bny_levels_carriers(levels, 0), 4); /* one NIC for all of them */
-  ck_assert_int_eq(bny_levels_carriers(levels, 1), 3); /* none: all carry */
+  ck_assert_int_eq(bny_levels_carriers(levels, 0), 4); /* one NIC serves all four */
+  ck_assert_int_eq(bny_levels_carriers(levels, 1), 3); /* no NIC, so all ranks carry */
   for (int32_t r = 0; r < 4; r++) ck_assert_int_eq(derived->ranks[r].nic >= 0, levels->carrier[r]);
   bny_levels_free(levels);
 }
@@ -210,7 +210,7 @@ TEST(nothing_to_be_a_rank) {
   ck_assert_ptr_null(levels);
 }
 
-/* The table itself: every class has figures and says where they are from. */
+/* Every class in the table has figures and their source. */
 TEST(links_have_sources) {
   for (int i = 0; i < BNY_LINK_CLASSES; i++) {
     ck_assert(bny_prices_default.rows[i].name != NULL && strlen(bny_prices_default.rows[i].source) > 10);
@@ -220,7 +220,7 @@ TEST(links_have_sources) {
   }
 }
 
-/* A measured latency takes the place of the assumed way, and the software stays. */
+/* A measured latency replaces the assumed link latency; the software cost stays. */
 TEST(latency_of_the_topology) {
   bny_topo *topo = topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "h", NULL);

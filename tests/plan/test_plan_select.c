@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tests the choice of an algorithm, its reason, and rejections. */
+ * The choice of an algorithm, its reason, and rejections. */
 #include "tests/plan/plan_util.h"
 
-/* The algorithm chosen for a request; `all` ranks must agree on it, on its reason and on the hash. */
+/* Returns the algorithm chosen for a request; all ranks must agree on it, on its reason and on the hash. */
 static const char *chosen(const bny_request *request) {
   bny_plan **plans = plans_make(request);
   ck_assert_msg(plans != NULL, "%s", banyan_last_error());
@@ -43,7 +43,7 @@ TEST(test_large_is_scattered_first) {
   }
 }
 
-/* Once a payload is too large for oneshot, a larger one is too. */
+/* If a payload is too large for oneshot, so is every larger one. */
 TEST(test_monotone) {
   for (int32_t p = 2; p <= 32; p += 5) {
     bool left = false;
@@ -56,7 +56,7 @@ TEST(test_monotone) {
   }
 }
 
-/* Where ranks take turns on a core each round costs switches: fewest rounds win for longer. */
+/* If ranks share a core, each round costs context switches, so the fewest rounds win for larger sizes. */
 TEST(test_turns) {
   bny_request request = combine_of(8, NULL, BANYAN_SCATTER_NONE, 1, 8, 128);
   request.cost.ranks_per_core = 4;
@@ -64,7 +64,7 @@ TEST(test_turns) {
   ck_assert_str_eq(chosen(&request), "oneshot");
 }
 
-/* Where the sender posts its messages, an owner's many messages cost it nothing: only few leave each rank. */
+/* If the sender posts messages, an owner's many incoming messages cost it nothing, and each rank sends only few. */
 TEST(test_posted) {
   bny_request request = combine_of(32, "oneshot", BANYAN_SCATTER_HEADS, 1, 2, 16);
   double ns[2];
@@ -97,7 +97,7 @@ TEST(test_reason) {
   bny_plan_free(plan);
 }
 
-/* "recursive" is the cheaper of two; a variant may be named. Either is called recursive. */
+/* "recursive" selects the cheaper of two variants. A variant may be named, and both are reported as recursive. */
 TEST(test_variants) {
   bny_request request = combine_of(16, "recursive", BANYAN_SCATTER_NONE, 1, 1, 16), other;
   bny_plan *plan = NULL;
@@ -140,7 +140,7 @@ TEST(test_names_rejected) {
   rejected(&request, BANYAN_ERR_ARGUMENT, "cannot serve this barrier");
 }
 
-/* An outbox too small for one algorithm may do for another; for none, the error says what is needed. */
+/* An outbox too small for one algorithm may fit another. If it fits none, the error states the size needed. */
 TEST(test_memory) {
   bny_request request = combine_of(8, "oneshot", BANYAN_SCATTER_NONE, 1, 32, 128);
   request.cost.ranks_per_core = 2; /* oneshot then uses one slot */
@@ -156,7 +156,7 @@ TEST(test_memory) {
   request.outbox_bytes = payload;
   request.slots_max = 0;
   rejected(&request, BANYAN_ERR_MEMORY, "slots");
-  /* Twoshot would be chosen, but does not fit. */
+  /* Twoshot would be chosen, but it does not fit. */
   request = combine_of(8, NULL, BANYAN_SCATTER_NONE, 64, 32, 128);
   request.cost.ranks_per_core = 2;
   payload = bny_wire_layout_make(BNY_WIRE_F32, 64 * 32, 128).bytes;
@@ -165,7 +165,7 @@ TEST(test_memory) {
   ck_assert_str_eq(chosen(&request), "oneshot");
 }
 
-/* Nothing is known about the links: still a choice, the same everywhere. */
+/* With unknown link costs there is still a choice, the same on all ranks. */
 TEST(test_no_costs) {
   bny_request request = combine_of(8, NULL, BANYAN_SCATTER_NONE, 64, 32, 128);
   request.cost = (bny_link_cost){0};

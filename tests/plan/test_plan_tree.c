@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tree shapes: parents and children agree, and all ranks are reached; plans of every strategy proved and held to their
- * estimates over random levels (uneven, anywhere, deep); pieces; what is chosen. */
+ * Tree shapes: parents and children agree, and all ranks are reached. Plans of every strategy are proved and checked
+ * against their estimates over random levels (uneven, scattered, deep). Also tests pieces and the choice. */
 #include "plan/algorithms/tree_shape.h"
 #include "tests/plan/plan_util.h"
 
@@ -9,7 +9,8 @@ enum { RANKS_MAX = 96, STRATEGIES = 4 };
 static const bny_tree_strategy *const strategies[STRATEGIES] = {&bny_tree_knomial, &bny_tree_balanced, &bny_tree_chain,
                                                                 &bny_tree_levels};
 
-/* One to four levels, each link slower than the one before; ranks of a group are neighbours, every n-th or anywhere. */
+/* One to four levels, each with slower links than the one before. Ranks of a group are neighbours, every n-th or
+ * scattered. */
 static bny_levels *random_levels(uint64_t *random, int32_t nranks) {
   static const char *const names[] = {"island", "host", "leaf"};
   static int32_t groups[3][RANKS_MAX];
@@ -20,7 +21,8 @@ static bny_levels *random_levels(uint64_t *random, int32_t nranks) {
     groups[0][rank] = rank / width;
     if (order == 1) groups[0][rank] = rank % width;
     if (order == 2) groups[0][rank] = random_below(random, 1 + nranks / width);
-    if (order == 3) groups[0][rank] = random_below(random, 3) ? 0 : rank; /* one large group, and many of one */
+    if (order == 3)
+      groups[0][rank] = random_below(random, 3) ? 0 : rank; /* one large group and many of a single rank */
   }
   for (int32_t level = 0; level < nlevels; level++) {
     int32_t radix = 2 + random_below(random, 4);
@@ -41,7 +43,7 @@ static bny_levels *some_levels(uint64_t *random, int32_t nranks) {
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
-/* Ranks below `rank`, itself included; every child's parent is who it is a child of. */
+/* Counts the ranks below `rank`, including itself, and checks the parent of every child. */
 static int32_t count_below(const bny_tree_shape *shape, int32_t rank, int32_t depth) {
   int32_t children[RANKS_MAX], staged = 0, count = 1;
   bny_tree_node node = {.children = children}, counted = {.children = NULL};
@@ -91,7 +93,7 @@ TEST_RANGE(test_shapes, 1, 70) {
     }
 }
 
-/* Within levels whose groups are of neighbours, one message crosses into each group. */
+/* If groups consist of neighbours, one message crosses into each group. */
 TEST(test_levels_are_crossed_once) {
   bny_link_cost link = {.alpha_ns = 200, .beta_ns_per_byte = 0.1, .gamma_ns_per_byte = 0.05};
   static const char *const sizes[] = {"4", "8", "4,8", "3,12", "5,15"};
@@ -163,7 +165,7 @@ TEST_RANGE(test_trees_proved, 1, 41) {
   }
 }
 
-/* A chain of many ranks carries a large box in pieces: not p times as long as two ranks take. */
+/* A chain splits a large box into pieces, so it takes much less than p times as long as two ranks. */
 TEST(test_pieces_follow_each_other) {
   bny_request request = combine_of(32, "tree_chain", BANYAN_SCATTER_NONE, 64, 64, 128);
   bny_plan **plans = plans_make(&request);
@@ -194,11 +196,11 @@ TEST(test_choice) {
   bny_link_cost link = request.cost;
   bny_levels *levels;
   reason_begins(&request, "tree_balanced");
-  request.cost.alpha_ns = request.cost.gamma_ns_per_byte = 0; /* links are all that 128 MiB take */
+  request.cost.alpha_ns = request.cost.gamma_ns_per_byte = 0; /* only link time counts for 128 MiB */
   reason_begins(&request, "tree_chain");
   request.cost = link;
   request.tokens = request.call.all_tokens = 1;
-  request.cost.alpha_ns *= 100; /* and signals all that 32 KiB take */
+  request.cost.alpha_ns *= 100; /* only signals count for 32 KiB */
   reason_begins(&request, "tree_knomial");
   request.call.order = BANYAN_ORDER_CANONICAL;
   reason_begins(&request, "tree_knomial");
@@ -209,7 +211,7 @@ TEST(test_choice) {
   request.algorithm = "tree_levels";
   ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_ERR_ARGUMENT);
   ck_assert_ptr_nonnull(strstr(banyan_last_error(), "nothing is known of levels"));
-  /* Ranks of a node are not neighbours: a tree of neighbours crosses nodes in every round. */
+  /* Ranks of a node are not neighbours, so a tree of neighbours crosses nodes in every round. */
   int32_t nodes[64];
   for (int32_t rank = 0; rank < 64; rank++) nodes[rank] = rank * 37 % 64 / 8;
   bny_level_facts host = {.name = "host", .link = link, .group_of = nodes}, fabric = {.name = "fabric", .link = link};
@@ -224,7 +226,8 @@ TEST(test_choice) {
   bny_levels_free(levels);
 }
 
-/* Over levels a sender's link carries a broadcast once for each receiver: not the root's to all. */
+/* Over levels, a sender's link carries a broadcast only once for each of its receivers. The root does not send to all
+ * ranks. */
 TEST(test_broadcast_over_levels) {
   bny_request request = request_of(BNY_BROADCAST, 64, NULL);
   bny_levels *levels;
@@ -235,7 +238,7 @@ TEST(test_broadcast_over_levels) {
   bny_levels_free(levels);
 }
 
-/* The form of a tree is in the reason of its choice. */
+/* The reason of the choice names the form of the tree. */
 TEST(test_form_is_told) {
   bny_request request = combine_of(64, "tree_balanced", BANYAN_SCATTER_ROOT, 256, 64, 128);
   bny_plan *plan = NULL;
