@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention of several queries: positions, windows, trees, masks of keys, caps, sinks, lists of pages, and queries in
- * two parts, against double precision. The same over shards, where the combine of all ranks is attention to the whole
- * sequence. */
+ * Attention of several queries: positions, windows, trees, key masks, caps, sinks, lists of pages, and queries in two
+ * parts, against double precision. Over shards, the combine of all ranks must equal attention over the whole sequence.
+ * */
 #include "tests/api/attention_local.h"
 #include "tests/support/world.h"
 
 enum { BATCH_MAX = 3, TOKENS_MAX = 200, LENGTH_MAX = 300, RANKS_MAX = 9, DIM_MAX = 128, WEIGHT_MOST = 5 };
 
-/* Whole sequences. Rows of q, k and v are those of memory, in the types of the case. */
+/* Whole sequences. q, k and v are laid out as in memory, in the types of the case. */
 typedef struct sequences {
   int32_t batch, heads, kv_heads, head_dim, value_dim, rope_dim, tokens;
   banyan_dtype q_dtype, kv_dtype;
   int32_t loc[BATCH_MAX + 1], start[BATCH_MAX], length[BATCH_MAX];
   bool causal, tree;
-  bool masked; /* keys at positions whose bit in `hidden` is set do not count */
+  bool masked; /* keys at positions set in `hidden` are masked */
   uint8_t hidden[BATCH_MAX][LENGTH_MAX];
   uint64_t masks[TOKENS_MAX];
   int32_t window;
@@ -23,7 +23,7 @@ typedef struct sequences {
   char *q, *k, *v; /* q [tokens][heads][head_dim]; k and v [batch][kv_heads][length][dim] at fixed strides */
   banyan_ownership rule;
   int32_t weights[RANKS_MAX], owners[LENGTH_MAX]; /* weights of ranks; owners of positions */
-  int32_t nan_position;                           /* where a value is NaN; -1: none */
+  int32_t nan_position;                           /* position of a NaN value; -1: none */
 } sequences;
 
 static char *draw(int64_t elements, banyan_dtype dtype) {
@@ -36,7 +36,7 @@ static int64_t kv_row(const sequences *s, int32_t b, int32_t kv_head, int32_t po
   return ((int64_t)b * s->kv_heads + kv_head) * LENGTH_MAX + position;
 }
 
-/* Tokens of each sequence are its last ones, or stand within it. Some come before the first sequence. */
+/* The tokens of each sequence are its last ones, or lie inside it. Some tokens come before the first sequence. */
 static void sequences_make(sequences *s) {
   static const int32_t groups[] = {1, 2, 3, 4, 8, 11};
   memset(s, 0, sizeof *s);
@@ -45,7 +45,7 @@ static void sequences_make(sequences *s) {
   s->heads = s->kv_heads * groups[random_range(0, 5)];
   s->head_dim = random_range(2, 70);
   s->value_dim = random_range(1, 70);
-  bool is_whole = random_range(0, 1); /* groups of columns, which kernels have forms for */
+  bool is_whole = random_range(0, 1); /* groups of columns, for which kernels have specialised code */
   if (is_whole) {
     s->head_dim = random_range(1, 2) * DIM_MAX / 2;
     s->value_dim = random_range(0, 3) ? random_range(1, 2) * DIM_MAX / 2 : random_range(1, 4) * DIM_MAX / 4;
@@ -60,7 +60,7 @@ static void sequences_make(sequences *s) {
   if (s->causal && random_range(0, 1)) s->window = random_range(1, 120);
   if (random_range(0, is_whole ? 7 : 2) == 0) s->soft_cap = (float)random_range(1, 30);
   s->scale = random_range(0, 3) ? random_range(0, 1) ? 0 : 0.7F : (float)random_range(10, 1000);
-  if (s->kv_dtype == BANYAN_I8) s->scale = 0.02F; /* its keys are sixteenths */
+  if (s->kv_dtype == BANYAN_I8) s->scale = 0.02F; /* its keys count sixteenths */
   s->loc[0] = random_range(0, 2) ? 0 : random_range(1, 3);
   for (int32_t b = 0; b < s->batch; b++) {
     int32_t most = s->tree ? 64 : 40, count = random_range(0, 3) ? random_range(0, 6) : random_range(0, most);
@@ -111,7 +111,7 @@ static void sequences_free(sequences *s) {
 
 /* ---- reference --------------------------------------------------------------------------------------------------- */
 
-/* The call of a rank that has all keys, of which it sees those that `rank` owns; -1: all. */
+/* The call of a rank that holds all keys and sees only those that `rank` owns; -1: all. */
 typedef struct whole {
   banyan_attention_desc desc;
   banyan_queries queries;
@@ -136,7 +136,7 @@ static void whole_make(const sequences *s, int32_t rank, whole *made) {
       made->mask[b][p] = (rank < 0 || s->owners[p] == rank) && !(s->masked && s->hidden[b][p]);
 }
 
-/* Returns what is wrong with the rows of a result, or NULL. */
+/* Returns the fault in the rows of a result, or NULL. */
 static const char *check_rows(const sequences *s, int32_t rank, const float *values, const float *lse) {
   static __thread char text[160];
   static __thread attention_row row;
@@ -153,13 +153,13 @@ static const char *check_rows(const sequences *s, int32_t rank, const float *val
       }
       if (!isnan(o)) error += ((double)values[j] - o) * ((double)values[j] - o);
     }
-    /* The bound of banyan_attention.h, and what random rows keep. */
+    /* The bound of banyan_attention.h, and a tighter one for random rows. */
     double e = 0x1p-24 * (640 + (s->head_dim + 8) * row.products + 8 * (double)s->soft_cap);
     double lse_most = e + 0x1p-23 * fabs(expected), most = 2 * e, got = (double)lse[i];
     if (row.products < 100) lse_most = fmin(lse_most, 4e-6 * (1 + fabs(expected))), most = fmin(most, 4e-6);
     bool lse_good = isinf(expected) ? got == expected : fabs(got - expected) <= lse_most;
     const double length = row.sum == 0 ? 0 : row.length / row.sum;
-    /* Weights below 2^-125 count as 0. The length is unknown beside a NaN. */
+    /* Weights below 2^-125 count as 0. The length is unknown next to a NaN. */
     if (lse_good && (isnan(length) || sqrt(error) <= most * length + 0x1p-100)) continue;
     snprintf(text, sizeof text, "row %d: lse %g, expected %g; error %g of %g", i, got, expected, sqrt(error), length);
     return text;
@@ -184,7 +184,7 @@ static void copy_row(char *to, int64_t to_row, const char *from, int64_t from_ro
   memcpy(to + (size_t)to_row * bytes, from + (size_t)from_row * bytes, bytes);
 }
 
-/* Puts the keys of `rank` into pages of a shuffled pool, or in a row. */
+/* Stores the keys of `rank` in pages of a shuffled pool, or contiguously. */
 static void place_keys(const sequences *s, int32_t rank, shard *made) {
   banyan_attention_desc *desc = &made->desc;
   bool paged = random_range(0, 2) > 0, list = random_range(0, 1), by_last = list && random_range(0, 1);
@@ -283,7 +283,6 @@ static void shard_free(shard *s) {
 
 /* ---- one rank ---------------------------------------------------------------------------------------------------- */
 
-/* A result of the queries. */
 typedef struct rows {
   float *values, *lse;
   size_t values_bytes;
@@ -319,7 +318,7 @@ TEST_RANDOM(every_row_is_that_of_double_precision, 120) {
   sequences_free(&s);
 }
 
-/* A query alone has the bits that it has beside others, whatever these see. */
+/* A query alone has the same bits as together with others, whatever keys these see. */
 TEST_RANDOM(queries_do_not_change_each_other, 40) {
   random_state = (uint64_t)_i + 9000;
   sequences s;
@@ -369,7 +368,7 @@ static void over_shards(world_rank *self) {
     const char *wrong = check_rows(s, -1, once.values, once.lse);
     world_check(self, !wrong, "%s", wrong ? wrong : "");
   }
-  /* A persistent operation keeps the struct of queries, which the caller may throw away. */
+  /* A persistent operation copies the struct of queries, so the caller may discard it. */
   banyan_queries queries = made.queries;
   made.desc.queries = &queries;
   if (world_ok(self, banyan_attention_combine_init(self->comm, &made.desc, &combine, &again.out, &op), "init")) {
@@ -411,7 +410,7 @@ TEST(keys_are_counted_once) {
   ck_assert_uint_eq(bny_decode_key_bytes(&desc), 2 * (576 + 512));
   desc.v = k; /* MLA: values are the first elements of keys */
   ck_assert_uint_eq(bny_decode_key_bytes(&desc), 2 * 576);
-  desc.v_token_stride = 1024; /* not the rows of keys */
+  desc.v_token_stride = 1024; /* differs from the rows of keys */
   ck_assert_uint_eq(bny_decode_key_bytes(&desc), 2 * (576 + 512));
   desc.kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
   desc.kv_dtype = BANYAN_E4M3;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The owner of each key: rules against a table that is made token by token, pages over traces of sequences that grow,
- * end and are preempted, and moves against the least that any balanced shares need. */
+ * Ownership of keys: rules against a table built token by token, pages over traces of sequences that grow, end and are
+ * preempted, and moves against the minimum that balanced shares need. */
 #include "banyan.h"
 #include "tests/support/random.h"
 
@@ -16,7 +16,7 @@ static void rejected(banyan_status status, const char *text) {
              text);
 }
 
-/* Returns the sum of the weights that it writes, some of them 0. */
+/* Writes random weights, some of them 0, and returns their sum. */
 static int64_t random_weights(int32_t nranks, int32_t most, int32_t *weights) {
   int64_t total = 0;
   for (int32_t r = 0; r < nranks; r++) total += weights[r] = random_int(0, 3) ? random_int(1, most) : 0;
@@ -24,7 +24,7 @@ static int64_t random_weights(int32_t nranks, int32_t most, int32_t *weights) {
   return weights[nranks - 1] = 1;
 }
 
-/* The owner of each token of RANGES, written down one after another. */
+/* The owner of each token of RANGES, listed one by one. */
 static void list_owners(const banyan_ownership *rule, const int32_t *weights, int32_t *owners) {
   int64_t total = 0, block = rule->block ? rule->block : 1;
   for (int32_t r = 0; r < rule->nranks; r++) total += weights[r];
@@ -86,7 +86,7 @@ TEST_LOOP(rules_agree_with_a_list_of_all_tokens, 60) {
   for (int i = 0; i < 4; i++) check_rule(&rule, weights, random_int(0, _i % 2 ? (int)rule.tokens : TOKENS));
 }
 
-/* The positions that attention computes from a rank's queries are the tokens that the rule gives it. */
+/* The positions that attention derives from a rank's queries are the tokens of the ownership rule. */
 TEST_LOOP(queries_have_the_positions_of_the_rule, 40) {
   state += (uint64_t)_i;
   int32_t weights[RANKS], start;
@@ -125,7 +125,7 @@ TEST_LOOP(queries_have_the_positions_of_the_rule, 40) {
 
 /* ---- layouts ----------------------------------------------------------------------------------------------------- */
 
-/* Small rules, so that many of them give each token the same owner. */
+/* Draws from few small rules, so that different rules often give the same owners. */
 static banyan_ownership random_rule(int32_t *weights) {
   banyan_ownership rule = BANYAN_OWNERSHIP_INIT;
   rule.kind = random_int(0, 1) ? BANYAN_OWNERSHIP_RANGES : BANYAN_OWNERSHIP_BLOCKS;
@@ -137,7 +137,7 @@ static banyan_ownership random_rule(int32_t *weights) {
   return rule;
 }
 
-/* Two rules of periods up to 27 tokens that agree on so many tokens agree on all. */
+/* Two rules with periods up to 27 tokens that agree on this many tokens agree on all. */
 enum { NAME_BYTES = 64, AGREE_TOKENS = 200 };
 
 static bool same_owners(const banyan_ownership *a, const banyan_ownership *b) {
@@ -229,7 +229,7 @@ TEST_LOOP(moves_are_of_tokens_whose_owner_changes, 200) {
   rejected(banyan_ownership_moves(&rules[0], &rules[1], length, &(int64_t){-1}, moves, &lengths), "next is -1");
 }
 
-/* At once, although no token of so many moves. */
+/* Returns at once, although the layouts have very many tokens. */
 TEST(equal_layouts_have_no_moves) {
   const int64_t length = (int64_t)1 << 40;
   int32_t weights[] = {2, 4}, count = 1;
@@ -257,8 +257,8 @@ TEST_LOOP(the_least_read_page_goes_down, 200) {
 
 enum { SEQUENCES = 24, STEPS = 3000 };
 
-/* A sequence that was dealt page by page lies within one page of its shares. All sequences of a trace lie within 6,
- * which is a quarter of what theirs add up to. */
+/* A sequence placed page by page lies within one page of its shares. All sequences of a trace together lie within 6, a
+ * quarter of the sum of their bounds. */
 enum { ALL_WITHIN = 6 };
 
 static void expect_within(const int64_t *pages, const int32_t *weights, int32_t nranks, double most, const char *what) {
@@ -276,7 +276,7 @@ static void expect_even(const int64_t *pages, const int32_t *weights, int32_t nr
   expect_within(pages, weights, nranks, 1, what);
 }
 
-/* After any number of blocks each rank is within one block of its share, and a block goes to one rank alone. */
+/* After any number of blocks, each rank is within one block of its share, and a block has one owner. */
 TEST_LOOP(blocks_lie_within_one_of_their_shares, 60) {
   static const int32_t fixed[][3] = {{141, 80, 0}, {3, 2, 0}, {200, 100, 1}, {5, 5, 1}, {7, 0, 7}, {60, 61, 59}};
   state += (uint64_t)_i;
@@ -302,7 +302,7 @@ TEST_LOOP(blocks_lie_within_one_of_their_shares, 60) {
   }
 }
 
-/* Weights whose rounds are long. */
+/* Weights with long rounds. */
 TEST(long_rounds) {
   static const int32_t cases[][3] = {{80000, 40001, 0}, {400001, 300007, 200003}};
   for (int i = 0; i < 2; i++) {
@@ -323,7 +323,7 @@ TEST(long_rounds) {
   }
 }
 
-/* Sequences that grow page by page; some end, and some are preempted and come back with what they had. */
+/* Sequences that grow page by page. Some end, and some are preempted and return with all their pages. */
 typedef struct trace {
   int32_t nranks, weights[RANKS];
   int64_t all[RANKS], of[SEQUENCES][RANKS], parked[SEQUENCES];
@@ -338,7 +338,7 @@ static void end_sequence(trace *t, int s, bool comes_back) {
   if (!comes_back) t->parked[s] = 0;
 }
 
-/* `most` is how many pages a sequence may be off its shares. */
+/* `most` bounds the distance of a sequence from its shares, in pages. */
 static void run_trace(trace *t, int steps, double most) {
   for (int step = 0; step < steps; step++) {
     int s = random_int(0, SEQUENCES - 1), event = random_int(0, 99);
@@ -368,7 +368,7 @@ TEST_LOOP(every_sequence_stays_even_over_a_trace, 24) {
   run_trace(&t, STEPS, 1);
 }
 
-/* Short sequences would all begin on the first or the heaviest rank if the load of all were not looked at. */
+/* Short sequences would all begin on the first or heaviest rank if the total load were ignored. */
 TEST_LOOP(short_sequences_load_all_ranks, 12) {
   state += (uint64_t)_i;
   int32_t nranks = random_int(2, RANKS), weights[RANKS];
@@ -404,8 +404,8 @@ TEST_LOOP(all_pages_stay_even_without_sequences, 12) {
 
 /* ---- moves ------------------------------------------------------------------------------------------------------- */
 
-/* The least pages that leave a rank over all ways to round shares: every rank in excess keeps its share rounded up, as
- * long as there are pages for it. */
+/* The minimum number of moved pages over all ways to round shares. A rank with too many pages keeps its share rounded
+ * up, as long as there are enough pages. */
 static int64_t least_moved(const int64_t *pages, const int32_t *weights, int32_t nranks, int64_t total) {
   int64_t count = 0, best = INT64_MAX;
   for (int32_t r = 0; r < nranks; r++) count += pages[r];
@@ -466,7 +466,7 @@ static void move_all(trace *t) {
   expect_within(t->all, t->weights, t->nranks, ALL_WITHIN, "all that were moved");
 }
 
-/* Each sequence is moved for itself, and all of them together come near their shares. */
+/* Each sequence is moved separately, and all sequences together come close to their shares. */
 TEST_LOOP(a_rank_joins_and_another_leaves_a_trace, 24) {
   state += (uint64_t)_i;
   trace t = {.nranks = random_int(3, RANKS)};
@@ -484,7 +484,7 @@ TEST_LOOP(a_rank_joins_and_another_leaves_a_trace, 24) {
   run_trace(&t, STEPS / 3, 2);
 }
 
-/* Sequences of one page on a rank that leaves: without of_moved they all go to the same rank. */
+/* Sequences of one page on a rank that leaves. Without of_moved they would all go to the same rank. */
 TEST(short_sequences_of_a_rank_that_leaves_go_to_all_others) {
   trace t = {.nranks = 3, .weights = {1, 1, 0}};
   int64_t moved[RANKS] = {0};
@@ -496,7 +496,7 @@ TEST(short_sequences_of_a_rank_that_leaves_go_to_all_others) {
   EXPECT_MSG(moved[0] == 50 && moved[1] == 50, "%ld and %ld pages", (long)moved[0], (long)moved[1]);
 }
 
-/* And a rank that joins gets its share of sequences that have one page each. */
+/* A joining rank gets its share of sequences with one page each. */
 TEST(short_sequences_go_to_a_rank_that_joins) {
   trace t = {.nranks = 3, .weights = {1, 1, 1}};
   int64_t moved[RANKS] = {0};

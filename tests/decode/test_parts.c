@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys in several memories: parts of different types against each part alone, lists that are wrong, and a mapped file
- * that is larger than the memory that the process may have. tests/api/test_exact_attention.c cuts keys into parts under
- * all that attention has, and compares bits. */
+ * Keys in several memories: parts of different types against each part alone, invalid lists, and a mapped file larger
+ * than the process's memory limit. tests/api/test_exact_attention.c splits keys into parts with all features of
+ * attention, and compares bits. */
 #include <fcntl.h>
 #include <sys/resource.h>
 
@@ -16,7 +16,7 @@ static void good(banyan_status status) {
   ck_assert_msg(status == BANYAN_OK, "%s: %s", banyan_status_string(status), banyan_last_error());
 }
 
-/* Adds a row that was attended to alone to one of all keys: o, with the lse before and after. */
+/* Merges a row of attention to one part into a row of all keys: o, with the lse before and after. */
 static void add_row(double *o, double *lse, const float *part, float part_lse, int32_t dim) {
   if (isinf(part_lse)) return;
   double most = fmax(*lse, (double)part_lse), a = exp(*lse - most), b = exp((double)part_lse - most);
@@ -87,7 +87,7 @@ static banyan_status attend_to_two(two_parts *t) {
   return status;
 }
 
-/* Fills it in place: the description points into it. */
+/* Fills it in place, because the description points into it. */
 static void two_parts_make(two_parts *t) {
   static const int32_t lens[2] = {10, 7};
   *t = (two_parts){.first = {0, 10}, .sum = {17}};
@@ -101,7 +101,7 @@ static void two_parts_make(two_parts *t) {
   t->desc.parts = t->parts, t->desc.part_count = 2, t->desc.seq_lens = t->sum;
 }
 
-/* After the statements, which spoil `t`, attention fails with this text. */
+/* The statements spoil `t`, and attention fails with this text. */
 #define REJECTED(status, text, ...)                                                            \
   do {                                                                                         \
     two_parts t;                                                                               \
@@ -135,7 +135,7 @@ TEST(lists_that_are_wrong_are_rejected) {
 
 /* ---- a mapped file ----------------------------------------------------------------------------------------------- */
 
-/* Rows of a key are [kv_heads][k, then v], as an engine writes them one token after another. */
+/* Each key has the rows [kv_heads][k, then v], as an engine writes them token by token. */
 enum { DIM = 64, KV_HEADS = 2, HEADS = 8, ROW = 2 * DIM, KEY = KV_HEADS * ROW, FILE_MIB = 96, CHUNK = 4096 };
 enum { KEYS = FILE_MIB * (1 << 20) / (2 * KEY) };
 
@@ -147,7 +147,7 @@ static int file_make(void) {
   uint16_t *chunk = malloc((size_t)CHUNK * KEY * 2);
   for (int32_t i = 0; i < CHUNK * KEY; i++) chunk[i] = bny_f16_of_float((float)random_normal());
   for (int32_t first = 0; first < KEYS; first += CHUNK) {
-    for (int32_t t = 0; t < CHUNK; t++) /* another scale for the keys of each chunk */
+    for (int32_t t = 0; t < CHUNK; t++) /* the keys of each chunk have another scale */
       chunk[t * KEY] = bny_f16_of_float((float)((first / CHUNK) % 17 - 8));
     ck_assert_int_eq(write(file, chunk, (size_t)CHUNK * KEY * 2), CHUNK * KEY * 2);
   }
@@ -163,7 +163,7 @@ static banyan_attention_desc file_desc(const float *q, const uint16_t *k, const 
   return desc;
 }
 
-/* Attends to the file by reading it in chunks, and merges in double. */
+/* Computes attention over the file from chunks that it reads, and merges in double. */
 static void read_through(int file, const float *q, double (*o)[DIM], double *lse) {
   static const int32_t keys = CHUNK;
   uint16_t *chunk = malloc((size_t)CHUNK * KEY * 2);
@@ -180,7 +180,7 @@ static void read_through(int file, const float *q, double (*o)[DIM], double *lse
   free(chunk);
 }
 
-/* Allows the process so much more memory of its own. */
+/* Limits the process to this much additional memory. */
 static void limit_memory(size_t more) {
   char line[256];
   size_t kib = 0;
@@ -201,7 +201,7 @@ static size_t resident_bytes(void *map, size_t bytes) {
   return resident * 4096;
 }
 
-/* A load behind the end of a file ends the process. */
+/* A load beyond the end of a file would kill the process. */
 TEST(a_file_that_was_cut_off_is_an_error) {
   static const float q[HEADS * DIM];
   const int32_t keys[2] = {CHUNK, 1}, sum = CHUNK + 1;
@@ -259,7 +259,7 @@ TEST(a_file_larger_than_memory) {
   good(banyan_attention(&desc, &out));
   for (int32_t h = 0; h < HEADS; h++) check_merged(o[h], lse[h], r.values + h * DIM, r.lse[h], DIM, 1);
 
-  /* A window reads no more of the file than it needs, where the file can be dropped from memory. */
+  /* A window reads only the part of the file that it needs, if the file can be dropped from memory. */
   const int32_t at = KEYS - 1;
   banyan_queries queries = BANYAN_QUERIES_INIT;
   queries.tokens = 1, queries.query_start = &at, queries.window = KEYS / 8;
