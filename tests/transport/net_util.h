@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * UCX, for tests that use it themselves. */
+ * Helpers for tests that use UCX directly. */
 #ifndef BNY_TESTS_NET_UTIL_H
 #define BNY_TESTS_NET_UTIL_H
 
 #include "tests/support/world.h"
 #include "transport/ucx/library.h"
 
-/* Says why; the test is skipped. */
+/* Prints the reason; the test is then skipped. */
 static inline bool net_is_absent(void) {
   bny_ucx ucx;
   if (bny_ucx_load(&ucx) == BANYAN_OK) return !world_has_network();

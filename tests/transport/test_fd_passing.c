@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Faults while processes hand shared memory to each other in banyan_comm_create(): the others learn of it soon, and
- * each names the rank that is to blame. The ranks meet over TCP; a fault happens between two exchanges of the
- * bootstrap. */
+ * Faults while processes pass shared memory to each other in banyan_comm_create(). The others learn of it soon, and
+ * each names the failed rank. Ranks meet over TCP, and a fault happens between two exchanges of the bootstrap. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -31,7 +30,7 @@ typedef struct outcome {
 typedef struct trial {
   deed deed;
   int32_t victim;
-  int after; /* so many exchanges */
+  int after; /* number of exchanges before the fault */
   double timeout_s;
   outcome outcomes[RANKS];
 } trial;
@@ -68,10 +67,10 @@ static banyan_status meet(int32_t rank, int listener, double timeout_s, banyan_e
 typedef struct saboteur {
   const trial *trial;
   banyan_bootstrap inner;
-  int done; /* exchanges */
+  int done; /* number of finished exchanges */
 } saboteur;
 
-/* Those that are open remain, and none is opened any more. */
+/* Open files remain, but no further file can be opened. */
 static void keep_no_files(void) {
   struct rlimit limit;
   int next = dup(STDERR_FILENO);
@@ -137,7 +136,7 @@ static void end_stopped(const trial *trial, const pid_t *pids) {
   kill(pids[trial->victim], SIGKILL);
 }
 
-/* Once all have stopped, for longer than their deadline. */
+/* Waits until all ranks have stopped, and resumes them after more than their deadline. */
 static void wake_stopped(const trial *trial, const pid_t *pids) {
   for (int32_t r = 0; r < RANKS; r++) waitpid(pids[r], NULL, WUNTRACED);
   world_sleep_ms(1000 * trial->timeout_s);
@@ -164,7 +163,7 @@ static void run(trial *trial, void (*live)(struct trial *trial, int32_t rank, in
 
 static const char *const names[] = {"nothing", "death", "stop", "no descriptors", "another user", "no memory"};
 
-/* All healthy ranks: a failure that names the victim, within the time. */
+/* All healthy ranks fail in time with an error that names the victim. */
 static void check_blame(const trial *trial, double limit_s) {
   char name[16];
   snprintf(name, sizeof name, "rank %d", trial->victim);
@@ -191,7 +190,8 @@ static void run_and_check(trial trial, double limit_s) {
   world_unshare(shared, sizeof *shared);
 }
 
-/* Facts, places, tickets, connected, mapped. After the next, the last, a dead rank has its part in the communicator. */
+/* The exchanges carry facts, localities, tickets, "connected" and "mapped". A rank that dies after the next and last
+ * one already belongs to the communicator. */
 enum { EXCHANGES = 5 };
 
 TEST_LOOP(a_death_is_known_at_once, RANKS) {
@@ -252,14 +252,14 @@ static void gather_and_stop(trial *trial, int32_t rank, int listener) {
   char *mine = calloc(1, BLOCK_BYTES), *all = calloc(RANKS, BLOCK_BYTES);
   outcome->status = meet(rank, listener, 20, &env, &bootstrap);
   if (outcome->status == BANYAN_OK) {
-    if (rank == trial->victim) { /* it waits for rank 3 when the signal comes */
+    if (rank == trial->victim) { /* the signal comes while it waits for rank 3 */
       signal(SIGALRM, stop_itself);
       setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {0, 400000}}, NULL);
     }
     if (rank == 3) world_sleep_ms(1000);
     outcome->status = (banyan_status)bootstrap.allgather(bootstrap.context, mine, all, BLOCK_BYTES,
                                                          (int64_t)(trial->timeout_s * 1e9));
-    if (outcome->status == BANYAN_OK) { /* the next one fails, and says whose fault it is */
+    if (outcome->status == BANYAN_OK) { /* the next exchange fails and names the culprit */
       int next = bootstrap.allgather(bootstrap.context, mine, all, 1, (int64_t)(trial->timeout_s * 1e9));
       snprintf(outcome->text, sizeof outcome->text, "%s", next ? banyan_last_error() : "no failure");
     }
@@ -308,7 +308,7 @@ static int allgather_with_short_queue(void *context, const void *mine, void *all
 
 static void ignore(int number) { (void)number; }
 
-/* A program may be profiled: signals that interrupt what waits, every millisecond. */
+/* A profiled program gets a signal every millisecond, which interrupts system calls that wait. */
 static void be_interrupted(void) {
   struct sigaction action = {.sa_handler = ignore}; /* no SA_RESTART */
   struct itimerval often = {{0, 1000}, {0, 1000}};
@@ -334,12 +334,12 @@ TEST(ranks_come_though_the_queue_is_full_and_signals_interrupt) {
 
 /* ---- deaths, by whatever the kernel offers ----------------------------------------------------------------------- */
 
-/* A sandbox rejects calls: the last one, everything in which ranks could share memory. */
+/* A sandbox rejects system calls. The last case rejects every way to share memory. */
 typedef enum kernel { MODERN, NO_PEER_PIDFD, NO_PIDFD, NO_MEMFD, NO_SHARING } kernel;
 
 typedef struct passing {
   int32_t victim;
-  bool apart; /* the victim is in a pid namespace of its own */
+  bool apart; /* the victim has a separate pid namespace */
   kernel kernel;
 } passing;
 
@@ -371,7 +371,7 @@ static bool reject_calls(kernel kernel) {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-/* Goes on as a child in a new pid namespace. Returns false in the parent, when the child has ended. */
+/* Continues as a child in a new pid namespace. Returns false in the parent when the child has ended. */
 static bool move_apart(void) {
   if (unshare(CLONE_NEWPID) != 0) return true;
   pid_t child = fork();
@@ -399,7 +399,7 @@ static void run_passing(passing passing) {
   WORLD_RUN(pass_away, .nranks = 3, .processes = true, .bare = true, .argument = &passing);
 }
 
-/* Returns true if this process may make pid namespaces. A child tries it, and only its children are in one. */
+/* Returns true if this process may create pid namespaces. A child tries it, because only its children enter one. */
 static bool has_namespaces(void) {
   pid_t child = fork();
   int how = 1;

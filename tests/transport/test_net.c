@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks that take themselves for ranks of several nodes, by BANYAN_NODE, and are connected by UCX over TCP on the
- * loopback interface: results are those of one node, bit for bit, and nothing is left behind. */
+ * Ranks on one machine that act as ranks of several nodes, by BANYAN_NODE, and connect by UCX over TCP on the loopback
+ * interface. Results have the bits of one node, and nothing is left behind. */
 #include "tests/support/self.h"
 #include "tests/support/world.h"
 #include "tests/transport/net_util.h"
 
 enum { RANKS = 4, TOKENS = 3, HEADS = 9, VALUE_DIM = 20, ROWS = TOKENS * HEADS, VALUES = ROWS * VALUE_DIM };
 
-/* Which rank is on which node, and levels that stand for the same on one node, where there are levels. */
+/* The node of each rank, and levels with the same meaning on one node, if there are levels. */
 typedef struct shape {
   const char *nodes, *levels;
 } shape;
@@ -74,12 +74,12 @@ static void combine(world_rank *self) {
 static void run_combine(const shape *shape, bool several, bool processes, combine_case how, results *results) {
   be_nodes(shape, several);
   how.results = results;
-  /* Without levels the prices of links, and so the choice, differ: named, it is the same. */
+  /* Without levels the link costs differ, and so may the choice. A named algorithm is the same. */
   if (!shape->levels && how.order == BANYAN_ORDER_PLAN) how.algorithm = "recursive";
   WORLD_RUN(combine, .nranks = RANKS, .processes = processes, .argument = &how);
 }
 
-/* Every scatter, order and wire on one node, and then on several. */
+/* Runs every scatter, order and wire on one node, and then on several. */
 TEST_LOOP(combines_as_on_one_host, 2 * SHAPES) {
   const shape *shape = &shapes[_i / 2];
   bool processes = _i % 2;
@@ -88,7 +88,7 @@ TEST_LOOP(combines_as_on_one_host, 2 * SHAPES) {
     combine_case how = {.scatter = (banyan_scatter)(i % 4),
                         .order = i / 4 % 2 ? BANYAN_ORDER_CANONICAL : BANYAN_ORDER_PLAN,
                         .wire = i / 8 ? BANYAN_BF16 : BANYAN_F32};
-    if (processes && i % 3) continue; /* what differs is how they are connected */
+    if (processes && i % 3) continue; /* processes only differ in their connections */
     run_combine(shape, false, processes, how, one);
     run_combine(shape, true, processes, how, several);
     ck_assert_msg(memcmp(one, several, sizeof *one) == 0,
@@ -100,7 +100,7 @@ TEST_LOOP(combines_as_on_one_host, 2 * SHAPES) {
 
 /* ---- runs in a row ----------------------------------------------------------------------------------------------- */
 
-/* Towards a root nothing comes back but acknowledgements: the others may run ahead by two runs and not more. */
+/* A root sends only acknowledgements, so the others may run ahead by two runs at most. */
 static void run_towards_root(world_rank *self) {
   enum { RUNS = 300, BYTES = 5000 };
   static const size_t sizes[2] = {40, BYTES};
@@ -142,7 +142,7 @@ TEST_LOOP(runs_towards_a_root, 2 * SHAPES) {
 
 /* ---- puts -------------------------------------------------------------------------------------------------------- */
 
-/* The second way to send, as UCX carries it out over TCP. */
+/* Puts, as UCX emulates them over TCP. */
 
 static void is_by_puts(world_rank *self) {
   char text[512];
@@ -181,7 +181,7 @@ static bool holds(const unsigned char *bytes, int32_t rank, size_t count) {
   return true;
 }
 
-/* Sizes around those of pieces and of parts. */
+/* Sizes around those of pieces and parts. */
 static void move_bytes(world_rank *self) {
   static const size_t sizes[] = {0, 1, 8000, 8001, 61440, 61441, 300000, 3000000};
   int32_t n = self->nranks, r = self->rank;
@@ -209,8 +209,8 @@ TEST_LOOP(bytes_between_nodes, 2 * SHAPES) {
   WORLD_RUN(move_bytes, .nranks = RANKS, .processes = _i % 2);
 }
 
-/* Two ranks that send to each other in one run, and have nothing to do with each other in the next: in the one after
- * that each may write only when the other has told that it read the first. That must not take a look around (5 ms). */
+/* Two ranks send to each other in every second run only. Each may write again once the other has acknowledged its read,
+ * which must not wait for a periodic check (5 ms). */
 static void shift_by_turns(world_rank *self) {
   enum { TURNS = 40, BYTES = 4096 };
   static unsigned char mine[BYTES];
@@ -243,7 +243,7 @@ static bool live_once(world_rank *self) {
   return good;
 }
 
-/* The first lives are those in which libraries make what they keep. */
+/* In the first communicators, libraries allocate what they keep. */
 static void live_often(world_rank *self) {
   enum { FIRST = 5, LIVES = 20 };
   int files = 0, threads = 0, mappings = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Between nodes: aborting waits for no peer, be it stopped and its socket full; and the child of a fork takes nothing
- * of what its parent's connections bring. */
+ * Between nodes, an abort waits for no peer, even if the peer is stopped with a full socket. A forked child takes no
+ * data from its parent's connections. */
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -10,7 +10,7 @@
 
 enum { TRIES = 3, BYTES = 20 << 20, FLAG_ABORTED = 1 };
 
-/* Rank 1 stops, rank 0 has more under way to it than sockets take, and aborts. */
+/* Rank 1 stops. Rank 0 sends more than the sockets hold, and aborts. */
 static void abort_while_peer_is_stopped(world_rank *self) {
   double *took_ms = self->argument;
   char *data = calloc(1, BYTES);
@@ -31,7 +31,7 @@ static void abort_while_peer_is_stopped(world_rank *self) {
   }
   if (self->rank == 1) banyan_start(op);
   banyan_status status = banyan_wait(op);
-  /* Data that rank 0 had still to send, and the news after it, may be lost with the connection when it leaves. */
+  /* When rank 0 leaves, its unsent data and the report after it may be lost with the connection. */
   bool may_be_lost = self->rank == 1 && status == BANYAN_ERR_PEER;
   world_check(self, status == BANYAN_ERR_ABORTED || may_be_lost, "got %s: %s", banyan_status_string(status),
               banyan_last_error());
@@ -67,7 +67,7 @@ static void have_a_curious_child(world_rank *self) {
   }
   double end = world_now_s() + 0.2;
   int goes_on = 1;
-  while (goes_on) { /* until rank 0 has had enough */
+  while (goes_on) { /* until rank 0 ends the loop */
     goes_on = world_now_s() < end;
     if (!world_ok(self, banyan_broadcast(self->comm, &goes_on, sizeof goes_on, 0), "broadcast") ||
         !world_ok(self, banyan_barrier(self->comm), "barrier"))
@@ -83,7 +83,7 @@ TEST(a_child_takes_no_messages) {
 
 static int count_a_look(void *looks) { return ++*(int *)looks == 0; }
 
-/* Leaving waits for a peer that is elsewhere, and the thread's own check runs meanwhile. */
+/* Leaving waits for an absent peer, and runs the thread's banyan_on_wait() check meanwhile. */
 static void leave_with_a_check(world_rank *self) {
   int looks = 0;
   if (!world_ok(self, banyan_barrier(self->comm), "barrier") || !world_meet(self)) return;
@@ -104,6 +104,6 @@ TEST(leaving_looks_for_signals) {
 
 int main(void) {
   if (net_is_absent()) return 77;
-  unsetenv("BANYAN_UCX_PUT"); /* ranks leave their calls here, and puts over TCP do not bear that */
+  unsetenv("BANYAN_UCX_PUT"); /* ranks leave their calls here, which puts over TCP do not support */
   return world_main(suite_of("net_abort", 60));
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The network devices of a node, from a made-up /sys, and which of them a rank uses. */
+ * The network devices of a node in a simulated /sys, and the devices that a rank uses. */
 #include "tests/support/world.h"
 #include "tests/topo/topo_sysfs.h"
 #include "transport/ucx/devices.h"
 
-/* Two adapters with one port each, one with two ports of which one is down, and interfaces. */
+/* Two adapters with one port each, one adapter with two ports, one of them down, and interfaces. */
 static void make_node(const tree *t) {
   static const struct {
     const char *name, *port, *state, *interface;
@@ -56,7 +56,7 @@ TEST(a_node_without_sysfs_has_no_devices) {
   free(devices);
 }
 
-/* `list` is NULL where the choice is left to UCX, and `error` is part of the text of a rejection. */
+/* `list` is NULL if UCX chooses, and `error` is a part of the error text. */
 typedef struct example {
   const char *option, *interface, *nearest, *ucx, *reached, *shared;
   const char *list, *why, *error;
@@ -69,17 +69,17 @@ static const example examples[] = {
     {.why = "UCX chooses"},
     {.nearest = "", .why = "UCX chooses"},
     {.nearest = "nosuch", .why = "UCX chooses"},
-    {.nearest = "irdma0", .why = "UCX chooses"}, /* it is down */
-    /* the nearest adapters, beside interfaces */
+    {.nearest = "irdma0", .why = "UCX chooses"}, /* the port is down */
+    /* the nearest adapters, next to interfaces */
     {.nearest = "mlx5_2", .list = "mlx5_2:1," ALL_INTERFACES, .why = "nearest to this rank"},
     {.nearest = "mlx5_10,mlx5_2", .list = "mlx5_2:1,mlx5_10:1," ALL_INTERFACES, .why = "nearest"},
     {.nearest = "mlx5_3", .list = "mlx5_3:2," ALL_INTERFACES, .why = "nearest"},
     {.nearest = "eth2", .list = "mlx5_2:1," ALL_INTERFACES, .why = "nearest"},
-    {.nearest = "eth0", .why = "UCX chooses"}, /* TCP goes where the kernel routes it */
-    /* an address that another node has as well, such as docker0's */
+    {.nearest = "eth0", .why = "UCX chooses"}, /* the kernel routes TCP */
+    /* an address that another node also has, such as docker0's */
     {.shared = "", .why = "UCX chooses"},
     {.shared = "docker0,eth", .why = "UCX chooses"},
-    {.shared = "eth3", .why = "UCX chooses"}, /* it is down */
+    {.shared = "eth3", .why = "UCX chooses"}, /* the interface is down */
     {.shared = "eth1",
      .list = "mlx5_2:1,mlx5_3:2,mlx5_10:1,eth0,eth2",
      .why = "without addresses that other nodes have"},
@@ -91,7 +91,7 @@ static const example examples[] = {
     {.shared = "eth1", .ucx = "eth0", .why = "UCX_NET_DEVICES"},
     {.reached = "eth1", .list = "mlx5_2:1,mlx5_3:2,mlx5_10:1,eth1", .why = "by which rank 0 was reached"},
     {.reached = "eth1", .nearest = "mlx5_2", .list = "mlx5_2:1,eth1", .why = "by which rank 0 was reached, nearest"},
-    {.reached = "eth3", .why = "UCX chooses"}, /* it is down */
+    {.reached = "eth3", .why = "UCX chooses"}, /* the interface is down */
     {.reached = "wg0", .shared = "eth1", .list = "mlx5_2:1,mlx5_3:2,mlx5_10:1,eth0,eth2", .why = "without addresses"},
     {.reached = "eth1", .interface = "eth0", .list = "mlx5_2:1,mlx5_3:2,mlx5_10:1,eth0", .why = "BANYAN_INTERFACE"},
     {.reached = "eth1",
@@ -135,7 +135,7 @@ static const example examples[] = {
      .list = "mlx5_10:1," ALL_INTERFACES,
      .why = "BANYAN_NET_DEVICES, nearest"},
     {.option = "^mlx5_2", .nearest = "mlx5_2", .list = "mlx5_3:2,mlx5_10:1," ALL_INTERFACES},
-    /* UCX_NET_DEVICES goes first, and then not even a wrong name matters */
+    /* UCX_NET_DEVICES has precedence, and then even a wrong name is accepted */
     {.ucx = "eth0", .why = "UCX_NET_DEVICES"},
     {.ucx = "all", .nearest = "mlx5_2", .interface = "eth0", .why = "UCX_NET_DEVICES"},
     {.ucx = "eth0", .option = "nosuch", .why = "UCX_NET_DEVICES, beside which BANYAN_NET_DEVICES has no effect"},

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A rank that stops while it connects to another node: whoever expects it gives up at the deadline and leaves,
- * alive, at whatever moment the other stopped. With UCX before 1.14, which cannot end while it answers, the worker
- * may stay. */
+ * A rank stops at any moment while it connects to another node. Its peer gives up at the deadline and leaves alive.
+ * With UCX before 1.14, which cannot close during a connection request, the worker may stay. */
 #include <signal.h>
 
 #include "tests/support/world.h"
@@ -11,8 +10,7 @@
 
 enum { FLAG_BEGUN = 1, FLAG_ENDED = 2 };
 
-/* Descriptors that UCX keeps open once it was loaded, however often it is used, and those of a worker that is left
- * behind. */
+/* Descriptors that UCX keeps open once it is loaded, and those of a worker that stays. */
 enum { FILES_OF_UCX = 6, FILES_OF_WORKER = 10, THREADS_OF_WORKER = 1 };
 
 static bool may_leave_worker(void) {
@@ -22,7 +20,7 @@ static bool may_leave_worker(void) {
   return major == 1 && minor < 14;
 }
 
-/* Rank 1 waits for rank 0 to connect, which may be stopped. */
+/* Rank 1 waits for rank 0, which may be stopped, to connect. */
 static void connect_once(world_rank *self) {
   int files = self_count("/proc/self/fd"), threads = self_count("/proc/self/task");
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = world_is_sanitized() ? 800000000 : 200000000};

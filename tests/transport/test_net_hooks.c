@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The effects of loading UCX on the process: libc stays as it is, unless the user or another library wants memory
- * events, and those who ask for them later get them. */
+ * The effects of loading UCX on the process: libc remains unpatched unless the user or another library requests memory
+ * events, and later requests still work. */
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -13,7 +13,7 @@
 #include "tests/transport/net_util.h"
 #include "tests/support/suite.h"
 
-/* The functions into which UCX would write jumps. */
+/* The functions that UCX would patch with jumps. */
 static const char *const functions[] = {"mmap", "munmap", "mremap", "shmat", "shmdt", "brk", "sbrk", "madvise"};
 
 enum { FUNCTIONS = sizeof functions / sizeof functions[0], BEGINNING_BYTES = 16 };
@@ -22,7 +22,7 @@ typedef struct beginnings {
   unsigned char bytes[FUNCTIONS][BEGINNING_BYTES];
 } beginnings;
 
-/* As the program sees them: a sanitizer has its own of some, and UCX would write there. */
+/* Reads the functions as the program sees them. A sanitizer has its own versions of some, which UCX would patch. */
 static beginnings read_beginnings(void) {
   beginnings now;
   for (int i = 0; i < FUNCTIONS; i++) {
@@ -65,10 +65,10 @@ static void note_unmapping(ucm_event_type_t type, ucm_event_t *event, void *argu
   atomic_fetch_add(&unmapped, 1);
 }
 
-/* As a registration cache of UCX does, or MPI over UCX. */
-/* A sanitizer has functions of its own in place of libc's, which UCX must not change. */
+/* A sanitizer replaces libc's functions, which UCX must not patch then. */
 #define EVENTS (world_is_sanitized() ? 0 : 1)
 
+/* Requests events as a registration cache of UCX does, or MPI over UCX. */
 TEST_LOOP(others_get_memory_events, EVENTS) {
   unsetenv("UCX_MEM_EVENTS");
   make_communicators();
@@ -94,7 +94,7 @@ TEST_LOOP(the_user_decides, EVENTS) {
   ck_assert_ptr_nonnull(first_difference(&before, &after));
 }
 
-/* Asked of a process that is gone afterwards: each test is the first to load UCX. */
+/* Checks in a child process, because each test must be the first to load UCX. */
 static bool is_absent(void) {
   pid_t child = fork();
   if (child == 0) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Messages from outside that are wrong. Those that are none of this communicator's are ignored, and a few of them told
- * of; one of its own that is too long, or to a place that is none, is an error that names its sender. */
+ * Invalid messages from the network. Foreign messages are ignored, and a few are reported. A message of this
+ * communicator that is too long or has an invalid target gives an error that names its sender. */
 #include "comm/comm.h"
 #include "tests/support/world.h"
 
@@ -11,7 +11,7 @@
 
 enum { RANKS = 3, BYTES = 4000, SENDER = 1, VICTIM = 2, HEAD = sizeof(bny_net_data) };
 
-/* A message with a head of its own making, of which head_bytes go out. */
+/* A message with a forged header; head_bytes of it are sent. */
 typedef struct forgery {
   const char *what;
   unsigned id;
@@ -21,7 +21,7 @@ typedef struct forgery {
 
 static bny_net *net_of(const world_rank *self) { return bny_net_of(self->comm->transport); }
 
-/* Returns when nothing of it is read any more. */
+/* Returns when the message is no longer read. */
 static void send_forgery(world_rank *self, const forgery *forgery) {
   static char payload[1 << 16];
   bny_net *net = net_of(self);
@@ -36,7 +36,7 @@ static void send_forgery(world_rank *self, const forgery *forgery) {
   bny_net_give(net);
 }
 
-/* A message as rank 1 sends it, of a run that is yet to come. */
+/* A valid message of rank 1 for a future run. */
 static bny_net_data good_data(const world_rank *self) {
   return (bny_net_data){
       .cookie = net_of(self)->cookie, .tag = (self->comm->exec->epoch + 2) << 32, .bytes = 100, .rank = SENDER};
@@ -140,7 +140,7 @@ static forgery broken_message(const world_rank *self, int which) {
   return made;
 }
 
-/* A note that it has long finished: of one that is broken it counts no more. */
+/* Sends a note that this rank has finished long ago. After a broken message, the sender's notes are ignored. */
 static void send_excuse(world_rank *self) {
   forgery note = {"a note", BNY_NET_NOTE, sizeof(bny_net_note), 0, {.cookie = net_of(self)->cookie}};
   const bny_net_note content = {
@@ -163,7 +163,7 @@ static void break_down(world_rank *self) {
     world_sleep_ms(2);
   }
   int32_t failed = banyan_comm_failed_rank(self->comm);
-  /* Only rank 0 informs it, and it may see before that that the one that gave it up is gone. */
+  /* Only rank 0 reports the failure to the sender, which may first see that the victim has disconnected. */
   bool is_named = failed == SENDER || (self->rank == SENDER && failed == VICTIM);
   world_check(self, status == BANYAN_ERR_PEER && is_named, "%s: %s, of rank %d: %s", forgery.what,
               banyan_status_string(status), failed, banyan_comm_error(self->comm));

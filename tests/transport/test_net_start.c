@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * UCX that cannot do its work: wrong settings, no /sys, no /proc, no thread. Every rank hears the reason, and no rank
- * is said to have died. And the ports that it opens, and where. */
+ * UCX fails to start: wrong settings, no /sys, no /proc, or no thread. Every rank gets the reason, and no rank is
+ * reported as dead. Also tests the ports that UCX opens, and their addresses. */
 #include <grp.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -15,11 +15,11 @@ enum { ALL = -1, NOBODY = 65534 };
 
 typedef struct setting {
   const char *name, *value;
-  int rank;                /* the rank that has it; ALL: each */
-  const char *own, *other; /* in the error of a rank that has it, and of one that has not */
+  int rank;                /* the rank with this setting; ALL: every rank */
+  const char *own, *other; /* texts in the errors of ranks with and without the setting */
 } setting;
 
-/* Makes a communicator of two nodes, which fails. */
+/* Creates a communicator of two nodes, which fails. */
 static void fail_to_create(world_rank *self, const char *expected) {
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = 20 * INT64_C(1000000000)};
   double begun_s = world_now_s();
@@ -66,7 +66,7 @@ TEST_LOOP(names_a_wrong_setting, 8) {
   world_run(&setup, create_with);
 }
 
-/* Each rank has a network, and not that of the other. Both find out at once. */
+/* Each rank has a network, but not the other rank's. Both detect it at once. */
 static void create_apart(world_rank *self) {
   banyan_comm_config config = {.size = sizeof config};
   setenv("UCX_TCP_AF_PRIO", self->rank == 0 ? "inet" : "inet6", 1);
@@ -85,13 +85,14 @@ TEST(names_two_that_cannot_meet) {
 
 /* ---- a system that lacks something ------------------------------------------------------------------------------- */
 
-/* Nothing is at this path, for this process alone. */
+/* Hides this path from this process only. */
 static bool hide(const char *path) {
   return unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
          mount("none", path, "tmpfs", 0, NULL) == 0;
 }
 
-/* In a process of its own, so that the caller keeps its root. Returns false, and says why, if this system cannot. */
+/* Tries it in a child process, so that the caller keeps its root. Returns false, after printing the reason, if the
+ * system cannot. */
 static bool can_hide(void) {
   pid_t child = fork();
   int how = 1;
@@ -119,7 +120,7 @@ TEST_LOOP(names_what_the_system_lacks, 2) {
   world_run(&setup, create_without);
 }
 
-/* Root may always make threads, so that it becomes another user first. */
+/* Root may always create threads, so it becomes another user first. */
 static void create_without_threads(world_rank *self) {
   struct rlimit none = {0, 0};
   bool ready = geteuid() != 0 || (setgroups(0, NULL) == 0 && setresgid(NOBODY, NOBODY, NOBODY) == 0 &&
@@ -160,7 +161,7 @@ static int addresses_listened_at(const char *table, char addresses[][33], int mo
   return found;
 }
 
-/* BANYAN_INTERFACE=lo, and then any. 0100007F: 127.0.0.1 as the kernel prints it. */
+/* Checks the listening addresses of a chosen interface, and of any. 0100007F is 127.0.0.1 as the kernel prints it. */
 static void look_at_ports(world_rank *self) {
   enum { MOST = 16 };
   const bool *bound = self->argument;
@@ -192,6 +193,6 @@ TEST_LOOP(listens_at_the_chosen_interface, 5) {
 
 int main(void) {
   if (net_is_absent()) return 77;
-  unsetenv("BANYAN_UCX_PUT"); /* ranks leave their calls here, and puts over TCP do not bear that */
+  unsetenv("BANYAN_UCX_PUT"); /* ranks leave their calls here, which puts over TCP do not support */
   return world_main(suite_of("net_start", 60));
 }

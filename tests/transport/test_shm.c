@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks that are processes: that nothing of their shared memory is left behind. */
+ * Ranks as processes leave nothing of their shared memory behind. */
 #include <fcntl.h>
 
 #include "tests/support/self.h"
@@ -9,7 +9,7 @@ static const int32_t nranks_of[] = {1, 2, 3, 5};
 
 /* ---- nothing left ------------------------------------------------------------------------------------------------ */
 
-/* Nothing that the program writes to a closed stdout must go to a peer or into shared memory. */
+/* Writes of the program to a closed stdout must not reach a peer or shared memory. */
 static void come_and_go(world_rank *self) {
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = 10000000000, .arena_bytes = 256 << 10};
   for (int fd = 0; fd <= STDERR_FILENO; fd++) close(fd);
@@ -38,7 +38,7 @@ TEST_LOOP(nothing_is_left_behind, 4) {
   ck_assert_int_eq(system("! ls /dev/shm | grep -q banyan"), 0);
 }
 
-/* One rank gives up amid the making: the others get the error, and nothing stays. */
+/* One rank fails during creation. The others get the error, and nothing is left behind. */
 static void fail_to_create(world_rank *self) {
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = 1000000000};
   if (self->rank == 1) config.algorithm = "ring";
