@@ -312,7 +312,7 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
   bny_log_rank(bootstrap->rank);
   banyan_status own_status = read_settings(config, origin, &settings);
   settings.parent = parent;
-  if (parent) settings.options.levels = NULL; /* they are those of all ranks */
+  if (parent) settings.options.levels = NULL; /* BANYAN_LEVELS describes all ranks of the first communicator */
   banyan_comm *made = calloc(1, sizeof *made);
   if (!made)
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for a communicator of %d ranks", bootstrap->rank,

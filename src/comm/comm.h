@@ -76,7 +76,8 @@ banyan_status bny_comm_confirm_connected(banyan_comm *comm, const bny_exchange *
 /* Slots of an outbox. The ring in canonical order needs the most. */
 static inline int32_t bny_comm_slots(int32_t nranks) { return 64 + 16 * nranks; }
 
-/* Connects all ranks once more, and returns how such a transport is run. Collective. The caller sets `kernels`. */
+/* Connects all ranks by a new transport (collective), and returns the configuration of its executor. The caller sets
+ * `kernels`. */
 banyan_status bny_comm_connect(const banyan_comm *comm, const bny_settings *settings, const bny_exchange *exchange,
                                const bny_node_map *map, bny_transport **transport);
 bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings, const bny_node_map *map);
@@ -87,7 +88,7 @@ typedef enum bny_way {
   BNY_WAY_FABRIC,  /* the nodes are in one NVLink domain: their devices share memory */
   BNY_WAY_STAGED,  /* the devices of each node share memory; between nodes a proxy sends through host memory */
   BNY_WAY_DIRECT,  /* the same, but the network sends from device memory */
-  BNY_WAY_EMULATED /* the same, whether the network claims to support it or not: for emulated devices */
+  BNY_WAY_EMULATED /* the same, even if the network does not claim to support it: for emulated devices */
 } bny_way;
 
 /* comm_device.c. Joining is collective. */

@@ -15,8 +15,8 @@ typedef struct division {
   const bny_facts **mates; /* the ranks of the machine, in order */
   int32_t nmates;
   int32_t ncores;       /* up to the last one that a mate may use */
-  int32_t owner[CORES]; /* a place in mates; -1: none */
-  bool seen[CORES];     /* by the current search, or by one that failed: no later one gets further there */
+  int32_t owner[CORES]; /* index in mates; -1: none */
+  bool seen[CORES];     /* by the current search, or by one that failed, because later ones would fail there too */
   int32_t alike[CORES], owners[CORES]; /* scratch */
 } division;
 

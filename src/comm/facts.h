@@ -61,7 +61,7 @@ typedef struct bny_settings {
   int64_t timeout_ns, first_timeout_ns; /* for each call, and for the first of a shape */
   size_t arena_bytes, device_arena_bytes;
   int32_t threads;                /* for this rank; 0: one for each of its cores */
-  bool arena_is_explicit;         /* neither is the default */
+  bool arena_is_explicit;         /* neither arena size is the default */
   const char *algorithm, *device; /* NULL: none */
   int32_t origin;                 /* the rank's number among those that the environment describes */
   const banyan_comm *parent;      /* see bny_comm_make() */
@@ -91,9 +91,9 @@ typedef struct bny_node_map {
   double ranks_per_core;  /* on the machine with the most ranks per core */
   bny_pool_cpus own_cpus; /* this rank's share of the cores that its binding allows */
   double quota_cpus;      /* this rank's share of a CPU quota that allows fewer than own_cpus; 0: none */
-  int32_t threads;        /* as many as both allow, at least 1 */
-  uint64_t arena_bytes, device_arena_bytes; /* the least */
-  uint64_t cache_bytes;                     /* the most */
+  int32_t threads;        /* as many as the cores and the quota allow, at least 1 */
+  uint64_t arena_bytes, device_arena_bytes; /* the smallest of all ranks */
+  uint64_t cache_bytes;                     /* the largest of all ranks */
   char reached[BNY_INTERFACE_BYTES];        /* the interface by which a rank of this node reached rank 0; "": unknown */
   char shared[256]; /* interfaces of this node whose addresses another node has as well: "docker0,virbr0" */
 } bny_node_map;

@@ -14,9 +14,9 @@
  * ranks may have its last post and others may not. The others then post a view where these post data. A rank that sees
  * both returns to views, too.
  *
- * Liveness. A waiting rank increments its pulse. A rank that waits for a long time is therefore not taken for a silent
- * one: only silence for the deadline of a call excludes a rank. A rank that makes its communicator may be silent for
- * that long while it waits there, so it gets half as much again.
+ * Liveness. A waiting rank increments its pulse, so a rank that waits for a long time does not count as silent. Only
+ * silence for the deadline of a call excludes a rank. A rank that makes its communicator may be silent for that long
+ * while it waits there, so it gets half as much again.
  *
  * Last round. All ranks post their result. A rank that has read success from all of them has a communicator, and
  * reports that in one more message. For ranks that a stopped rank has not reached, that message replaces its last post.
@@ -97,7 +97,7 @@ static bool is_addressed(const rendezvous *self, kind kind, int32_t rank) {
   return kind == KIND_VIEW && (round_in(self, rank, 0) || round_in(self, rank, 1)) && !is_gone(self, rank);
 }
 
-/* Posts a text in two pieces. */
+/* Posts a message in two pieces. */
 static void post(rendezvous *self, kind kind, const void *head, size_t head_bytes, const void *text, size_t bytes) {
   bny_transport *transport = self->transport;
   self->round++;
@@ -120,8 +120,8 @@ static void look_at(rendezvous *self, int32_t rank, int64_t now_ns) {
 }
 
 /* Increments this rank's pulse from time to time, and looks at that of the awaited rank. It looks at all pulses less
- * often, because all ranks looking at all take the cores from the awaited ones. Time in which this rank did not run
- * itself does not count. */
+ * often, because many ranks that look at all pulses take the cores from the awaited ranks. Time in which this rank did
+ * not run itself does not count. */
 static void watch(rendezvous *self, int32_t awaited, int64_t now_ns) {
   bny_transport *transport = self->transport;
   if (now_ns - self->watched_ns < WATCH_NS) return;
@@ -173,7 +173,7 @@ static banyan_status fail_given_up(rendezvous *self) {
                   self->transport->rank);
 }
 
-/* Each rank that stops may take a deadline of a call. */
+/* Each rank that stops may use up the deadline of a call. */
 static void strike_missing(rendezvous *self, unsigned char *present, int32_t rank) {
   bool gone = is_gone(self, rank);
   bny_log(BNY_LOG_INFO, "rank %d is left out: it %s", rank, gone ? "has died or left" : "does not answer");

@@ -145,8 +145,7 @@ typedef struct bny_binding {
   int32_t tokens_most;            /* an upper bound for every run of the call */
   int32_t token_owners;           /* see bny_valid_tokens */
   int32_t token0, tokens_planned; /* the box's tokens in the plan's request */
-  const uint8_t *valid_tokens;    /* [tokens of the call]: rows of a token with 0 are not read and count as empty; NULL:
-                                   * none */
+  const uint8_t *valid_tokens;    /* [tokens of the call]; 0: rows of the token are empty and not read. NULL: none */
   const banyan_valid_rows *valid; /* the valid rows of a run on a device; NULL: as all zeros */
   int32_t tokens;                 /* for a run on a device, unless `valid` leads to their number */
   bool keeps_empty_rows;          /* empty rows of the result are not written */

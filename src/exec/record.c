@@ -150,8 +150,7 @@ void bny_record_close(bny_record *record) {
   *record = (bny_record){0};
 }
 
-/* ---- descriptions of plans for people
- * ---------------------------------------------------------------------------------- */
+/* ---- descriptions of plans for people ---------------------------------------------------------------------------- */
 
 /* Counts each part of its input once. */
 static uint64_t input_bytes(const bny_plan *plan) {
@@ -220,7 +219,7 @@ void bny_record_fail(bny_record *record, uint64_t operation, banyan_status statu
   if (record->metrics) metrics_write(record->metrics, flight);
 }
 
-/* ---- hooks of traces ------------------------------------------------------------------------------------- */
+/* ---- hooks of traces --------------------------------------------------------------------------------------------- */
 
 void bny_record_phase(bny_record *record, bny_run_record *run, uint64_t operation, int32_t level, uint64_t now) {
   if (run->phase >= 0)

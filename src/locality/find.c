@@ -24,7 +24,7 @@ static void say(bny_locality *locality, const char *format, ...) {
   va_end(arguments);
 }
 
-/* A model and what follows from it. */
+/* A model and the data derived from it. */
 typedef struct machine {
   bny_topo *topo;
   bny_topo_levels *derived;
@@ -65,7 +65,7 @@ static bool probe(machine *m, bool quick) {
   return m->derived != NULL;
 }
 
-/* A device that no probe knows leaves the rank where its processors are. */
+/* If no probe knows the device, the rank stays at the locality of its processors. */
 static bool place_device(const bny_prices *prices, const char *bus_id, bny_locality *locality) {
   machine m = {.topo = NULL};
   int32_t node = probe(&m, false) ? bny_topo_find_bus(m.topo, bus_id) : -1;
@@ -100,7 +100,7 @@ void bny_locality_find_nic(bny_locality *locality) {
 
 /* ---- a file ------------------------------------------------------------------------------------------------------ */
 
-/* Reads this rank's number of "3" or "0,8,1". */
+/* Reads this rank's number from a text such as "3" or "0,8,1". */
 static banyan_status explicit_rank(const bny_locality_query *query, const machine *m, int32_t *rank) {
   const char *text = query->topo_rank;
   bool is_list = strchr(text, ',') != NULL;
@@ -161,7 +161,7 @@ static banyan_status place_by_bus(const bny_locality_query *query, const machine
                   query->rank, bus_id, query->topo);
 }
 
-/* `rank` is that of the file's devices, or -1: the rank is where its processors are. */
+/* `rank` is a number among the file's devices. -1: the rank is at the locality of its processors. */
 static banyan_status place_in(const bny_locality_query *query, const machine *m, const bny_prices *prices, int32_t rank,
                               bny_locality *locality) {
   if (rank < 0) {

@@ -15,8 +15,8 @@
  * ranks. Each rank finds its own locality once, and all localities are gathered. The levels are a pure function of
  * them, so every rank derives the same levels. A fact that one rank lacks, or that differs, gives a coarser level.
  *
- * A locality includes prices: what a message costs at each level, by what this rank knows. So a file with measured
- * costs on one rank changes what all ranks derive, and never the plan of that rank alone. */
+ * A locality includes prices: the cost of a message at each level, as far as this rank knows it. A file with measured
+ * costs on one rank therefore changes what all ranks derive, and never the plan of that rank alone. */
 
 /* Kinds of level, inner to outer. Keys of those up to ISLAND are unique within a node only. */
 typedef enum bny_locality_kind {
@@ -26,7 +26,7 @@ typedef enum bny_locality_kind {
   BNY_LOCALITY_SWITCH, /* PCI switch */
   BNY_LOCALITY_ISLAND, /* GPUs joined by NVLink or xGMI */
   BNY_LOCALITY_HOST,   /* a node */
-  BNY_LOCALITY_DOMAIN, /* GPUs joined by NVLink over nodes */
+  BNY_LOCALITY_DOMAIN, /* GPUs joined by NVLink across nodes */
   BNY_LOCALITY_RAIL,
   BNY_LOCALITY_LEAF,
   BNY_LOCALITY_SPINE,
@@ -58,7 +58,7 @@ typedef struct bny_locality {
   double memory_gbytes_per_s; /* speed of device memory; 0: the rank merges on its CPUs */
   double nic_gbytes_per_s;    /* the speed of the whole NIC; 0 unknown */
   uint64_t nic;               /* 0: no NIC is known; unique within a node */
-  uint64_t node;              /* with BANYAN_TOPO_RANK: the file's host; 0: the real node counts */
+  uint64_t node;              /* with BANYAN_TOPO_RANK: the file's host; 0: the real node is used */
   int32_t compute;            /* the device's bny_topo_node.compute */
   int32_t nic_source;         /* a bny_topo_source */
   int32_t rail;               /* -1 none */
@@ -82,10 +82,10 @@ void bny_locality_of_all(const bny_topo *topo, const bny_topo_levels *derived, c
 void bny_locality_at(const bny_topo *topo, const bny_topo_levels *derived, int32_t node, const bny_prices *prices,
                      bny_locality *locality);
 
-/* The price of a link of which only the class is known. */
+/* The price of a link if only its class is known. */
 bny_locality_link bny_locality_link_of(const bny_prices *prices, bny_link_class class);
 
-/* Returns the locality of a rank of which only the node is known. */
+/* Sets the locality of a rank if only its node is known. */
 void bny_locality_unknown(const bny_prices *prices, bny_locality *locality);
 
 /* ---- all ranks --------------------------------------------------------------------------------------------------- */
@@ -120,17 +120,18 @@ typedef struct bny_locality_notes {
 /* Makes levels from the localities of all ranks. Levels nest, and separate links whose costs differ. From inner to
  * outer:
  *
- *     cache     where it does not hold all ranks
+ *     cache     unless it holds all ranks
  *     numa, package
- *     switch    PCI switch; where its members reach one another over PCI, as with package
- *     island    as found; NVLinks that join more than a package or PCI switch take the place of these
+ *     switch    PCI switch, if its members reach one another over PCI; the same holds for package
+ *     island    as found; it replaces package or PCI switch if its NVLinks join more than these
  *     host
- *     domain    then it is the island: a level whose links cost what those of the next outer level cost is left out
- *     leaf      where hosts are whole on one leaf switch
- *     pod       where leaf switches carry rails, and so cut across hosts: hosts that share their leaf switches. A
- *               message from carrier to carrier of a rail takes one leaf switch
+ *     domain    it replaces the island, because a level is left out if its links cost as much as those of the next
+ *               outer level
+ *     leaf      if each host is on one leaf switch
+ *     pod       if leaf switches carry rails and so cut across hosts: hosts that share their leaf switches. A message
+ *               between carriers of one rail crosses one leaf switch
  *     spine, core
- *     fabric    joins everything, where no level above does
+ *     fabric    joins all ranks, if no level above does
  *
  * Rails do not nest. They are in the carriers: ranks with a NIC. BANYAN_ERR_ARGUMENT if ranks of two nodes have one
  * BANYAN_TOPO_RANK. `notes` may be NULL. The caller frees the levels. */

@@ -116,7 +116,7 @@ static banyan_status groups_find(making *m) {
   return good ? BANYAN_OK : bny_fail(BANYAN_ERR_MEMORY, "no memory for the levels of %d ranks", m->nranks);
 }
 
-/* Ranks of two nodes with one BANYAN_TOPO_RANK would be merged into one place of the file. */
+/* Rejects one BANYAN_TOPO_RANK on ranks of two nodes, which would be merged into one place of the file. */
 static banyan_status topo_ranks_check(const making *m) {
   if (!m->is_explicit || !m->world->node_of) return BANYAN_OK;
   keyed *keys = malloc((size_t)m->nranks * sizeof *keys);
@@ -227,7 +227,8 @@ static bny_link_cost cost_of(making *m, const groups *level, bny_locality_note *
 
 /* ---- nesting ----------------------------------------------------------------------------------------------------- */
 
-/* Returns whether each group of `inner` lies in one of `outer`. Numbers are by rank; a negative one is no group. */
+/* Returns whether each group of `inner` lies in one of `outer`. Numbers are by rank; a negative number means no
+ * group. */
 static bool nests(const int32_t *inner, const int32_t *outer, int32_t nranks, int32_t *scratch) {
   for (int32_t r = 0; r < nranks; r++)
     if (inner[r] >= 0) scratch[inner[r]] = -2;
@@ -316,7 +317,8 @@ static bool kind_take(making *m, bny_locality_kind kind) {
 
 /* ---- the order of levels ----------------------------------------------------------------------------------------- */
 
-/* PCI switch or package on one hand and island on the other stand either way round, or one says nothing. */
+/* Adds cache, NUMA node, island, PCI switch and package. PCI switch and package are left out if islands do not nest in
+ * them. */
 static bool inner_take(making *m) {
   static const bny_locality_kind pci[] = {BNY_LOCALITY_SWITCH, BNY_LOCALITY_PACKAGE};
   const int32_t *island = m->group_of[BNY_LOCALITY_ISLAND];

@@ -58,7 +58,7 @@ static void find_cpu(const char *root, bny_machine *machine) {
 
 /* ---- devices ----------------------------------------------------------------------------------------------------- */
 
-/* Virtual functions come and go. */
+/* Virtual functions are not counted, because they come and go. */
 static bool is_virtual(const char *folder, const char *name) {
   char path[512];
   snprintf(path, sizeof path, "%.300s/%.40s/physfn", folder, name);

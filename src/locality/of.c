@@ -9,7 +9,7 @@
 static const char *const kind_names[BNY_LOCALITY_KINDS] = {"cache",  "numa", "package", "switch", "island", "host",
                                                            "domain", "rail", "leaf",    "spine",  "core"};
 
-/* A level of a model is one of places. */
+/* Maps kinds of level of a model to kinds of locality. */
 static const bny_locality_kind kind_of[BNY_TOPO_LEVEL_KINDS] = {
     [BNY_TOPO_LEVEL_PACKAGE] = BNY_LOCALITY_PACKAGE, [BNY_TOPO_LEVEL_ISLAND] = BNY_LOCALITY_ISLAND,
     [BNY_TOPO_LEVEL_HOST] = BNY_LOCALITY_HOST,       [BNY_TOPO_LEVEL_DOMAIN] = BNY_LOCALITY_DOMAIN,
@@ -92,7 +92,7 @@ static uint64_t model_hash(const bny_topo *topo) {
   return hash;
 }
 
-/* Ranks of two models meet at a switch by its guid. */
+/* A switch that ranks of two models share is identified by its guid. */
 static uint64_t key_of_group(const view *v, const bny_topo_level *level, int32_t g) {
   bny_locality_kind kind = kind_of[level->kind];
   int32_t node = level->groups[g].node;
@@ -139,7 +139,7 @@ static bny_link_class class_of(const view *v, bny_locality_kind kind, bny_topo_p
   return path == BNY_TOPO_PATH_SYS ? BNY_LINK_PCIE_SYS : BNY_LINK_PCIE;
 }
 
-/* The speed of a network level is that of the rank's NIC, which is shared by the ranks of the communicator. It stands
+/* The speed of a network level is that of the rank's NIC, which is shared by the ranks of the communicator. It is set
  * here only where uplinks of switches are narrower. */
 static void level_fill(const view *v, int32_t rank, const bny_topo_level *level, bny_locality *locality) {
   int32_t g = level->group_of[rank];

@@ -30,13 +30,13 @@ typedef enum bny_link_class {
 
 typedef struct bny_price {
   const char *name;
-  double software_ns;  /* to write, to signal and to see the signal, without the way itself */
-  double way_ns;       /* the latency of a known link takes its place */
+  double software_ns;  /* to write, to signal and to see the signal, without the latency of the link */
+  double way_ns;       /* latency of the link; a known latency replaces it */
   double message_ns;   /* as in bny_link_cost; 0: nothing is known */
-  double gbytes_per_s; /* the speed of a known link takes its place */
+  double gbytes_per_s; /* a known speed replaces it */
   bool shared;         /* all ranks of a node share the speed */
   bool posted;         /* as in bny_link_cost */
-  bool measured;       /* the figures were measured, and the speed of a known link does not take their place */
+  bool measured;       /* the figures were measured, and a known speed does not replace them */
   const char *source;  /* the source of these figures */
 } bny_price;
 
@@ -54,7 +54,7 @@ extern const double bny_price_tier_ns;
 /* The cost of a rank that waits for its turn on a core. */
 extern const double bny_price_switch_ns;
 
-/* The cost of a link of which only the class is known. Figures of the processors are those of CPU ranks. */
+/* The cost of a link if only its class is known. Figures of the processors are those of CPU ranks. */
 bny_link_cost bny_price_cost(const bny_prices *prices, bny_link_class class, double ranks_per_core);
 
 /* The time to merge a byte on a GPU of that compute capability (bny_topo_node.compute), and its memory's speed. */
@@ -70,7 +70,7 @@ typedef struct bny_machine {
   char nics[1024]; /* network adapters in the same form; names of interfaces differ from container to container */
 } bny_machine;
 
-/* Fills *machine from the files below `root`, which is "" except in tests. What cannot be read is "" or 0. */
+/* Fills *machine from the files below `root`, which is "" except in tests. Fields that cannot be read are "" or 0. */
 void bny_machine_find(const char *root, bny_machine *machine);
 
 /* A file of measured costs (BANYAN_COSTS), as banyan-topo --measure --save-costs writes it:
@@ -91,7 +91,7 @@ const char *bny_costs_class_name(bny_link_class class);
  * on another machine, or has an unknown version or class, a repeated class, or an impossible number. */
 banyan_status bny_costs_read(const char *path, bny_prices *prices);
 
-/* The same on a given machine, for tests. */
+/* Does the same for a given machine, for tests. */
 banyan_status bny_costs_read_on(const bny_machine *machine, const char *path, bny_prices *prices);
 
 #endif
