@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calls of local attention: checks, what job.c, prune_run.c and sweep.c do in turn, and errors. */
+ * Runs a call of local attention: the checks, then job.c, prune_run.c and sweep.c in turn, then errors. */
 #include <inttypes.h>
 
 #include "base/status.h"

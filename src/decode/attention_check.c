@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks of a call of local attention, before anything is computed. */
+ * Checks a call of local attention before anything is computed. */
 #include "decode/decode.h"
 #include "decode/queries.h"
 
@@ -78,9 +78,9 @@ static banyan_status check_scales(const banyan_attention_desc *desc) {
   return BANYAN_OK;
 }
 
-/* Rejects a stride that lets the rows of one sequence overlap in part, which has the wrong unit, and a stride of 0
- * between keys, which was forgotten. A head stride of 0 shares a row with all heads, and batch strides may be anything:
- * 0 shares a query or a prefix. Without rows of q, strides may be unset. */
+/* Rejects a stride with which rows of one sequence overlap in part, because its unit is wrong. Also rejects a stride of
+ * 0 between keys, because it was forgotten. A head stride of 0 shares a row among all heads. Batch strides may have any
+ * value: 0 shares a query or a prefix. Without rows of q, strides may be unset. */
 static banyan_status check_stride(const char *name, int64_t stride, int32_t rows, int32_t row) {
   if (rows > 1 && stride < row && stride > -(int64_t)row)
     return bny_decode_reject("%s is %" PRId64 ": rows of %d elements would overlap", name, stride, row);

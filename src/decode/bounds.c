@@ -31,7 +31,7 @@ void bny_bounds_read(const void *from, banyan_dtype dtype, int32_t count, float 
 #undef EACH
 }
 
-/* A row of FlashMLA's: 512 elements in groups with a scale each, then those of the rope. */
+/* Reads a row of FlashMLA: 512 elements in groups with one scale each, then the elements of the rope. */
 static void read_flashmla(const char *row, float *to) {
   for (int32_t i = 0; i < BNY_FLASHMLA_CODES; i += BNY_FLASHMLA_GROUP) {
     float scale;

@@ -2,9 +2,9 @@
  *
  * Deals blocks of keys to ranks in proportion to their weights. There are three ways to deal a round. If the order of
  * ranks keeps every rank within a block of its share, as with equal weights, that order is used. Between two ranks, the
- * first gets its share rounded to the nearest. Otherwise it is the quota method of Balinski and Young: a block goes to
- * the rank whose next block is due first, among those that are not ahead of their share. That method rounds every share
- * up or down at every step, and is run from the start to the step in question. */
+ * first gets its share rounded to the nearest. Otherwise the quota method of Balinski and Young is used. Among the
+ * ranks that are not ahead of their share, it gives a block to the rank whose next block is due first. That method
+ * rounds every share up or down at every step, and is run from the start to the requested step. */
 #include "decode/ownership.h"
 
 #include <stdbool.h>
@@ -45,8 +45,8 @@ static bool is_pair(const bny_deal *deal, pair *found) {
   return count == 2;
 }
 
-/* The first rank has floor((steps w + h) / total) of so many steps, with h half of the total. The second has the rest,
- * which is the same with the h that this returns for it. */
+/* The first rank has floor((steps w + h) / total) blocks after that many steps, with h half of the total. The second
+ * has the rest, which is the same formula with the h that this returns for it. */
 static int64_t half_of(const bny_deal *deal, const pair *pair, int32_t rank) {
   return rank == pair->ranks[0] ? deal->total / 2 : deal->total - 1 - deal->total / 2;
 }
@@ -93,8 +93,8 @@ static due pop(due *heap, int32_t *count) {
   return first;
 }
 
-/* A block of a round: its rank, and the blocks that this one had before. Then the blocks before of the rank asked for,
- * and where their steps go; NULL: nowhere. */
+/* A block of a round: its step, its rank, and the earlier blocks of that rank. `watched` counts the earlier blocks of
+ * the requested rank, and `steps` receives their steps; NULL: not needed. */
 typedef struct block {
   int64_t step;
   int32_t rank, before, watched, *steps;
@@ -104,7 +104,8 @@ typedef struct block {
 static banyan_status deal_up_to(const bny_deal *deal, int64_t step, int32_t rank, int64_t index, block *at) {
   due *heaps = malloc(2 * (size_t)deal->nranks * sizeof *heaps);
   if (!heaps) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to deal blocks to %d ranks", deal->nranks);
-  due *waiting = heaps, *ready = heaps + deal->nranks; /* by blocks that they have, and with the next one */
+  due *waiting = heaps, *ready = heaps + deal->nranks; /* by their number of blocks, and by that number with the next
+                                                        * block */
   int32_t nwaiting = 0, nready = 0;
   for (int32_t r = 0; r < deal->nranks; r++) {
     int32_t weight = (int32_t)bny_deal_weight(deal, r);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of the decode layer: banyan_attention() with explicit kernels. */
+ * The internals of the decode layer: banyan_attention() with explicit kernels. */
 #ifndef BNY_DECODE_DECODE_H
 #define BNY_DECODE_DECODE_H
 

@@ -121,7 +121,7 @@ void bny_job_set_rows(const bny_job *job, const bny_row_block *block, bny_row_ta
   }
 }
 
-/* Sets which of the part's keys the rows see, which are those of the shard from `first` on. */
+/* Sets which keys of the part the rows see. The part has the keys of the shard from `first` on. */
 static void set_sights(const bny_job *job, bny_row_task *rows, int32_t first) {
   const uint8_t *mask = bny_decode_mask(job->desc, rows->block.sequence);
   rows->task.key_mask = mask ? mask + first : NULL;
@@ -236,7 +236,7 @@ static void add_exact(const bny_job *job, int32_t heads, void *rows, void *other
   }
 }
 
-/* Gives a row to the combine. */
+/* Passes a row to the combine. */
 static void put_exact(const bny_job *job, int32_t token, int32_t head, const bny_exact_row *row) {
   int64_t at = token * job->out->stats_token_stride + head;
   bool is_empty = row->d_hi == 0 && row->d_lo == 0;
@@ -245,7 +245,7 @@ static void put_exact(const bny_job *job, int32_t token, int32_t head, const bny
   ((float *)job->out->sum)[at] = is_empty ? 0 : 1;
 }
 
-/* Gives the rows, with their sinks, to the combine. */
+/* Passes the rows, with their sinks, to the combine. */
 static void write_exact(const bny_job *job, const bny_row_task *task, void *rows) {
   double zeros[BNY_ATTENTION_VALUE_DIM_MAX] = {0};
   for (int32_t i = 0; i < task->task.heads; i++) {
@@ -357,7 +357,7 @@ void bny_job_write(bny_job *job, const bny_row_task *rows, void *sums) {
     bny_job_write_pruned(job, rows, NULL, sums);
 }
 
-/* The rows are complete, but for keys that are read ahead. */
+/* Delivers rows that are complete, except for keys that are read ahead. */
 static void deliver(bny_job *job, const bny_row_task *rows, void *sums) {
   if (job->kept)
     memcpy(bny_job_kept(job, &rows->block), sums, job->sums_bytes);
@@ -377,7 +377,7 @@ static __attribute__((noinline)) void run_block(bny_job *job, bny_row_task *rows
   deliver(job, rows, &sums);
 }
 
-/* Each order has its own stack frame, so that the other's does not count. */
+/* Each order has its own stack frame, so that a call uses the stack of only one. */
 static void run_row_block(bny_job *job, const bny_row_block *block) {
   bny_row_task rows;
   bny_job_set_rows(job, block, &rows);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One call of local attention, as its threads share it, and its keys in a mapped file, which they read in order. */
+ * One call of local attention, shared by its threads, and its keys in a mapped file, which they read in order. */
 #ifndef BNY_DECODE_JOB_H
 #define BNY_DECODE_JOB_H
 
@@ -35,7 +35,7 @@ typedef struct bny_job {
   const bny_certificate *certificate; /* NULL: errors go to desc->prune.error */
   char *sums; /* by part: a bny_attention_sums, cut off behind the rows that it has; in the exact order 16 rows */
   size_t sums_bytes;
-  char *kept; /* likewise by row block: sums to which keys are added that are read ahead; NULL: there are none */
+  char *kept; /* likewise by row block: sums to which the keys that are read ahead are added; NULL: there are none */
   int64_t *kept_first;  /* by sequence: number of its first row block */
   _Atomic int64_t lost; /* the first row whose statistics could not be held; -1: none */
 } bny_job;
@@ -87,17 +87,18 @@ static inline int32_t bny_job_left_half(int32_t count) {
   return half;
 }
 
-/* Sums the keys of `count` segments from `first` on, as a subtree, but for those of bits in `skipped`. */
+/* Sums the keys of `count` segments from `first` on, as a subtree. Segments whose bit is set in `skipped` are left
+ * out. */
 void bny_job_sum(const bny_job *job, bny_row_task *rows, int32_t first, int32_t count, uint64_t skipped,
                  bny_attention_sums *sums);
 
 /* Merges the sums of `count` parts into the first, as the upper levels of the tree. */
 void bny_job_merge(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t count);
 
-/* Returns the sink of a row, log2, which m can hold. -inf: none. */
+/* Returns the sink of a row as a log2 that m can hold. -inf: none. */
 double bny_job_sink(const bny_job *job, const bny_row_task *rows, int32_t index);
 
-/* Writes a row block; pruned: what was left out, NULL: the call prunes nothing. */
+/* Writes a row block. `pruned` is the part that was left out; NULL: the call prunes nothing. */
 void bny_job_write_pruned(bny_job *job, const bny_row_task *rows, const bny_pruned *pruned, bny_attention_sums *sums);
 
 void bny_job_add_keys(const bny_job *job, bny_row_task *rows, const bny_key_run *run, void *sums);
@@ -119,14 +120,15 @@ typedef struct bny_leaf {
 typedef struct bny_sweep {
   bny_job *job;
   bny_leaf at, ahead;   /* attended to now, and to be read ahead next */
-  int64_t ahead_bytes;  /* asked for, and not attended to yet */
+  int64_t ahead_bytes;  /* requested, and not attended to yet */
   _Atomic int64_t next; /* row block of the sequence to attend to next */
 } bny_sweep;
 
 /* Begins to read ahead, and allocates memory for sums. Does nothing if all keys are in memory. */
 banyan_status bny_sweep_begin(bny_job *job, bny_sweep *sweep);
 
-/* Attends to the keys that are read ahead, after all others, and writes the rows. Frees what the beginning took. */
+/* Attends to the keys that are read ahead, after all others, and writes the rows. Frees the memory of
+ * bny_sweep_begin(). */
 banyan_status bny_sweep_run(bny_sweep *sweep, bny_pool *pool);
 
 #endif

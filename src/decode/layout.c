@@ -97,7 +97,7 @@ banyan_status banyan_ownership_name(const banyan_ownership *ownership, char *nam
 
 /* ---- moves ------------------------------------------------------------------------------------------------------- */
 
-/* Writes the owner of a token, and the first token from there on that may have another one. */
+/* Writes the owner of a token, and the first later token that may have another owner. */
 static banyan_status run_of(const bny_shares *s, int64_t token, int32_t *rank, int64_t *end) {
   int64_t block = token / s->rule.block, place;
   banyan_status status = bny_ownership_owner(s, block, rank, &place);

@@ -207,7 +207,8 @@ banyan_status banyan_ownership_keys(const banyan_ownership *ownership, int32_t r
   return BANYAN_OK;
 }
 
-/* The blocks of a rank in a round of `stride`: `run` of them from `first` on, or uneven, at the `count` steps. */
+/* The blocks of a rank in a round of `stride`: `run` of them from `first` on, or, if they are uneven, one at each of
+ * `count` steps. */
 typedef struct pattern {
   int64_t first, run, stride;
   int32_t count, *steps;
@@ -292,7 +293,7 @@ static banyan_status check_pages(const char *where, const char *what, int32_t nr
   return BANYAN_OK;
 }
 
-/* The next page of a sequence, and the pages that are there. */
+/* The next page of a sequence, and the pages that exist. */
 typedef struct dealing {
   int32_t nranks;
   const int32_t *weights;

@@ -45,7 +45,7 @@ banyan_status bny_ownership_check_length(const char *where, const char *what, co
                                          int64_t last);
 bny_span bny_ownership_span(const bny_shares *s, int32_t rank);
 
-/* Writes the owner of a block, and the place of the block's first token. */
+/* Writes the owner of a block, and the position of the block's first token. */
 banyan_status bny_ownership_owner(const bny_shares *s, int64_t block, int32_t *rank, int64_t *place);
 
 #endif

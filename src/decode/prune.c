@@ -13,7 +13,7 @@ enum {
   ROWS = BNY_ATTENTION_HEADS_MAX,
   BINS = 2048,      /* scores by exponent and three bits of a float */
   LEAST_KEYS = 128, /* keys that are read at a time, at least */
-  ZERO_BITS = 1002  /* epsilon 0: bny_attention_rescale() makes 0 of what is so far below */
+  ZERO_BITS = 1002  /* epsilon 0: bny_attention_rescale() makes 0 of sums that are this far below */
 };
 
 static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
@@ -120,7 +120,7 @@ static double mass_of(const bny_prune_block *b, int32_t h) {
   return isinf(top) ? top : top + log2(exp2(mass - top) + exp2(sink - top)) - 0x1p-40;
 }
 
-/* Moves *end down over pages that may be left out. `rest` has the weight of the pages behind it, for each row. */
+/* Moves *end down over pages that may be left out. `rest` has the weight of the pages after it, for each row. */
 static void leave_out(const bny_prune_block *b, const double *budget, double *rest, int32_t *end) {
   int32_t heads = b->rows.task.heads;
   for (; *end > larger(b->done, b->forced); --*end) {
@@ -131,7 +131,8 @@ static void leave_out(const bny_prune_block *b, const double *budget, double *re
   }
 }
 
-/* Returns how many pages are needed if masses are no less than what codes say: they are only a few percent less. */
+/* Returns how many pages are needed if masses are as large as codes predict. Real masses are only a few percent
+ * less. */
 static int32_t guess(const bny_prune_block *b, const double *total) {
   double epsilon = (double)b->desc->prune.epsilon, budget[ROWS], rest[ROWS] = {0};
   int32_t end = b->pages;
@@ -186,14 +187,14 @@ static void read_more(bny_prune_block *b, int32_t guessed) {
 
 /* ---- epsilon 0 --------------------------------------------------------------------------------------------------- */
 
-/* At least log2 of a page's mass for a row, by less than 1. */
+/* Returns a bound of log2 of a page's mass for a row, which is too large by less than 1. */
 static double bound_of(const bny_prune_block *b, int64_t at) {
   float mass = b->masses[at];
   if (mass == 0 || mass == INFINITY) return mass == 0 ? -(double)INFINITY : (double)INFINITY;
   return (double)b->tops[at] + (int32_t)(bny_bits_of_float(mass) >> 23) - 126;
 }
 
-/* Lists the page of the largest bound of each row to be read first, so that a large key is known. */
+/* Lists the page with the largest bound of each row to be read first, so that a large logit is known. */
 static void read_best(bny_prune_block *b) {
   int32_t best[ROWS] = {0}, heads = b->rows.task.heads, count = 0;
   for (int32_t page = 1; page < b->pages; page++)

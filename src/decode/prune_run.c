@@ -65,7 +65,7 @@ static int32_t parts_of(int32_t blocks, int32_t threads) {
   return parts;
 }
 
-/* For blocks with their pages, and sums of each and of its parts. */
+/* The bytes for blocks with their pages, and for the sums of each block and of its parts. */
 static size_t all_bytes(const room *room, int32_t blocks, int32_t parts, size_t sums_bytes) {
   return aligned((size_t)blocks * sizeof(bny_prune_block)) +
          (size_t)blocks * (room_bytes(room) + (size_t)(parts + 1) * sums_bytes);
@@ -209,7 +209,7 @@ static void run_stages(void *context, int32_t place) {
 
 /* ---- jobs -------------------------------------------------------------------------------------------------------- */
 
-/* Moves to the next row block. Returns false behind the last. */
+/* Moves to the next row block. Returns false after the last. */
 static bool next_block(const bny_job *job, bny_row_block *at) {
   const banyan_attention_desc *desc = job->desc;
   for (at->chunk++; at->sequence < desc->batch; at->sequence++, at->kv_head = 0)

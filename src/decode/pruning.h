@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A row block whose pages are weighed, chosen and read, as its threads share it; and the bounds of pages. */
+ * A row block whose pages are weighed, chosen and read, shared by its threads; and the bounds of pages. */
 #ifndef BNY_DECODE_PRUNING_H
 #define BNY_DECODE_PRUNING_H
 
@@ -43,10 +43,10 @@ typedef struct bny_prune_block {
 /* Bounds the masses of pages [first, end); `first` is a multiple of BNY_PRUNE_CHUNK. */
 void bny_prune_weigh(bny_prune_block *block, int32_t first, int32_t end);
 
-/* All pages are weighed: chooses the first to be read. */
+/* Chooses the first pages to be read, after all pages are weighed. */
 void bny_prune_choose(bny_prune_block *block);
 
-/* The list was read: chooses the next stage. segment_keys: those of a segment of all keys. */
+/* Chooses the next stage, after the list was read. `segment_keys` is the length of a segment of all keys. */
 void bny_prune_go_on(bny_prune_block *block, int32_t segment_keys);
 
 /* Weighs, reads and writes all rows of a job. pool: reserved; NULL: this caller works alone, in memory of the call. */

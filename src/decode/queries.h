@@ -23,12 +23,12 @@ static inline bny_query_range bny_decode_queries(const banyan_attention_desc *de
   return loc ? (bny_query_range){loc[sequence], loc[sequence + 1] - loc[sequence]} : (bny_query_range){sequence, 1};
 }
 
-/* Returns the first token of the first sequence: those before it are of none. */
+/* Returns the first token of the first sequence. Earlier tokens belong to no sequence. */
 static inline int32_t bny_decode_first(const banyan_attention_desc *desc) {
   return desc->queries && desc->queries->query_start_loc ? desc->queries->query_start_loc[0] : 0;
 }
 
-/* Returns the first token behind the last sequence. */
+/* Returns the first token after the last sequence. */
 static inline int32_t bny_decode_padding(const banyan_attention_desc *desc) {
   const int32_t *loc = desc->queries ? desc->queries->query_start_loc : NULL;
   return loc ? loc[desc->batch] : desc->batch;
@@ -66,7 +66,7 @@ static inline bool bny_decode_hides_keys(const banyan_attention_desc *desc) {
   return desc->queries && desc->queries->query_start;
 }
 
-/* Returns the same of a part's keys, which are the `keys` keys of the shard from `first` on. */
+/* Returns the same for a part, which has the `keys` keys of the shard from `first` on. */
 bny_attention_sight bny_decode_part_sight(bny_attention_sight sight, int32_t first, int32_t keys);
 
 /* Returns what query token `token` of the call, a token of `sequence`, sees of the sequence's keys in this shard. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks of banyan_queries, page lists, sinks and queries in two parts. */
+ * Checks banyan_queries, page lists, sinks, and queries in two parts. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention to keys in a mapped file. The file may be larger than memory, so each key is read once for all rows of the
+ * Attends to keys in a mapped file. The file may be larger than memory, so each key is read once for all rows of the
  * call, in the order of keys: leaf by leaf, and each leaf for all sequences, which may share it. Leaves have a fixed
  * length, and are added to a row in this order, so bits depend neither on threads nor on the read-ahead.
  *
@@ -20,7 +20,7 @@
 enum {
   LEAF_KEYS = 2048,  /* a multiple of the blocks of kernels and of the exact order */
   COLD = 20,         /* MADV_COLD and MADV_POPULATE_READ, which older C libraries lack */
-  POPULATE_READ = 22 /* fails where a load would end the process: behind the end of a file, or if a device fails */
+  POPULATE_READ = 22 /* fails where a load would end the process: past the end of a file, or if a device fails */
 };
 _Static_assert(LEAF_KEYS % BNY_ATTENTION_BLOCK == 0 && LEAF_KEYS % BNY_DECODE_EXACT_KEYS == 0,
                "leaves are whole blocks");
@@ -49,7 +49,7 @@ static int32_t longest_of(const banyan_attention_desc *desc, int32_t part) {
   return longest;
 }
 
-/* Goes on to the next leaf with keys that a query sees. */
+/* Advances to the next leaf with keys that a query sees. */
 static void next_leaf(const banyan_attention_desc *desc, bny_leaf *at) {
   for (at->sequence++;; at->sequence++) {
     if (at->sequence >= desc->batch) {
@@ -72,7 +72,7 @@ static void next_leaf(const banyan_attention_desc *desc, bny_leaf *at) {
 
 /* ---- advice ------------------------------------------------------------------------------------------------------ */
 
-/* Memory that follows on is advised together. */
+/* Adjacent memory, which is advised in one call. */
 typedef struct stretch {
   uintptr_t first, end;
   int advice, error;
@@ -120,7 +120,7 @@ static int advise_tensor(const banyan_attention_desc *desc, const bny_leaf *leaf
   return s.error;
 }
 
-/* Returns 0, or the errno for which memory did not take the advice; then reading is slower, but for POPULATE_READ. */
+/* Returns 0, or the errno with which the advice failed. Reading is then only slower, except after POPULATE_READ. */
 static int advise(const banyan_attention_desc *desc, const bny_leaf *leaf, int advice) {
   const banyan_attention_desc *part = bny_decode_part(desc, leaf->part);
   int64_t bytes = (int64_t)bny_dtype_bytes(part->kv_dtype);

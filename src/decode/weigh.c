@@ -19,7 +19,8 @@ typedef struct queries {
   bny_code_query codes;
   float boxes[ROWS][2 * BNY_ATTENTION_HEAD_DIM_MAX];
   float per_reach[ROWS];              /* slack of a product by the reach of its page */
-  float error, error_per_reach[ROWS]; /* attention's logits are off by at most this, plus so much per reach */
+  float error, error_per_reach[ROWS]; /* attention's logits are off by at most `error` plus `error_per_reach` per
+                                       * reach */
 } queries;
 
 static void read_queries(const bny_attention_task *task, bool codes, queries *to) {
@@ -113,7 +114,7 @@ static void weigh_codes(const bny_prune_block *b, bny_code_keys *keys, const que
   for (int32_t h = 0; h < task->heads; h++) add(refs[h], more[h], &tops[h], &masses[h]);
 }
 
-/* The same for a box and `count` keys. */
+/* Does the same for a box and `count` keys. */
 static void weigh_box(const bny_prune_block *b, const bny_code_keys *keys, const queries *queries, const float *bounds,
                       int32_t first, int32_t count, float *tops, float *masses) {
   const bny_attention_task *task = &b->rows.task;
@@ -133,7 +134,7 @@ static void weigh_box(const bny_prune_block *b, const bny_code_keys *keys, const
   }
 }
 
-/* The largest of all threads, by the bits of floats that are not negative. */
+/* Keeps the largest errors of all threads. Bits of floats that are not negative compare as the floats do. */
 static void note_errors(bny_prune_block *b, const float *errors) {
   for (int32_t h = 0; h < b->rows.task.heads; h++) {
     uint32_t bits = bny_bits_of_float(errors[h]), known = atomic_load_explicit(&b->errors[h], memory_order_relaxed);
