@@ -284,14 +284,14 @@ HEALTHY = {"dgx": nccl_dgx(), "pairs": nccl_pairs(), "trays": nccl_trays(), "tra
            "mesh": alike(4, "NV4"), "four nics": description("host package:2 numa bridge gpu:4@sm80 nic:2@200g"),
            "bridges": cells("NV4 PHB PHB PHB PHB", "PHB PHB PHB PHB", "NV4 PHB PHB", "PHB PHB", "NV4"),
            "parts": partitions(),
-           # As containers are given, or boards have with one bridge; four of a DGX-1.
+           # GPUs as containers see them, or as on boards with one bridge; four GPUs of a DGX-1.
            "odd3": cells("NV4 PHB", "PHB"), "odd5": alike(5, "PHB"), "odd7": alike(7, "SYS"), "five": alike(5, "NV12"),
            "dgx1 half": cells("NV1 NV1 NV2", "NV2 NV1", "NV2"),
            "a100": description("host nvswitch package:2 numa bridge:2 pci gpu:2@sm80@gen4x16 nic:2@200g@gen4x16")}
 GPU3 = r'<pci busid="0000:4a:00.0"'
 NIC3 = r'<pci busid="0000:4c:00.0"'
 
-# Base, damage, the id to be found, and the severity.
+# Base, description, damage, and the id of the expected finding.
 DAMAGES = [
     ("dgx", "a GPU is gone", without_gpu("0000:4a:00.0"), "gpu-lost"),
     ("dgx", "the first GPU is gone", without_gpu("0000:1a:00.0"), "gpu-lost"),
@@ -521,7 +521,7 @@ class Health(unittest.TestCase):
         self.assertTrue(any("host3 GPU2" in f["text"] for f in result["findings"]), result["findings"])
 
 
-# A profile tells things that siblings cannot.
+# A profile shows faults that a comparison with siblings cannot show.
 PROFILES = [
     ("all GPUs at eight lanes", ("dgx", sub('link_width="16"', 'link_width="8"', 0), "pci-width")),
     ("all at generation 4", ("dgx", sub("32.0 GT/s", "16.0 GT/s", 0), "pci-generation")),
@@ -570,8 +570,8 @@ class Dumps(Health):
                 self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
 
 
-# Misses that are allowed, of 862 faults. Nothing in such files says that one of a pair, the last of equal GPUs or the
-# only NIC is gone or slow; a matrix may be that of a container, and a virtual machine's GPUs are linked to themselves.
+# Allowed misses among 862 faults. Such files do not show that one of a pair, the last of equal GPUs or the only NIC is
+# missing or slow. A matrix may come from a container, and a virtual machine's GPUs are linked to themselves.
 UNSEEN = {("nccl", "GPU gone"): 5, ("nccl", "NIC gone"): 7, ("nccl", "GPU without links"): 3,
           ("nccl", "link listed once"): 3, ("nccl", "half of the links"): 2, ("nccl", "NIC lanes"): 11,
           ("nccl", "NIC generation"): 6, ("nccl", "NIC slow"): 15, ("nccl", "NIC speed"): 5, ("nccl", "NIC gdr"): 3,

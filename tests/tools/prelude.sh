@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# The tests of tools share these functions: they run a program, look at its exit status and its output, and count.
+# Shared functions of the tests of tools. They run a program, check its exit status and output, and count checks.
 set -u
 top=$(cd "${top_srcdir:-$(dirname "$0")/../..}" && pwd)
 build=$(cd "${top_builddir:-.}" && pwd)
@@ -11,12 +11,12 @@ for variable in $(compgen -e BANYAN_); do
   *) unset "$variable" ;; esac
 done
 unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
-# A make that runs these tests hands its variables, such as TESTS, to every make below it.
+# A make that runs these tests passes its variables, such as TESTS, to every inner make.
 unset MAKEFLAGS MFLAGS MAKEOVERRIDES MAKELEVEL TESTS check_PROGRAMS
 checks=0
 failed=0
 
-# tool NAME: the program that run() runs. BANYAN_INFO names that of banyan-info and so on, else it is that of the build.
+# tool NAME: selects the program for run(). By default it is that of the build; BANYAN_INFO and so on override it.
 tool() {
   local variable=BANYAN_${1#banyan-}
   variable=${variable^^}
@@ -35,7 +35,7 @@ complain() {
   sed 's/^/  | /' "$work/out" "$work/err" | head -n 60
 }
 
-# run STATUS ARGUMENT...: the exit status must be that; what it says is in $work/out and $work/err.
+# run STATUS ARGUMENT...: runs the program, which must exit with STATUS. Its output goes to $work/out and $work/err.
 run() {
   local want=$1 status
   shift
@@ -45,12 +45,12 @@ run() {
   [ $status = "$want" ] || complain "${program##*/} $*: exit status $status, not $want"
 }
 
-# says PATTERN [out|err]: what the last run said matches; hides PATTERN: it does not.
+# says PATTERN [out|err]: the output of the last run matches. hides PATTERN: it does not match.
 says() {
   checks=$((checks + 1))
   grep -qE -- "$1" "$work/${2:-out}" || complain "\"$1\" is not in std${2:-out}"
 }
-# tells PATTERN: as says, but of standard output as one line, because long texts are wrapped.
+# tells PATTERN: like says, but joins standard output to one line, because long texts are wrapped.
 tells() {
   checks=$((checks + 1))
   tr -s ' \n' ' ' <"$work/out" | grep -qE -- "$1" || complain "\"$1\" is not in stdout"
@@ -60,7 +60,7 @@ hides() {
   if grep -qE -- "$1" "$work/out" "$work/err"; then complain "\"$1\" is there"; fi
 }
 
-# json EXPRESSION: of the last run's object `o`.
+# json EXPRESSION: the Python expression is true. `o` is the JSON output of the last run.
 json() {
   checks=$((checks + 1))
   if ! command -v python3 >/dev/null; then return; fi
@@ -69,13 +69,13 @@ o = json.load(open(sys.argv[1]))
 sys.exit(not eval(sys.argv[2]))' "$work/out" "$1" 2>>"$work/err" || complain "JSON: not so: $1"
 }
 
-# same WHAT GOT WANT
+# same WHAT GOT WANT: GOT equals WANT. WHAT describes it.
 same() {
   checks=$((checks + 1))
   [ "$2" = "$3" ] || fail "$1: \"$2\", not \"$3\""
 }
 
-# The last command of a test.
+# Prints the result. It is the last command of a test.
 finish() {
   echo "$(basename "$0" .sh): $checks checks${1:+, $1}, $failed failed"
   [ $failed = 0 ]

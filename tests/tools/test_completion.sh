@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Completion in bash offers the options, values, collectives and sections of the tools as they are. zsh, if it is
-# installed, completes an option of each tool on a terminal of its own.
+# Completion in bash offers the current options, values, collectives and sections of the tools. zsh, if installed,
+# completes an option of each tool on a pseudo-terminal.
 set -u
 top=$(cd "${top_srcdir:-$(dirname "$0")/../..}" && pwd)
 build=$(cd "${top_builddir:-.}" && pwd)
@@ -12,7 +12,7 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 failed=0
 
-# offers TEXT WORD BEFORE TOOL: what there is for WORD after BEFORE.
+# offers TEXT WORD BEFORE TOOL: completing WORD after BEFORE offers TEXT.
 offers() {
   local text=$1 word=$2 before=$3 tool=$4
   COMPREPLY=()
@@ -33,7 +33,7 @@ for tool in banyan-decode banyan-perf banyan-plan banyan-topo banyan-info; do
   complete -p $tool >/dev/null || failed=$((failed + 1))
 done
 
-# Each row has a tool, and an option that its first letters name alone. zsh writes the rest of it to the terminal.
+# Each row has a tool and an option with a unique prefix. zsh writes the rest of the option to the terminal.
 cat >"$work/complete.zsh" <<'END'
 zmodload zsh/zpty || exit 77
 zpty shell zsh -f -i

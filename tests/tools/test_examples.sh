@@ -1,15 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# shellcheck disable=SC2016 # sed and other shells expand what stands in single quotes
-# The programs of examples/ compile as C and as C++17, are at most 80 lines, and print what they should. README's program is one
-# of them.
+# shellcheck disable=SC2016 # sed and other shells expand the single-quoted text
+# The programs of examples/ compile as C and as C++17, have at most 80 lines, and print the expected output. README's
+# program is one of them.
 # shellcheck source=tests/tools/prelude.sh
 . "$(dirname "$0")/prelude.sh"
 [ -e "$build/.libs/libbanyan.so" ] || { echo "skipped: libbanyan.so has not been built" && exit 77; }
 export LD_LIBRARY_PATH=$build/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 warnings="-Wall -Wextra -Wmissing-field-initializers -Werror"
 
-# check WHAT COMMAND...: it succeeds.
+# check WHAT COMMAND...: the command must succeed.
 check() {
   local what=$1
   shift
@@ -22,7 +22,7 @@ check() {
 
 makefile_value() { sed -n "s/^$1 = *//p" "$build/Makefile"; }
 
-# compile NAME SOURCE FLAG...: into $work/NAME. Foreign headers may warn.
+# compile NAME SOURCE FLAG...: compiles SOURCE to $work/NAME. Foreign headers may cause warnings.
 compile() {
   local name=$1 source=$2
   shift 2
@@ -35,7 +35,7 @@ compile() {
   check "$name as C++17" $cxx -x c++ -std=c++17 $warnings -I"$top/include" -fsyntax-only "$source" -x none "${@/#-I/-isystem}"
 }
 
-# prints NAME TEXT COMMAND...: its standard output, in the order of lines. Open MPI may warn of the machine on the other stream.
+# prints NAME TEXT COMMAND...: sorted standard output equals TEXT. Open MPI may print warnings to stderr.
 prints() {
   local name=$1 text=$2 said
   shift 2
@@ -47,7 +47,7 @@ prints() {
   failed=$((failed + 1))
 }
 
-# both PROGRAM: as two ranks, on a port that nobody has. Ports are tried, for between a look at one and its use another may come.
+# both PROGRAM: runs two ranks on a random port. If another program has that port, it tries other ports.
 both() {
   local port
   for _ in 1 2 3 4 5; do
@@ -67,7 +67,7 @@ for source in "$top"/examples/*.c; do
   check "${source##*/} has at most 80 lines" [ "$(wc -l <"$source")" -le 80 ]
 done
 
-# README shows environment.c, but for the line of its licence.
+# README shows environment.c without its licence line.
 sed -n '/^```c$/,/^```$/{/^```/d;p}' "$top/README.md" >"$work/readme.c"
 check "README's program is examples/environment.c" diff "$work/readme.c" <(tail -n +2 "$top/examples/environment.c")
 if compile readme "$work/readme.c"; then
@@ -109,7 +109,7 @@ fake=$build/tests/emulate/.libs/fake_cuda.so
 if [ ! -e "$fake" ] || ! nm -D "$fake" | grep -q fake_cuda_run; then
   echo "left out: cuda_graph.c, for no device is emulated here"
 else
-  # The words say that the kernels of the emulator are wanted.
+  # This image selects the emulator's own kernels.
   printf emulated >"$work/image"
   # shellcheck disable=SC2046
   if compile cuda_graph "$top/examples/cuda_graph.c" $(makefile_value CUDA_CFLAGS) "$fake" -Wl,-rpath,"$(dirname "$fake")"; then
@@ -118,7 +118,7 @@ else
   fi
 fi
 
-# kubernetes.yaml fits the schemas of the API, where kubernetes-validate is installed, and its parts fit each other.
+# kubernetes.yaml matches the API's schemas, if kubernetes-validate is installed, and its parts match each other.
 if ! python3 -c 'import yaml' 2>/dev/null; then
   echo "left out: kubernetes.yaml, for python3 has no yaml"
 else

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Damages healthy machines, and looks at what banyan-topo --check says of them: see health_checks.py. PROGRAM names the
-# tool, else it is that of the build.
+# Damages healthy machines and checks the findings of banyan-topo --check: see health_checks.py. PROGRAM names the tool;
+# the default is that of the build.
 # shellcheck source=tests/tools/prelude.sh
 . "$(dirname "$0")/prelude.sh"
 tool banyan-topo

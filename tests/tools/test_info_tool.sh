@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# banyan-info as users run it: every section as text and as JSON, where values come from, and usage that is rejected.
-# BANYAN_INFO names the program, else it is that of the build.
+# Runs banyan-info as users do: every section as text and JSON, the sources of values, and invalid usage. BANYAN_INFO
+# names the program; the default is that of the build.
 # shellcheck source=tests/tools/prelude.sh
 . "$(dirname "$0")/prelude.sh"
 tool banyan-info
 
-# ---- all of it ----
+# ---- all sections ----
 run 0
 says '^banyan [0-9]+\.[0-9]+\.[0-9]+$'
 for title in Build Options Devices Transports Levels Selection; do says "^$title\$"; done
@@ -28,7 +28,7 @@ json 'o["devices"]["cpu"]["threads_limited_by"] in ("affinity", "quota")'
 json 'all(t["text"] for t in o["transports"])'
 json 'o["selection"]["ranks"] >= 2'
 
-# ---- options: the value, its source, what is rejected ----
+# ---- options: value, source, rejection ----
 BANYAN_TIMEOUT_MS=1234 BANYAN_KERNELS=portable BANYAN_SECRET=do-not-tell run 0 --json options devices
 json '[(v["value"], v["source"]) for v in o["options"] if v["name"] == "BANYAN_TIMEOUT_MS"] == [(1234, "environment")]'
 json '[k["name"] for k in o["devices"]["cpu"]["kernels"] if k["chosen"]] == ["portable"]'
@@ -42,7 +42,7 @@ says 'BANYAN_KERNELS names none'
 BANYAN_LEVELS=$'\xff' run 0 --json options
 json '[v["value"] for v in o["options"] if v["name"] == "BANYAN_LEVELS"] == ["(not UTF-8)"]'
 
-# ---- levels: what the library derives, with sources ----
+# ---- levels and their sources ----
 run 0 --ranks 4 levels
 says '^  rank 0 +(hwloc|sysfs).*found in [0-9.]+ ms$'
 says '^  level .*GB/s \('
@@ -78,7 +78,7 @@ tells ' rejected: BANYAN_DEVICE_COPY=bulk is experimental, because no GPU has ru
 "$build/banyan-perf" allgather --ranks 2 --sizes 1K,1K,1K,1K,1K,1K,1K,1K --iterations 10000000 --no-check --timeout 600 >"$work/perf" 2>&1 &
 perf=$!
 pids=()
-# until COMMAND: it comes true, within half a minute.
+# until_true COMMAND: waits up to half a minute for the command to succeed.
 until_true() {
   for ((i = 0; i < 600; i++)); do
     if "$@" >/dev/null 2>&1; then return 0; fi
@@ -86,7 +86,7 @@ until_true() {
   done
   fail "$* did not come true: $(cat "$work/perf")"
 }
-# shows PID PYTHON: what --live says of it as `c`, its first communicator.
+# shows PID PYTHON: the expression is true. `c` is the first communicator in the output of --live.
 shows() { "$program" --json --live "$1" | python3 -c "import json, sys; o = json.load(sys.stdin)['live']; c = o['communicators'][0]
 sys.exit(not ($2))"; }
 find_ranks() { mapfile -t pids < <(pgrep -P $perf) && [ ${#pids[@]} = 2 ] && shows "${pids[0]}" "c['operations'] > 50" && shows "${pids[1]}" 1; }
@@ -103,7 +103,7 @@ kill $perf "${pids[@]}" 2>"$work/err"
 wait $perf 2>"$work/err"
 run 1 --live $$
 says 'has no flight recorder' err
-bash -c 'sleep 0 & echo $! >"$0"; exec sleep 60' "$work/pid" & # a program that waits for no child
+bash -c 'sleep 0 & echo $! >"$0"; exec sleep 60' "$work/pid" & # a parent that does not wait for its child
 parent=$!
 until_true eval 'grep -q "^State:.*zombie" "/proc/$(cat "$work/pid")/status"'
 run 1 --live "$(cat "$work/pid")"

@@ -1,8 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck disable=SC2016 # awk's own variables
-# The C code of docs/migration.md compiles, and what it replaces over MPI gives the same numbers as the calls of
-# banyan.
+# The C code of docs/migration.md compiles, and its MPI code gives the same numbers as its calls of banyan.
 set -u
 top=$(cd "${top_srcdir:-$(dirname "$0")/../..}" && pwd)
 build=$(cd "${top_builddir:-.}" && pwd)
@@ -15,7 +14,7 @@ failed=0
 
 makefile_value() { sed -n "s/^$1 = *//p" "$build/Makefile"; }
 
-# compile NAME FLAG...: the program or object $work/NAME of $work/NAME.c.
+# compile NAME FLAG...: compiles $work/NAME.c to the program or object $work/NAME.
 compile() {
   local name=$1
   shift
@@ -26,7 +25,7 @@ compile() {
   return 1
 }
 
-# blocks KIND: the blocks of C that use MPI, or only banyan.
+# blocks KIND: prints the C blocks that use MPI (mpi), or only banyan (banyan).
 blocks() {
   awk -v want="$1" '/^```c$/ { block = ""; inside = 1; next }
     /^```$/ && inside { kind = block ~ /MPI_/ ? "mpi" : "banyan"

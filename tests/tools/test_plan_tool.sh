@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# banyan-plan as users run it: each view on odd topologies, JSON that parses, and input that is rejected. BANYAN_PLAN names
-# the program, else it is that of the build.
+# Runs banyan-plan as users do: each view on odd topologies, valid JSON, and rejected input. BANYAN_PLAN names the
+# program; the default is that of the build.
 # shellcheck source=tests/tools/prelude.sh
 . "$(dirname "$0")/prelude.sh"
 tool banyan-plan
@@ -35,7 +35,7 @@ for topology in \
     prove --from "$topology" --tokens 2 --heads 6 --head-dim 8 ${algorithm:+--algorithm $algorithm}
   done
 done
-# Hosts that are not alike: five GPUs with links beside two without, one NIC for all of the first.
+# Unequal hosts: five GPUs in a chain of links with one NIC, two linked GPUs, and one GPU with a NIC.
 cat >"$work/uneven.json" <<'JSON'
 {"format": "banyan-topology", "version": 1,
  "nodes": [{"id": "h0", "kind": "host"}, {"id": "h1", "kind": "host"}, {"id": "h2", "kind": "host"},
@@ -61,7 +61,7 @@ for topology in "$top"/tests/topologies/*.txt "$top"/tests/topologies/*.xml; do
   prove --from "$topology"
 done
 
-# ---- what the views say ----
+# ---- views ----
 cluster='leaf:2@rails host:2 nvswitch gpu:4@sm90 nic:4@400g'
 run 0 --from "$cluster" --bytes 1M
 says '^island +4 +4 +nvlink'
@@ -80,21 +80,21 @@ tells ' ring attention [0-9.]+ .?s .* times the time'
 tells ' three allreduces [0-9.]+ .?s .* times the time'
 run 0 --compare --from "$cluster" --tokens 4 --keys 8192 --kv-heads 4 --wire bf16 --json
 json '{"ring attention", "three allreduces", "oneshot"} <= {m["name"] for m in o["methods"]}'
-# 15 steps of the shard: keys and values, 8192 x 4 heads x 128 values of 2 bytes.
+# 15 steps send the shard's keys and values: 8192 keys x 4 heads x 128 values of 2 bytes.
 json '[m for m in o["methods"] if m["name"] == "ring attention"][0]["bytes_sent_per_rank"] == 15 * 2 * 8192 * 4 * 128 * 2'
 json 'sorted(m["predicted_us"] for m in o["methods"] if m["serves"]) == [m["predicted_us"] for m in o["methods"] if m["serves"]]'
 json 'all(m["why"] for m in o["methods"])'
-# A row of exact sums has 17 bytes for each value, and 40 more; messages are padded.
+# A row of exact sums has 17 bytes per value and 40 bytes more. Messages are padded.
 run 0 --ranks 2 --tokens 1 --heads 1 --head-dim 128 --order exact --json
 json '17 * 128 + 40 <= [m for m in o["methods"] if m["chosen"]][0]["bytes_sent_per_rank"] < 17 * 128 + 40 + 128'
 run 0 --compare --ranks 16 --collective broadcast
-# GPUs of a package share its link to the next one, so a large box crosses that once for each lane.
+# GPUs of a package share its link to the next package, so a large box crosses that link once per lane.
 run 0 --from 'host package:2 numa bridge pci gpu:4@sm89@gen4x16' --bytes 1M --json
 json 'o["choice"] == "levels_whole"'
-# In a ring one rank at a time crosses that link.
+# In a ring, one rank at a time crosses that link.
 run 0 --from 'host package:2 numa bridge pci gpu:2@sm89@gen4x16' --bytes 1M --json
 json 'o["choice"] == "ring"'
-# Rounds over nodes move no fewer bytes to owners than one.
+# Rounds over nodes send owners no fewer bytes than a single round.
 run 0 --from 'leaf host:8 package:2 numa nic@100g' --bytes 1M --scatter heads --json
 json 'o["choice"] == "oneshot"'
 run 0 --ranks 64 --algorithm ring
@@ -114,7 +114,7 @@ json 'o["proved"] and o["steps"] > 0 and len(o["holds"]) >= 4 and o["error"] is 
 run 0 --prove --ranks 4096 --levels 8 --algorithm recursive_doubling
 says 'proved'
 
-# ---- GOAL: every send has its receive, and both are those of the plans ----
+# ---- GOAL: sends and receives match each other and the plans ----
 cat >"$work/goal.py" <<'PYTHON'
 import collections, re, sys
 sends, receives, rank, calculations = collections.Counter(), collections.Counter(), None, 0
@@ -145,26 +145,26 @@ goal --ranks 9 --collective allgather
 goal --from "$cluster" --scatter heads
 
 # ---- simulation ----
-simulated() { # EXPRESSION ARGUMENT...: a law of the JSON of --simulate
+simulated() { # EXPRESSION ARGUMENT...: the expression is true for the JSON of --simulate
   local law=$1
   shift
   run 0 --simulate "$@" --json
   json "$law"
 }
 if "$program" --simulate --ranks 2 >/dev/null 2>"$work/err"; then
-  # A transfer alone has a closed form: latency and bytes over the speed of the narrowest link, whichever it is.
+  # A single transfer has a closed form: latency plus bytes divided by the speed of the slowest link.
   shift='--collective shift --bytes 8M'
   near='lambda a, b: abs(a - b) <= 0.02 * b'
-  # Two GPUs of a node share a NIC of 50 GB/s, or have one each. Each rank copies 8 MiB in and out of memory beside it.
+  # Two GPUs of a node share a NIC of 50 GB/s, or have one each. Each rank also copies 8 MiB from and to memory.
   simulated "($near)(o['simulated_us'], 2 * 8388.608 / 50 + 3.6 + 10)" --from 'host:2 nvswitch gpu:2@sm90 nic@400g' $shift --distance 2
   simulated "($near)(o['simulated_us'], 8388.608 / 50 + 3.6 + 10)" --from 'host:2 nvswitch gpu:2@sm90 nic:2@400g' $shift --distance 2
   says '"nic of rank'
-  # CPU ranks have no PCIe of their own. Reading and writing 8 MiB takes 30 us a MB.
+  # CPU ranks have no PCIe link. Reading and writing 8 MiB takes 30 us per MB.
   simulated "($near)(o['simulated_us'], 8388.608 * (1 / 12.5 + 0.06) + 2.5)" --from 'leaf host:3 package numa nic@100g' $shift
-  # Four NICs below a leaf switch with an uplink of one.
+  # Four NICs are below a leaf switch whose uplink has the speed of one NIC.
   simulated "($near)(o['simulated_us'], 4 * 8388.608 / 50 + 4 + 10)" --from 'leaf:2@400g host:4 nvswitch gpu:1@sm90 nic:1@400g' $shift --distance 4
   json 'o["busiest"].startswith("leaf switch of rank") and max(l["load"] for l in o["links"]) <= 1.0001'
-  # Two runs agree, and a machine with shorter latencies is no slower.
+  # Two runs agree, and shorter latencies do not make a machine slower.
   simulated 'o["messages"] > 0 and o["first_us"] <= o["simulated_us"] and o["ring_us"] > o["attention_us"]' --from "$cluster"
   cp "$work/out" "$work/once"
   run 0 --simulate --from "$cluster" --json
@@ -173,7 +173,7 @@ if "$program" --simulate --ranks 2 >/dev/null 2>"$work/err"; then
   # The ring's best case: a transfer hides behind attention, or attention behind the transfer.
   simulated "($near)(o['ring_us'], 16 * o['attention_us'])" --from "$cluster" --keys 65536 --scale nic=1000 --scale memory=0.01
   simulated 'o["first_us"] > 0' --from 'host:128 nvswitch gpu:8@sm90 nic:8@400g' --algorithm levels --keys 1
-  # The ranks of a core have not sent before their turn: each call costs at least a switch.
+  # Ranks that share a core send only in their turn, so each call costs at least one context switch.
   simulated 'o["simulated_us"] > 3' --ranks 4 --cores 2 --bytes 1K --heads 1
   for timeline in json svg; do
     run 0 --simulate --from "$cluster" --timeline "$work/timeline.$timeline"
@@ -199,7 +199,7 @@ fi
 run 2 --ranks 4 --timeline x
 run 2 --from "$cluster" --cores 2
 
-# ---- what is rejected, and how ----
+# ---- rejected input ----
 run 1 --prove --ranks 16384 --algorithm oneshot
 says 'more than --memory 8 GiB' err
 run 1 --ranks 16 --algorithm oneshot --bytes 1M --outbox 64K

@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# tools/quickstart in a tree of stand-ins: wrong options are rejected before anything is made, right ones reach banyan-decode,
-# configure is asked for kernels of this machine, and tests that fail show their logs.
+# tools/quickstart in a tree of stubs. Invalid options are rejected before any build, and valid ones reach
+# banyan-decode. configure is asked for kernels of this machine, and failed tests show their logs.
 # shellcheck source=tests/tools/prelude.sh
 . "$(dirname "$0")/prelude.sh"
 program=$work/tree/tools/quickstart
 
-# rejected TEXT ARGUMENT...: with this text, and with nothing made.
+# rejected TEXT ARGUMENT...: the command fails with TEXT and creates nothing.
 rejected() {
   local text=$1
   shift
@@ -27,8 +27,7 @@ rejected "--method gossip: it must be" run --method gossip
 rejected "--json: test takes no options" test --json
 rejected "now: install takes no options" install now
 
-# Stand-ins: nobody becomes root, packages that are missing are installed by a command that does nothing, and what is built
-# prints its arguments.
+# Stubs: sudo fails, apt-get does nothing, and banyan-decode prints its arguments.
 printf '#!/bin/sh\nexit 1\n' >"$work/bin/sudo"
 printf '#!/bin/sh\n' >"$work/bin/apt-get"
 printf '#!/bin/sh\necho "$@"\n' >"$work/bin/banyan-decode"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs banyan-topo as users do. BANYAN_TOPO names the program, else it is that of the build. Pictures are held against
-# goldens beside the topologies; BANYAN_UPDATE_GOLDENS=1 writes them anew, for reading.
+# Runs banyan-topo as users do. BANYAN_TOPO names the program; the default is that of the build. Pictures are compared
+# with goldens next to the topologies. BANYAN_UPDATE_GOLDENS=1 rewrites the goldens, for review.
 # shellcheck source=tests/tools/prelude.sh
 . "$(dirname "$0")/prelude.sh"
 tool banyan-topo
@@ -18,10 +18,10 @@ xml=yes
 is_silent() {
   [ ! -s "$work/err" ] || fail "unexpected words: $(cat "$work/err")"
 }
-readable() { # whether libxml2 is there, where it is needed
+readable() { # succeeds unless the file needs libxml2 and the build lacks it
   case $1 in *.xml) [ $xml = yes ] ;; *) true ;; esac
 }
-golden() { # compares the output of the last command
+golden() { # compares the output of the last command with the file
   if [ -n "${BANYAN_UPDATE_GOLDENS:-}" ]; then
     cp "$work/out" "$1"
   fi
@@ -37,13 +37,13 @@ for file in dgx-h100.txt gb200-nvl72.txt hgx-h100-faults.xml pcie-8gpu.xml; do
 done
 run 0 --from spine-leaf.txt --levels
 golden spine-leaf.table
-for file in dgx-h100.txt gb200-nvl72.txt hgx-h100-faults.xml mi300x.xml; do # those of docs/topology.md
+for file in dgx-h100.txt gb200-nvl72.txt hgx-h100-faults.xml mi300x.xml; do # the pictures of docs/topology.md
   readable $file || continue
   run 0 --from $file --format svg
   golden "../../docs/pictures/${file%.*}.svg"
 done
 
-# A port that is down, as a probe would have found it.
+# A port that is down, as a probe would report it.
 "$program" --from "host numa bridge pci:2 gpu:2 nic@400g" --json |
   awk '/"kind": "net"/ && ++nets == 2 { sub(/"gbytes_per_s": [0-9.]*, /, "") } { print }' >"$work/down.json"
 run 0 --from "$work/down.json"
@@ -208,7 +208,7 @@ run 2 --from dgx-h100.txt --format text -o "$work/files"
 says 'Is a directory' err
 cp "$work/files/a.json" "$work/before"
 (
-  trap '' XFSZ # a file that may not grow: writing fails half way
+  trap '' XFSZ # the file cannot grow, so the write fails halfway
   ulimit -f 1
   run 2 --from "$big" -o "$work/files/a.json" 2>/dev/null
   exit $failed
@@ -222,7 +222,7 @@ if [ -c /dev/full ]; then
 fi
 [ "$(ls "$work/files" | tr '\n' ' ')" = "a.json a.txt a.xml link.txt " ] || fail "left behind: $(ls "$work/files")"
 
-# ---- measuring: this machine may be busy and slow, so that 1 is as good as 0 -------------------------------------------
+# ---- measuring: this machine may be busy and slow, so status 1 is accepted -------------------------------------------
 for cpus in 1 2; do
   checks=$((checks + 1))
   rm -f "$work/costs.json"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# All tools have one form: --help and the man page come from one table, a wrong command line gives one line and a hint, and
-# one kind of failure has one exit status.
+# All tools behave alike. --help and the man page come from one table. An invalid command line prints one line and a
+# hint, and each kind of failure has one exit status.
 # shellcheck source=tests/tools/prelude.sh
 . "$(dirname "$0")/prelude.sh"
 
@@ -48,7 +48,7 @@ info 2 --nonsense
 info 2 what
 END
 
-# The JSON of every tool says first of what it is, and the command can be typed again.
+# The JSON of every tool begins with version, command, date and node. The command can be run again.
 while read -r name arguments; do
   tool "banyan-$name"
   # shellcheck disable=SC2086
@@ -56,7 +56,7 @@ while read -r name arguments; do
   json 'list(o)[:4] == ["version", "command", "date", "node"]'
   json 'list(o["node"]) == ["hostname", "cpus", "kernel"] and o["node"]["cpus"] > 0 and o["node"]["kernel"].startswith("Linux ")'
   json '__import__("datetime").datetime.strptime(o["date"], "%Y-%m-%dT%H:%M:%SZ").year > 2000'
-  json "sorted(o['command'].split()[1:]) == sorted('$arguments --json'.split())" # getopt puts options first
+  json "sorted(o['command'].split()[1:]) == sorted('$arguments --json'.split())" # getopt moves options to the front
 done <<END
 perf combine --ranks 2 --sizes 520 --iterations 2
 decode --ranks 2 --tokens 9 --repeat 1
@@ -69,7 +69,7 @@ topo --from $topo/one-gpu.txt --check
 topo --diff $topo/one-gpu.txt $topo/one-gpu.txt
 info build
 END
-# Output that cannot be written is an error of usage, whatever is shown.
+# A failed write of output is a usage error in every view.
 while read -r name arguments; do
   tool "banyan-$name"
   [ -c /dev/full ] || continue
@@ -88,7 +88,7 @@ topo --from $topo/one-gpu.txt
 info
 END
 
-# A name of several lines does not make an error of several lines.
+# A name with a line break does not break the error into several lines.
 for name in plan topo; do
   tool "banyan-$name"
   run 2 --from "/nonexistent"$'\n'"a"
@@ -104,7 +104,7 @@ json "o['command'].endswith(\"--from 'host gpu:2' --json\")"
 
 for name in perf decode plan topo info; do
   tool "banyan-$name"
-  # An error of usage is one line that says what is wrong, and one that says where to look.
+  # A usage error prints one line about the fault and one line with a hint.
   run 2 --nonsense
   same "lines of banyan-$name --nonsense" "$(cat "$work/err")" \
     "$(printf '%s: --nonsense: no such option\ntry '"'%s --help'" "banyan-$name" "banyan-$name")"
@@ -117,7 +117,7 @@ for name in perf decode plan topo info; do
   fi
   run 0 --help
   same "columns of banyan-$name --help" "$(($(wc -L <"$work/out") <= 100))" 1
-  # The page names the options of --help, and each status.
+  # The man page lists the options of --help and each exit status.
   page=$build/tools/$name/banyan-$name.1
   listed=$(sed -nE 's/^  (-[a-z], )?--([a-z-]+).*/\2/p' "$work/out" | sort)
   same "options in $page" "$(sed -nE '/^\.Sh OPTIONS/,/^\.Sh EXIT/s/^\.It (Fl [a-z] , )?Fl -([a-z-]+)( .*)?$/\2/p' "$page" | sort)" "$listed"
@@ -128,7 +128,7 @@ for name in perf decode plan topo info; do
   fi
 done
 
-# Tables keep to 100 columns, whatever they show; a file for programs may be wider.
+# Tables have at most 100 columns, whatever their content. Files for programs may be wider.
 while read -r name arguments; do
   tool "banyan-$name"
   # shellcheck disable=SC2086
@@ -153,7 +153,7 @@ topo --from $topo/mi300x.xml
 topo --diff $topo/spine-leaf.txt $topo/spine-leaf.txt
 END
 
-# Each local rank of banyan-perf has a core, or a warning says that there are too few.
+# Each local rank of banyan-perf has its own core, or a warning reports too few cores.
 tool banyan-perf
 run 0 combine --ranks 2 --sizes 520 --iterations 2
 if ! grep -q '2 ranks share 1 core' "$work/err"; then

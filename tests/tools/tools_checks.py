@@ -33,7 +33,7 @@ def run(program, *args, env=None):
 
 
 def mpirun(ranks, program, *args):
-    environment = dict(ENVIRONMENT)  # Open MPI does not free all that it allocates, nor tell thread checkers its locks
+    environment = dict(ENVIRONMENT)  # Open MPI leaks memory and hides its locks from thread checkers
     environment["ASAN_OPTIONS"] = environment.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
     environment["TSAN_OPTIONS"] = environment.get("TSAN_OPTIONS", "") + ":report_bugs=0"
     return run(MPIRUN, "--oversubscribe", "-n", str(ranks), program, *args, env=environment)
@@ -264,7 +264,7 @@ class Decode(Tools):
                     fewest, greatest = (room * ratio for ratio in paper.memory_ratio(*shape))
                     self.assertLessEqual(fewest * (1 - 1e-9), held, method)
                     self.assertLessEqual(held, greatest * (1 + 1e-9), method)
-                    if heads * batch // ranks % 8 == 0:  # rows whose statistics fill lines
+                    if heads * batch // ranks % 8 == 0:  # statistics fill whole cache lines
                         self.assertLessEqual(least, sent, method)
                         self.assertLessEqual(sent, most, method)
 
