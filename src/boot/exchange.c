@@ -58,7 +58,7 @@ banyan_status bny_exchange_all(const bny_exchange *exchange, const void *mine, v
   bny_fail(BANYAN_OK, "%s", "");
   int result = bootstrap->allgather(bootstrap->context, mine, all, bytes, left_ns);
   if (result == 0) return BANYAN_OK;
-  /* The bootstraps of this library leave a text and return a status. */
+  /* The bootstraps of this library set an error text and return a status. */
   const char *why = banyan_last_error();
   if (*why && result > BANYAN_OK && result <= BANYAN_ERR_ABORTED) return bny_fail((banyan_status)result, "%s", why);
   return bny_fail(BANYAN_ERR_BOOTSTRAP, "the bootstrap's allgather failed on rank %d: it returned %d", bootstrap->rank,
@@ -72,7 +72,7 @@ typedef struct report {
 
 _Static_assert(sizeof(report) == BNY_REPORT_BYTES, "no padding");
 
-/* A failed rank waits for only a part of its time, because the rank at fault may never come. */
+/* A failed rank waits for only a part of its time, because the rank at fault may never arrive. */
 static bny_exchange shortened(const bny_exchange *exchange, bool has_failed) {
   int64_t now_ns = bny_deadline_now(), left_ns = exchange->deadline_ns - now_ns;
   return (bny_exchange){exchange->bootstrap, has_failed ? now_ns + left_ns / 4 : exchange->deadline_ns};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The caller's bootstrap with a deadline. Every layer that connects ranks exchanges its facts through this. And what
- * all bootstraps of this library use: deadlines, and names of ranks in error texts. */
+ * The caller's bootstrap with a deadline. Every layer that connects ranks exchanges its facts through this. Below are
+ * functions that all bootstraps of this library use: deadlines, and names of ranks in error texts. */
 #ifndef BNY_BOOT_EXCHANGE_H
 #define BNY_BOOT_EXCHANGE_H
 
@@ -18,8 +18,8 @@ typedef struct bny_exchange {
 /* All-gathers `bytes` bytes of each rank into `all`, in rank order. On failure base/status.h has the text. */
 banyan_status bny_exchange_all(const bny_exchange *exchange, const void *mine, void *all, size_t bytes);
 
-/* Writes the name of the interface by which the TCP bootstrap reached rank 0, or rank 0 was reached; "" for a loopback
- * one, for another bootstrap, and where a rank of this node is between. */
+/* Writes the name of the interface over which the TCP bootstrap reached rank 0, or, on rank 0, was reached. It is ""
+ * for a loopback interface, for another bootstrap, and if this rank reaches rank 0 through a rank of this node. */
 enum { BNY_INTERFACE_BYTES = 16 };
 void bny_exchange_interface(const banyan_bootstrap *bootstrap, char name[BNY_INTERFACE_BYTES]);
 
@@ -61,7 +61,7 @@ banyan_status bny_boot_reject(const char *format, ...) __attribute__((format(pri
 /* Returns the moment timeout_ns from now; 0 or less means the default. It never overflows. */
 int64_t bny_boot_deadline_ns(int64_t timeout_ns);
 
-/* Rejects the child of a fork, whose parent `process` (by bny_process()) made what it uses. */
+/* Rejects the child of a fork, whose object was made by its parent `process` (a number of bny_process()). */
 banyan_status bny_boot_check_process(uint64_t process);
 
 /* Appends "rank 3" or "ranks 2, 3 and 5" for the ranks whose flag equals `wanted`. Long lists end in "and 9 more". */

@@ -70,7 +70,7 @@ static banyan_status gather(struct banyan_mpi *self, const void *mine, void *all
     return banyan_bootstrap_fail(BANYAN_ERR_BOOTSTRAP, "MPI_Iallgather failed");
   }
   banyan_status status = wait_for(&request, timeout_ns);
-  if (status) return status; /* MPI keeps the memory for good */
+  if (status) return status; /* MPI keeps the memory forever */
   if (bytes > 0) memcpy(all, memory, bytes * (size_t)nranks);
   free(memory);
   return BANYAN_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks described by a launcher's environment variables: create, all-gather, destroy. */
+ * Makes, uses and destroys the bootstrap of ranks that a launcher's environment variables describe. */
 #include "boot/tcp.h"
 
 #ifdef HAVE_SODIUM
@@ -37,7 +37,7 @@ static int allgather_tcp(void *context, const void *mine, void *all, size_t byte
 
 _Static_assert(BNY_INTERFACE_BYTES == IF_NAMESIZE, "the kernel's names");
 
-/* The local address of the connection names it. */
+/* Finds the interface by the local address of the connection. */
 void bny_exchange_interface(const banyan_bootstrap *bootstrap, char name[BNY_INTERFACE_BYTES]) {
   const struct banyan_env *env = bootstrap->context;
   struct sockaddr_storage address;
@@ -60,7 +60,7 @@ static banyan_status meet(struct banyan_env *env, int64_t timeout_ns) {
   int64_t deadline_ns = bny_boot_deadline_ns(timeout_ns);
   int32_t nranks = env->settings.nranks;
   struct sockaddr_storage chosen;
-  /* It is checked first, so that a wrong setting is reported at once. */
+  /* The interface is checked first, so that a wrong setting is reported at once. */
   banyan_status status = bny_boot_interface_find(&env->settings, AF_UNSPEC, NULL, &chosen);
   if (status || nranks == 1) return status;
   status = bny_boot_user_check(&env->settings);

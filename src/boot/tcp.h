@@ -2,7 +2,7 @@
  * Bootstrap over TCP: declarations for its parts.
  *
  * Rank 0 listens at an address that all ranks know. Up to BNY_BOOT_FANOUT other ranks connect to it: a star. More ranks
- * form a tree, in which no rank keeps more connections than that of each kind:
+ * form a tree, in which no rank keeps more than this number of connections on its node, or to other nodes:
  *
  *   - The processes of a node (a network namespace) meet first. The one that binds a name derived from the secret is
  *     the front of its node and connects to rank 0. The others connect to the front, over a local socket.
@@ -43,12 +43,13 @@ struct bny_boot_settings {
   int32_t nranks;
   int32_t fanout;
   const char *rank_from, *size_from, *local_from; /* the variables of rank, size and ranks of this node; NULL: none */
-  bool has_nodes;                                 /* by the number of ranks of this node: there are several */
-  bool is_one_node;             /* by local_from: rank 0 listens at a loopback address, whatever MASTER_ADDR is */
+  bool has_nodes;                                 /* the number of ranks of this node shows that there are several
+                                                   * nodes */
+  bool is_one_node;             /* by local_from: rank 0 listens at a loopback address, for any MASTER_ADDR */
   char host[256];               /* MASTER_ADDR */
   char interface[64];           /* BANYAN_INTERFACE; "": none */
   char locality[32];            /* processes of a node meet if theirs are equal; "", except in tests of several nodes */
-  char job[BNY_BOOT_JOB_BYTES]; /* as in the hello */
+  char job[BNY_BOOT_JOB_BYTES]; /* sent in the hello */
   int port;
   int nports;    /* number of ports of which rank 0 takes the first free one; 0: only `port` */
   int listen_fd; /* BANYAN_LISTEN_FD, rank 0 only; -1: none */
@@ -58,7 +59,7 @@ struct bny_boot_settings {
 
 banyan_status bny_boot_settings_read(struct bny_boot_settings *settings);
 
-/* Appends which variables make this process this rank, because the ranks that it waits for may not exist. */
+/* Appends the variables that set this process's rank, because the ranks that it waits for may not exist. */
 void bny_boot_append_origin(char *text, size_t bytes, size_t *length, const struct bny_boot_settings *settings);
 
 /* Appends a job, its number of ranks and the time when this rank of it began. */
@@ -77,7 +78,7 @@ struct banyan_env {
   uint64_t process; /* its maker */
   struct bny_boot_settings settings;
   uint8_t issued_key[BNY_BOOT_KEY_BYTES]; /* without a secret: the key of TCP connections */
-  uint64_t began_s;                       /* as in the hello */
+  uint64_t began_s;                       /* sent in the hello */
   char address[BNY_BOOT_ADDRESS_BYTES];   /* rank 0's own, or that of this rank's parent */
   banyan_status failure;                  /* not BANYAN_OK: final */
   char failure_text[BNY_ERROR_TEXT_BYTES];
@@ -113,15 +114,15 @@ void bny_boot_issue_begin(struct banyan_env *env);
 banyan_status bny_boot_issue_listen(struct banyan_env *env, int64_t deadline_ns);
 bool bny_boot_issue(const struct banyan_env *env, int fd, struct bny_boot_user *user);
 
-/* Other ranks: ask rank 0, which is at env->address, for its key. NOT_ASKED: the system did not let this rank, see
+/* Other ranks: ask rank 0, which is at env->address, for its key. NOT_ASKED: the system did not let this rank ask; see
  * errno. */
 enum bny_boot_issue { BNY_BOOT_ISSUED, BNY_BOOT_NOT_ISSUED, BNY_BOOT_NOT_ASKED, BNY_BOOT_OTHER_USER };
 enum bny_boot_issue bny_boot_issue_ask(struct banyan_env *env, int64_t limit_ns, struct bny_boot_user *user);
 
 /* ---- the launcher: tcp_user.c -------------------------------------------------------------------------------- */
 
-/* Returns the process that has started this one: the nearest ancestor that is no wrapper of one rank, such as a shell
- * or timeout. 0: /proc does not show it. */
+/* Returns the process that has started this one: the nearest ancestor that is not a wrapper of one rank, such as a
+ * shell or timeout. 0: /proc does not show it. */
 int64_t bny_boot_launcher_of(int64_t process);
 
 /* Returns whether that process, of this node, and the calling one are known to have different launchers. */
@@ -136,11 +137,11 @@ banyan_status bny_boot_seek(struct banyan_env *env, int64_t deadline_ns);
 
 /* tcp_listen.c, rank 0: makes its listener, env->listen_fds[0]: the inherited socket, or a new one at the chosen
  * interface, or at the first address of the host that can be bound. A name without such an address is looked up again
- * until the deadline, and a port that rank 0 of another job has is awaited. env->address becomes its text. */
+ * until the deadline, and a port that rank 0 of another job holds is awaited. env->address becomes its text. */
 banyan_status bny_boot_listen_as_rank_0(struct banyan_env *env, int64_t deadline_ns);
 
-/* tcp_seek.c, rank 0: asks who listens at its own address. ANOTHER_JOB and THIS_JOB are rank 0 of these, and the
- * thread's last error names both. */
+/* tcp_seek.c, rank 0: asks who listens at its own address. ANOTHER_JOB, THIS_JOB: rank 0 of another job, or of this
+ * job, listens there. The thread's last error names both jobs. */
 enum bny_boot_holder { BNY_BOOT_UNKNOWN, BNY_BOOT_ANOTHER_JOB, BNY_BOOT_THIS_JOB };
 struct addrinfo;
 enum bny_boot_holder bny_boot_seek_holder(struct banyan_env *env, const struct addrinfo *list, int64_t deadline_ns);

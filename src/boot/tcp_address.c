@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Addresses, connections and listeners of the TCP bootstrap. */
+ * Resolves addresses, and makes connections and listeners of the TCP bootstrap. */
 #include "boot/tcp_address.h"
 
 #ifdef HAVE_SODIUM
@@ -82,8 +82,8 @@ bool bny_boot_address_is_name(const struct bny_boot_settings *settings) {
   return !settings->is_one_node && !is_number(settings->host, &is_loopback);
 }
 
-/* Rejects a node's own name that is a loopback address there, where there are several nodes. By localhost and 127.0.0.1
- * the user says that these are on one machine. */
+/* If there are several nodes, rejects a name of this node that resolves to a loopback address. localhost and 127.0.0.1
+ * are accepted, because the user then states that the nodes are on one machine. */
 static banyan_status check_reach(const struct bny_boot_settings *settings, const struct addrinfo *found) {
   char text[BNY_BOOT_ADDRESS_BYTES];
   bool is_meant = strcmp(settings->host, "localhost") == 0 || strcmp(settings->host, "127.0.0.1") == 0 ||
@@ -97,15 +97,15 @@ static banyan_status check_reach(const struct bny_boot_settings *settings, const
       settings->host, text, settings->rank);
 }
 
-/* A look-up of a name. The resolver may take long and cannot be stopped, so it has a thread, and the last of the two
- * frees the memory. */
+/* A look-up of a name. The resolver may take long and cannot be stopped, so it has its own thread. The last user of
+ * this struct frees it. */
 struct look_up {
   char host[256], port[8];
   struct addrinfo *found;
   int error;
   atomic_bool done; /* found and error are set */
   int ends[2];      /* a pipe, whose second end is the thread's */
-  atomic_int use;   /* how many still use this */
+  atomic_int use;   /* number of users of this struct */
 };
 
 static void release(struct look_up *look_up) {
@@ -127,7 +127,7 @@ static void *run_look_up(void *argument) {
   struct look_up *look_up = argument;
   look_up->error = ask(look_up->host, look_up->port, &look_up->found);
   atomic_store_explicit(&look_up->done, true, memory_order_release);
-  if (write(look_up->ends[1], "", 1) != 1) errno = 0; /* the other has given up; this thread blocks SIGPIPE */
+  if (write(look_up->ends[1], "", 1) != 1) errno = 0; /* the caller has given up; this thread blocks SIGPIPE */
   close(look_up->ends[1]);
   release(look_up);
   return NULL;
@@ -233,7 +233,7 @@ int bny_boot_socket_configure(int fd) {
   if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) return -1;
   if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) != 0) return -1;
   if (domain == AF_UNIX) return 0;
-  /* Small messages that are lost are sent again at once, and not after growing pauses, on a network that loses many. */
+  /* On a network that loses many packets, small messages are resent after constant rather than growing pauses. */
   setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof on);
   return setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }

@@ -17,8 +17,7 @@
 void bny_boot_address_text(const struct sockaddr *address, socklen_t bytes, char text[BNY_BOOT_ADDRESS_BYTES]);
 bool bny_boot_address_is_loopback(const struct sockaddr *address);
 
-/* Rejects a wildcard address, and without a secret one that is not loopback. `name` is the variable that it comes
- * from. */
+/* Rejects a wildcard address, and without a secret one that is not loopback. `name` is the variable that sets it. */
 banyan_status bny_boot_address_check(const struct bny_boot_settings *settings, const char *name, const char *value,
                                      const struct sockaddr *address, socklen_t bytes);
 
@@ -63,7 +62,8 @@ int bny_boot_socket_connect_text(const struct bny_boot_settings *settings, const
 /* Sets non-blocking, close-on-exec and no delay; -1 and errno. */
 int bny_boot_socket_configure(int fd);
 
-/* Gets the process at the other end of a local socket; and also returns whether it runs as this user or root. */
+/* Gets the process at the other end of a local socket. The second function also returns whether it runs as this user or
+ * root. */
 bool bny_boot_socket_user(int fd, struct bny_boot_user *user);
 bool bny_boot_socket_is_own(int fd, struct bny_boot_user *user);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How the ranks of a TCP bootstrap report failures to each other. */
+ * Reports failures among the ranks of a TCP bootstrap. */
 #include "boot/tcp.h"
 
 #ifdef HAVE_SODIUM
@@ -40,7 +40,7 @@ void bny_boot_flush_children(struct banyan_env *env, int64_t deadline_ns, struct
   *lost = NULL;
   nfds_t nwaiting = 1;
   while (nwaiting > 0) {
-    bool late = !polls || bny_deadline_is_late(deadline_ns); /* without memory a single round must do */
+    bool late = !polls || bny_deadline_is_late(deadline_ns); /* without memory there is only one round */
     nwaiting = send_round(env, late, polls, lost);
     if (nwaiting > 0) poll(polls, nwaiting, bny_deadline_poll_ms(deadline_ns));
   }
@@ -54,7 +54,8 @@ static void flush_parent(struct bny_boot_link *parent, int64_t deadline_ns) {
   }
 }
 
-/* Replaces the unsent data of a link by the failure, if possible: no frame can follow half of another one. */
+/* Replaces the unsent data of a link by the failure, unless part of a frame has been sent, which no other frame can
+ * follow. */
 static bool post_failure(struct bny_boot_link *link, banyan_status status, const char *text) {
   const struct bny_boot_says says = {.kind = BNY_BOOT_FAILURE, .status = status};
   if (link->out_done > 0) return false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The all-gather of the TCP bootstrap. Blocks go up the tree one by one through a bounded queue, and the whole result
- * comes down. Rank 0 sees every block arrive, so it knows which ranks are missing. It gives up a little before any
- * other rank would, so that all ranks get its reason and not just silence. */
+ * Runs the all-gather of the TCP bootstrap. Blocks go up the tree one by one through a bounded queue, and the whole
+ * result comes down. Rank 0 sees every block arrive, so it knows which ranks are missing. It gives up a little before
+ * any other rank would, so that all ranks get its reason and not just silence. */
 #include "boot/tcp.h"
 
 #ifdef HAVE_SODIUM
@@ -15,7 +15,7 @@
 
 static const char doing[] = "bootstrap";
 
-/* Bytes queued upwards at which no more is read from children. */
+/* At this number of bytes queued upwards, children are no longer read. */
 static const size_t queue_most = 256 << 10;
 
 struct gathering {
@@ -42,7 +42,7 @@ static banyan_status fail_missing(const struct gathering *gathering) {
   char text[BNY_ERROR_TEXT_BYTES];
   size_t length = 0;
   if (!is_root(gathering)) return bny_boot_fail_peer(env, &env->parent, BNY_BOOT_MORE, doing);
-  bool *shown = calloc((size_t)nranks, sizeof *shown); /* ranks not to be named */
+  bool *shown = calloc((size_t)nranks, sizeof *shown); /* ranks that are not to be named */
   for (int32_t rank = 0; rank < nranks && shown; rank++) {
     bool behind = !gathering->arrived[rank] && !gathering->arrived[env->parents[rank]];
     shown[rank] = gathering->arrived[rank] || behind;

@@ -172,7 +172,8 @@ static banyan_status let_all_in(struct bny_boot_pending *pending) {
   banyan_status status = BANYAN_OK;
   while (!status && !has_met(pending))
     status = bny_deadline_is_late(pending->deadline_ns) ? fail_missing(pending) : round_of_news(pending);
-  /* Before any rank learns that all have joined, since it could take the listeners for those of its next bootstrap. */
+  /* The listeners close before any rank learns that all have joined. Otherwise it could take them for those of its next
+   * bootstrap. */
   for (int i = 0; i < BNY_BOOT_LISTENERS; i++) {
     if (env->listen_fds[i] >= 0) close(env->listen_fds[i]);
     env->listen_fds[i] = -1;

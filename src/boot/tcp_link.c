@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The three messages by which a rank joins, and then frames. Each MAC of the former covers both nonces and begins with
- * its own label, so no message can be replayed as another, or reflected. */
+ * Makes and checks the three messages by which a rank joins, and sends and receives frames. Each MAC of a joining
+ * message covers both nonces and begins with its own label, so no message can be replayed as another, or reflected. */
 #include "boot/tcp_link.h"
 
 #ifdef HAVE_SODIUM

@@ -142,7 +142,7 @@ struct bny_boot_link {
   _Alignas(8) char note[BNY_ERROR_TEXT_BYTES]; /* payload of a small frame */
   char *queue;                                 /* frames to be sent */
   size_t queue_bytes, queue_done, queue_capacity;
-  struct bny_boot_frame out; /* a large frame after those, whose payload the caller owns */
+  struct bny_boot_frame out; /* a large frame after the queue, whose payload the caller owns */
   const void *out_payload;
   size_t out_bytes, out_done;
 };

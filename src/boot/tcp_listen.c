@@ -47,7 +47,7 @@ static banyan_status use_inherited(const struct bny_boot_settings *settings, int
   return BANYAN_OK;
 }
 
-/* Makes a list of one from the chosen interface's address. Without one the list stays as it is. */
+/* Replaces the list by the chosen interface's address. Without a chosen interface the list is unchanged. */
 static banyan_status choose(const struct bny_boot_settings *settings, struct addrinfo *one,
                             struct sockaddr_storage *found, const struct addrinfo **list) {
   banyan_status status = BANYAN_OK;
@@ -61,15 +61,15 @@ static banyan_status choose(const struct bny_boot_settings *settings, struct add
   return bny_boot_address_check(settings, "BANYAN_INTERFACE", settings->interface, one->ai_addr, one->ai_addrlen);
 }
 
-/* Tries all addresses, repeatedly for a while if they are in use. Rank 0 of another job has a port only until its ranks
- * have met, so this rank waits for it. Returns 0 or errno. *holder: who has the port. */
+/* Tries all addresses, repeatedly for a while if they are in use. Rank 0 of another job holds a port only until its
+ * ranks have met, so this rank waits for it. Returns 0 or errno. *holder is the process that holds the port. */
 static int listen_at_one_of(struct banyan_env *env, const struct addrinfo *list, int64_t deadline_ns,
                             enum bny_boot_holder *holder) {
   int64_t patience_ns = bny_deadline_now() + bind_patience_ns, ask_ns = bny_deadline_now();
   int fd = -1, error = 0;
   *holder = BNY_BOOT_UNKNOWN;
   for (;;) {
-    error = 0; /* another address of the name would work, but ranks come to the one that is in use first */
+    error = 0; /* another address of the name would work, but ranks try the address in use first */
     for (const struct addrinfo *each = list; each && fd < 0 && error != EADDRINUSE; each = each->ai_next) {
       fd = bny_boot_listen_at(each->ai_addr, each->ai_addrlen);
       error = errno;

@@ -47,7 +47,7 @@ void bny_boot_pending_drop_finished(struct bny_boot_pending *pending) {
   pending->ncandidates = kept;
 }
 
-/* Returns whether there was one to drop. */
+/* Drops the oldest pending connection. Returns false if there is none. */
 static bool drop_oldest(struct bny_boot_pending *pending) {
   for (int i = 0; i < pending->ncandidates; i++) {
     if (pending->candidates[i].state != BNY_BOOT_GREETED) continue;
@@ -154,7 +154,7 @@ static void reject(struct bny_boot_pending *pending, struct bny_boot_candidate *
   send_welcome(pending, candidate, verdict, reason);
   snprintf(pending->rejection, sizeof pending->rejection, "%s (%s)", reason, candidate->address);
   candidate->state = BNY_BOOT_FINISHED;
-  if (verdict == BNY_BOOT_OTHER_JOB && pending->nother_jobs++ >= FORGED_LOGGED_AT_MOST) return; /* they come again */
+  if (verdict == BNY_BOOT_OTHER_JOB && pending->nother_jobs++ >= FORGED_LOGGED_AT_MOST) return; /* they try again */
   bny_log(BNY_LOG_WARN, "rank %d at %s rejected: %s", env->settings.rank, env->address, pending->rejection);
 }
 
@@ -194,7 +194,7 @@ static banyan_status settle(struct bny_boot_pending *pending, struct bny_boot_ca
   return bny_boot_pending_fail_left(pending, (int32_t)le32toh(candidate->hello.rank));
 }
 
-/* Sets the error of a rank that came twice where no id of the job says which of them is right: all ranks get it. */
+/* Sets the error of a duplicate rank if no job id shows which one is right. All ranks get this error. */
 static banyan_status fail_twice(const struct bny_boot_pending *pending, const char *reason) {
   return bny_fail(BANYAN_ERR_BOOTSTRAP,
                   "banyan_env_create: at %s %s: if these are two jobs, their ranks cannot be told apart (give each job "
@@ -416,7 +416,7 @@ static banyan_status decide(struct bny_boot_pending *pending, struct bny_boot_ca
 banyan_status bny_boot_pending_read(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate) {
   struct bny_boot_hello *hello = &candidate->hello;
   size_t wanted = sizeof *hello - candidate->got;
-  /* A peer that waits for its answer sends nothing, so any event is its end. */
+  /* A peer that waits for its answer sends nothing, so any event means that it has closed. */
   ssize_t got = wanted ? recv(candidate->fd, (char *)hello + candidate->got, wanted, MSG_DONTWAIT) : 0;
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return BANYAN_OK;
   if (got > 0) {

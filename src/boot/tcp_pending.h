@@ -53,7 +53,8 @@ struct bny_boot_pending {
 
   /* Rank 0 only: */
   bool *joined;       /* [nranks] */
-  int64_t settled_ns; /* all have joined, and by then a second one of a rank would have come; 0: not all have joined */
+  int64_t settled_ns; /* all have joined, and a duplicate rank would have arrived by this time; 0: not all have
+                       * joined */
   int32_t njoined;
   int nforged;     /* connections that answered the challenge wrongly */
   int nother_jobs; /* rejections of ranks of other jobs */

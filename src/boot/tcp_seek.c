@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks other than 0 of the TCP bootstrap: each finds a parent and authenticates itself. Rank 0 may start later, so a
- * failed attempt is repeated until the deadline. */
+ * Finds a parent for a rank other than 0 of the TCP bootstrap, and authenticates the two to each other. Rank 0 may
+ * start later, so a failed attempt is repeated until the deadline. */
 #include "boot/tcp_address.h"
 
 #ifdef HAVE_SODIUM
@@ -61,7 +61,7 @@ static void note(struct seeker *seeker, const char *what, int error) {
   char text[128];
   if (error == ETIMEDOUT && seeker->reason[0] && bny_deadline_is_late(seeker->deadline_ns)) return;
   if (error == ECONNREFUSED && seeker->reason[0] && seeker->env->settings.nports > 0) return; /* most ports are free */
-  if (seeker->knows_other_job && !seeker->met_other_job) return; /* its rank 0 was the trouble, also as it gives up */
+  if (seeker->knows_other_job && !seeker->met_other_job) return; /* keeps the reason of the other job's rank 0 */
   snprintf(seeker->reason, sizeof seeker->reason, "%s%s%s", what, error ? ": " : "",
            error ? strerror_r(error, text, sizeof text) : "");
 }
@@ -168,7 +168,7 @@ static bool authenticate(struct seeker *seeker, int fd) {
     note(seeker, "connection lost", errno);
     return false;
   }
-  /* This waits until the deadline: this rank may have been accepted, and then others rely on this connection. */
+  /* This waits until the deadline: this rank may have been accepted, and others then rely on this connection. */
   error = bny_boot_socket_receive(fd, &welcome, sizeof welcome, seeker->deadline_ns);
   if (error) {
     seeker->nrejections += seeker->at_rank_0 && error != ETIMEDOUT;
@@ -234,7 +234,7 @@ static bool try_ports(struct seeker *seeker, const struct sockaddr *address, soc
   return false;
 }
 
-/* Looks rank 0's addresses up: its name may be unknown until it runs, and mean another node afterwards. */
+/* Looks up rank 0's addresses. Its name may be unknown until it runs, and may change to another node later. */
 static void look_up(struct seeker *seeker) {
   struct addrinfo *list;
   if (seeker->list && bny_deadline_now() < seeker->looked_up_ns + look_up_interval_ns) return;
@@ -350,8 +350,8 @@ enum bny_boot_holder bny_boot_seek_holder(struct banyan_env *env, const struct a
     if (seeker.final) holder = BNY_BOOT_THIS_JOB;
     if (seeker.met_other_job) holder = BNY_BOOT_ANOTHER_JOB;
   }
-  bny_boot_link_close(&env->parent); /* rank 0 has none, whatever the peer answered */
-  bny_boot_issue_begin(env);         /* the key is the other's by now */
+  bny_boot_link_close(&env->parent); /* rank 0 has no parent, for any answer of the peer */
+  bny_boot_issue_begin(env);         /* the key may now be that of the other job */
   if (holder == BNY_BOOT_UNKNOWN) return holder;
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", holder == BNY_BOOT_THIS_JOB ? banyan_last_error() : seeker.reason);

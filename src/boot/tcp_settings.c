@@ -87,7 +87,7 @@ static void name_job(const struct bny_boot_settings *settings, char *name, size_
   if (!mpi) mpi = getenv("OMPI_MCA_ess_base_jobid");
   if (own && *own)
     snprintf(name, bytes, "%s", own);
-  else if (torch) /* "none" unless it is set; so the port of torchrun's store belongs to it */
+  else if (torch) /* "none" unless it is set, so the port of torchrun's store is part of the name */
     snprintf(name, bytes, "torchrun %s:%s", torch, port ? port : "");
   else if (mpi && is_size(settings, "OMPI_COMM_WORLD_SIZE"))
     snprintf(name, bytes, "mpirun %s", mpi);
@@ -142,12 +142,12 @@ void bny_boot_append_loopback(char *text, size_t bytes, size_t *length, const ch
                before);
 }
 
-/* A single rank connects to no other. It may lack settings, but the settings that it has are checked as for any other
- * rank. */
+/* Returns whether this rank is the only one. It then connects to no other and may lack settings. Existing settings are
+ * checked as for any rank. */
 static bool is_alone(const struct bny_boot_settings *settings) { return settings->nranks == 1; }
 
 /* Reads BANYAN_PORT, or MASTER_PORT. If torchrun's own store listens on the latter, rank 0 takes one of a few ports
- * that follow from it and the job, so that it is not in the way of another torchrun's store. */
+ * that follow from it and the job, so that it does not take the port of another torchrun's store. */
 static banyan_status read_port(struct bny_boot_settings *settings) {
   enum { RANGE_FIRST = 20000, RANGES = 500, RANGE_PORTS = 16 };
   const char *name = getenv("BANYAN_PORT") ? "BANYAN_PORT" : "MASTER_PORT";
@@ -252,7 +252,7 @@ static banyan_status derive_key_of_file(struct bny_boot_settings *settings, cons
   return status;
 }
 
-/* BANYAN_SECRET precedes BANYAN_SECRET_FILE, because launchers set it. */
+/* Reads the secret. BANYAN_SECRET precedes BANYAN_SECRET_FILE, because launchers set it. */
 static banyan_status read_secret(struct bny_boot_settings *settings) {
   const char *secret = getenv("BANYAN_SECRET");
   const char *path = getenv("BANYAN_SECRET_FILE");

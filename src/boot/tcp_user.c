@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Without a secret the kernel identifies the user. Rank 0 makes a random key and gives it only to processes of its own
- * user, over a local socket that is named after its TCP address. Each side reads the other's user from the kernel. Such
- * a name is visible only in its network namespace, so all ranks must also be on one node. */
+ * Identifies the user by the kernel, if there is no secret. Rank 0 makes a random key and gives it only to processes of
+ * its own user, over a local socket that is named after its TCP address. Each side reads the other's user from the
+ * kernel. Such a name is visible only in its network namespace, so all ranks must also be on one node. */
 #include "boot/tcp_address.h"
 
 #ifdef HAVE_SODIUM
@@ -98,7 +98,7 @@ enum { ARGUMENTS_BYTES = 16384, WRAPPERS_AT_MOST = 16 };
 struct process {
   int64_t parent;
   char name[64];
-  char arguments[ARGUMENTS_BYTES]; /* each ends with a NUL */
+  char arguments[ARGUMENTS_BYTES]; /* each argument ends with a NUL */
   size_t bytes;
 };
 
@@ -125,7 +125,7 @@ static void read_input(int64_t id, char target[64]) {
 }
 
 struct children {
-  char input[64]; /* their parent's, from readlink() */
+  char input[64]; /* the parent's standard input, from readlink() */
   int count;
 };
 
@@ -150,7 +150,7 @@ static bool ends_with(const struct process *process, const char *end, size_t byt
 }
 
 /* Returns whether the process exists only for this child: a shell, or a program such as timeout, which has the child's
- * arguments behind its own. Those of a script lack its interpreter there. */
+ * arguments behind its own. The arguments of a script lack its interpreter there. */
 static bool is_wrapper(int64_t id, const struct process *process, const struct process *child) {
   struct children children = {.count = 0};
   size_t length = strlen(process->name), first = strnlen(child->arguments, child->bytes) + 1;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks that are threads of one process. Every rank of an all-gather leaves pointers to its memory. The last one to
- * arrive copies for all of them while they wait. Nothing is allocated, and one generation cannot overtake another. */
+ * Makes ranks that are threads of one process. Every rank of an all-gather leaves pointers to its memory. The last one
+ * to arrive copies for all of them while they wait. Nothing is allocated, and one generation cannot overtake
+ * another. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
