@@ -36,7 +36,7 @@ typedef struct greeting {
 
 /* The message that travels with descriptors, or instead of them. */
 typedef struct parcel {
-  int32_t status;                        /* not BANYAN_OK: there are none, and the text says why */
+  int32_t status;                        /* not BANYAN_OK: there are no descriptors, and `why` is the reason */
   unsigned char present[FDS_PER_PARCEL]; /* flags of the expected descriptors that are included */
   char why[BNY_REPORT_BYTES];
 } parcel;
@@ -207,7 +207,7 @@ static bool is_same_user(int socket_fd) {
 }
 
 /* Connects to rank 0 and sends this rank's number. *again: rank 0 has too many connections to accept now. A rejection
- * means that rank 0 has given up, and the exchange brings the reason, or that it is unreachable. */
+ * means that rank 0 is unreachable or has given up; in that case the exchange brings the reason. */
 static banyan_status greet(const ticket *ticket, bny_fd_passing *passing, bool *again) {
   struct sockaddr_un address;
   socklen_t address_bytes = abstract_address(ticket, &address);
@@ -216,7 +216,7 @@ static banyan_status greet(const ticket *ticket, bny_fd_passing *passing, bool *
   int fd = bny_file_above_stderr(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot make a Unix socket");
   int error = connect(fd, (struct sockaddr *)&address, address_bytes) == 0 ? 0 : errno;
-  bool is_other = !error && !is_same_user(fd); /* or rank 0 has ended and another process has taken its name */
+  bool is_other = !error && !is_same_user(fd); /* rank 0 may have ended, and its name been taken */
   if (!error && !is_other && send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello) error = errno;
   bool is_rejection = error == ECONNREFUSED || error == ECONNRESET || error == EPIPE;
   *again = error == EAGAIN || error == EINTR || (is_rejection && !passing->was_rejected);
@@ -336,7 +336,7 @@ void bny_fd_passing_close(bny_fd_passing *passing) {
 enum { SO_PEERPIDFD = 77 }; /* in kernels since 6.5, missing in this C library */
 #endif
 
-/* glibc has this function only since 2.36. */
+/* Calls the kernel, because glibc has this function only since 2.36. */
 static int open_pidfd(pid_t pid) { return bny_file_above_stderr((int)syscall(SYS_pidfd_open, pid, 0)); }
 
 /* Returns a pidfd of a peer in any pid namespace if the kernel can, else of one visible from here, or -1. The peer
@@ -393,7 +393,7 @@ static banyan_status share_as_other(bny_fd_passing *passing, int *memory, int *d
   }
   *memory = fd;
   struct stat own;
-  /* no pidfd: it is the other end of this socket */
+  /* without pidfds, this rank's entry is the other end of its socket to rank 0 */
   if (fstat(deaths[passing->rank], &own) == 0 && S_ISSOCK(own.st_mode)) {
     *held = passing->sockets[0];
     passing->sockets[0] = -1;

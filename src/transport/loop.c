@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks that are threads of one process: rank 0 maps the window and the others get its address. The last rank to leave
- * unmaps it. */
+ * Connects ranks that are threads of one process. Rank 0 maps the window, and the others get its address. The last rank
+ * to leave unmaps it. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Shared memory without a name, so there is nothing to guess and nothing to leave behind. */
+ * Shared memory without a name, so no process can guess the name and nothing is left behind. */
 #ifndef BNY_TRANSPORT_MEMORY_FILE_H
 #define BNY_TRANSPORT_MEMORY_FILE_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Processes of one node. The window is an unnamed memory file (memory_file.h), so there is no name to guess or to leave
- * behind. Deaths are noticed through pidfds, or through sockets that each rank holds. */
+ * Connects the processes of one node. The window is an unnamed memory file (memory_file.h), so there is no name to
+ * guess or to leave behind. Deaths are noticed through pidfds, or through sockets that each rank holds. */
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -15,7 +15,7 @@
 typedef struct shm {
   bny_window window;     /* first */
   struct pollfd *deaths; /* by rank; fd -1: this rank, and ranks that have left */
-  int held;              /* without pidfds, peers take its end for this rank's end; -1: none */
+  int held;              /* without pidfds, peers take the close of this descriptor for this rank's end; -1: none */
 } shm;
 
 static int32_t shm_sleep(bny_transport *transport, int64_t sleep_ns) {
@@ -25,7 +25,7 @@ static int32_t shm_sleep(bny_transport *transport, int64_t sleep_ns) {
   for (int32_t i = 0; i < transport->nranks; i++) {
     if (self->deaths[i].fd < 0 || !self->deaths[i].revents) continue;
     if (!atomic_load_explicit(&bny_window_line(transport, i)->left, memory_order_acquire)) return i;
-    close(self->deaths[i].fd); /* it left before it ended: nothing to report */
+    close(self->deaths[i].fd); /* the rank left before it ended, so there is nothing to report */
     self->deaths[i].fd = -1;
   }
   return -1;

@@ -2,7 +2,7 @@
  *
  * A transport moves messages between the ranks of one communicator and reports the state of ranks. It is one-sided: the
  * owner of a slot makes it visible to peers with a signal, and a peer polls the signal and then reads. No function
- * waits, allocates, locks or enters the kernel, except connect, close and those that say so.
+ * waits, allocates, locks or enters the kernel, except connect, close and functions whose comment says so.
  *
  * Ranks that share memory read each other's data there. Between nodes a message is copied into memory of each receiver,
  * a mirror of the sender's outbox, and the functions below return addresses in it. Such a transport also has the
@@ -10,8 +10,7 @@
  *
  * A run is one execution of a plan, numbered by an epoch that all ranks count alike. Its tag is the epoch in the upper
  * half and a hash of the call in the lower. The signal that makes a message visible carries the tag, so that a peer
- * notices at once if the sender is in another call. Epoch e uses half e & 1 of the arena.
- */
+ * notices at once if the sender is in another call. Epoch e uses half e & 1 of the arena. */
 #ifndef BNY_TRANSPORT_H
 #define BNY_TRANSPORT_H
 
@@ -30,7 +29,8 @@ typedef _Atomic uint64_t bny_signal;
 /* The state that a rank reports; only its owner writes it. One cache line. */
 typedef struct bny_rank_line {
   _Alignas(BNY_LINE_BYTES) bny_signal started; /* tag of its current or last run */
-  bny_signal done;                             /* epoch of the last run that it finished: it reads nothing older */
+  bny_signal done;                             /* epoch of the last run that it finished; it no longer reads older
+                                                * data */
   bny_signal waiting;                          /* 0, or (peer + 1) << 32 | slot of a long wait */
   bny_signal left;                             /* 1 after it has destroyed its communicator */
   bny_signal suspect;                          /* between nodes: 0, or 1 + the rank at the end of its chain of waits */
@@ -65,7 +65,7 @@ static inline uint64_t bny_fault_in_run(uint64_t fault, uint64_t epoch) {
   return (fault & ~low) | (epoch << 1 & low) | 1;
 }
 
-/* Returns the same fault of bad data if it is not in the culprit's input but in its result. It has no run. */
+/* Returns the same fault of bad data, for data in the culprit's result instead of its input. It has no run. */
 static inline uint64_t bny_fault_of_result(uint64_t fault) { return fault | 2; }
 static inline bool bny_fault_is_of_result(uint64_t fault) { return (fault & 3) == 2; }
 
@@ -134,8 +134,8 @@ typedef struct bny_transport_ops {
   bny_rendezvous *(*rendezvous)(bny_transport *transport, int32_t rank, int half);
   /* Returns a number that changes as long as the rank polls while it waits. */
   uint64_t (*pulse)(bny_transport *transport, int32_t rank);
-  /* Returns the rejected calls that a rank of this node knows, NULL for other ranks; and the number of entries made
-   * here so far. */
+  /* Returns the rejected calls that a rank of this node knows; NULL for other ranks. The second is the number of
+   * entries that this rank has made so far. */
   bny_rejections *(*rejections)(bny_transport *transport, int32_t rank);
   bny_signal *(*rejected)(bny_transport *transport);
   void (*close)(bny_transport *transport);
@@ -158,7 +158,7 @@ typedef struct bny_transport_ops {
    * the other side is unknown. */
   const char *(*trouble)(bny_transport *transport, int32_t rank, bool *is_ours);
   /* Returns true once all sent data has gone out and is no longer read from this rank's memory. Otherwise *peer (unless
-   * NULL) is the rank that accepts nothing; peers are asked to find it. */
+   * NULL) is the rank that accepts no data. To find it, this rank asks its peers. */
   bool (*settled)(bny_transport *transport, int32_t *peer);
   /* Sends this rank's rendezvous message of that parity to a rank, also on this node. */
   void (*post)(bny_transport *transport, int32_t rank, int half);
@@ -185,15 +185,17 @@ struct bny_transport {
   bny_network network;
   bool takes_cuda; /* between nodes: the network library of every rank moves memory of CUDA devices */
   bool puts;       /* between nodes: messages are put into the receiver's memory, without its help */
-  /* Between nodes: sent data lies in these instead, by half. The transport does not own this memory. */
+  /* Between nodes: the halves of an outbox that replaces the transport's, or NULL. The transport does not own this
+   * memory. */
   const char *outboxes[2];
-  bool sends_cuda;              /* they are memory of a CUDA device */
+  bool sends_cuda;              /* outboxes[] are memory of a CUDA device */
   uint64_t bytes_between_nodes; /* payload that this rank has sent over the network so far */
-  char devices[256];            /* between nodes: this rank's network devices, and by what they were chosen */
+  char devices[256];            /* between nodes: this rank's network devices, and the setting or fact that chose
+                                 * them */
   int64_t recent_ns; /* a rank that answered within this time counts as alive; it grows with the time waited */
 };
 
-/* Sizes agreed from the facts of all ranks. */
+/* Sizes that follow from the facts of all ranks. */
 typedef struct bny_arena_config {
   size_t half_bytes;
   int32_t slots_max;
@@ -221,7 +223,7 @@ typedef struct bny_net_config {
 
 banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config *config, bny_transport **transport);
 
-/* Prints, like snprintf, what would connect ranks of several nodes, and loads it. It is local. If the library is
+/* Loads the library that would connect ranks of several nodes, and prints it like snprintf(). Local. If the library is
  * missing, the thread's error says why. */
 banyan_status bny_net_describe(char *text, size_t bytes);
 

@@ -14,7 +14,8 @@ typedef struct bny_window {
   size_t stride; /* distance between the parts of two ranks */
 } bny_window;
 
-/* The bytes that a window of nranks needs; and a window over memory that is zero when the first rank sees it. */
+/* Return the bytes that a window of nranks needs, and make a window over memory that is zero when the first rank sees
+ * it. */
 size_t bny_window_bytes(int32_t nranks, const bny_arena_config *config);
 void bny_window_init(bny_window *window, const bny_transport_ops *ops, void *base, int32_t rank, int32_t nranks,
                      const bny_arena_config *config);

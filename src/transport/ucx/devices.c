@@ -27,7 +27,7 @@ static void add(listing *list, const bny_net_device *device) {
   list->devices[list->count++] = *device;
 }
 
-/* Keeps the first one. */
+/* Keeps the first interface that is visited. */
 static void set_interface(void *context, const char *folder, const char *name) {
   listing *list = context;
   bny_net_device *port = &list->devices[list->count - 1];
@@ -103,7 +103,7 @@ static banyan_status reject(const choosing *c, const char *option, const char *f
 
 static banyan_status mark_named(const choosing *c, const char *option, bool *named) {
   const char *at = option + (*option == '^');
-  for (at += *at == '='; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) { /* NCCL's sign of exact names */
+  for (at += *at == '='; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) { /* NCCL's mark of exact names */
     char pattern[64];
     size_t length = strcspn(at, ",");
     bool found = false;
@@ -178,7 +178,7 @@ static bool is_near(const bny_net_device *device, const char *nearest) {
   return false;
 }
 
-/* Returns whether some of the adapters taken are near; then no other adapter stays. */
+/* Keeps only the adapters near this rank, if some of those taken are near. Returns whether that is so. */
 static bool keep_nearest(const choosing *c, const char *nearest) {
   bool any = false;
   for (int32_t i = 0; i < c->ndevices; i++) any = any || (c->taken[i] && is_near(&c->devices[i], nearest));

@@ -17,8 +17,8 @@ typedef struct bny_net_device {
   bool is_up;
 } bny_net_device;
 
-/* Lists the devices below `sysfs` ("/sys"), adapters first, in the order of their names. A folder that is missing has
- * none. The caller frees *devices. */
+/* Lists the devices below `sysfs` ("/sys"), adapters first, in the order of their names. A missing folder counts as
+ * empty. The caller frees *devices. */
 banyan_status bny_net_devices_find(const char *sysfs, bny_net_device **devices, int32_t *ndevices);
 
 typedef struct bny_net_device_wishes {
@@ -26,7 +26,7 @@ typedef struct bny_net_device_wishes {
   const char *interface; /* the kernel's name of the interface that BANYAN_INTERFACE means */
   const char *nearest;   /* the NICs nearest to this rank, such as "mlx5_0,mlx5_1" */
   const char *ucx;       /* UCX_NET_DEVICES */
-  const char *reached;   /* the interface by which the bootstrap reached rank 0, or was reached there */
+  const char *reached;   /* the interface over which the bootstrap reached rank 0, or, on rank 0, was reached */
   const char *shared;    /* interfaces whose address another node has as well, such as "docker0,virbr0" */
 } bny_net_device_wishes;
 

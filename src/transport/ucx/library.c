@@ -70,9 +70,10 @@ static bool is_loaded(const char *name) {
   return library != NULL;
 }
 
-/* Keeps libucm from patching mmap() and others on its first use, when UCX is loaded: a thread that allocates in that
- * moment can lose its memory. With memory events off libucm does not, and does not check again. Others who ask for
- * events later get them. Threads may run this at once: the first of them uses libucm while the events are off. */
+/* Keeps libucm from patching mmap() and others on its first use, when UCX is loaded: a thread that allocates at that
+ * moment can lose its memory. With memory events off libucm does not patch them, and does not check again. Other users
+ * who ask for events later get them. Threads may run this at once: the first of them uses libucm while the events are
+ * off. */
 static void use_libucm_without_hooks(void) {
   if (user_sets_memory_events() || is_loaded("libucs.so.0")) return; /* libucm is already in use */
   /* libucm needs functions of libucs, which comes with UCX */
@@ -113,8 +114,8 @@ static ucs_log_func_rc_t capture(const char *file, unsigned line, const char *fu
   return UCS_LOG_FUNC_RC_CONTINUE;
 }
 
-/* UCX keeps its handlers in an array without a lock. The loader's lock stands in for one, because a lock of banyan's
- * own would be a variable of the process. */
+/* UCX keeps its handlers in an array without a lock. The loader's lock protects it, because a lock in banyan would be a
+ * global variable. */
 static int change_handlers(struct dl_phdr_info *info, size_t bytes, void *data) {
   const bny_ucx *ucx = data;
   (void)info, (void)bytes;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Active messages as they are sent, each from a packet. receive.c has their arrival. */
+ * Sends active messages, each from a packet. receive.c handles their arrival. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks of other nodes: their endpoints and mirrors, and how both end. */
+ * Makes and ends the endpoints and mirrors of ranks of other nodes. */
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
@@ -108,7 +108,7 @@ banyan_status bny_net_fail_registration(const bny_net_peer *peer, const char *wh
                   peer->net->transport.rank, region_bytes(peer->net), peer->rank, why);
 }
 
-/* bny_net_mirror() in registered memory. */
+/* Does the same as bny_net_mirror(), in registered memory. */
 static banyan_status mirror_for_puts(bny_net_peer *peer) {
   bny_net *net = peer->net;
   if (peer->outbox) return BANYAN_OK;
@@ -135,8 +135,8 @@ static banyan_status mirror_for_puts(bny_net_peer *peer) {
   return BANYAN_OK;
 }
 
-/* UCX finds this registration when it puts from there. A failure does no harm, because unregistered memory is
- * registered at first use. */
+/* UCX finds this registration when it puts from there. A failure is harmless, because unregistered memory is registered
+ * at first use. */
 void bny_net_put_register_outbox(bny_net *net) {
   ucp_mem_map_params_t params = {
       .field_mask = MAP_PARAMETERS,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The second way to send: one-sided puts into mirrors in memory that is registered with UCX. The sender puts the
- * payload, a fence and the signal; the receiver polls its own memory. All other data travels as active messages.
+ * Sends by one-sided puts, the second way to send, into mirrors in memory that is registered with UCX. The sender puts
+ * the payload, a fence and the signal; the receiver polls its own memory. All other data travels as active messages.
  *
  * Puts are for RDMA. Over TCP the receiver's UCX carries them out. A receiver that has left its call then keeps the
  * sender waiting, and UCX 1.13 ends the process if the connection breaks meanwhile. The fence orders the puts; the
@@ -58,8 +58,8 @@ void bny_net_put_take_offer(bny_net_peer *peer, uint64_t address, const void *rk
   peer->remote = address;
 }
 
-/* A node may have RDMA adapters and reach another node by TCP. UCX prints its lanes as text. These are the names of
- * transports whose puts are carried out by hardware. */
+/* A node may have RDMA adapters and reach another node by TCP. UCX prints its lanes as text. The names below are those
+ * of transports whose puts are carried out by hardware. */
 static bool is_over_rdma(const bny_net_peer *peer) {
   static const char *const names[] = {":rc_", ":dc_"};
   char *text = NULL;

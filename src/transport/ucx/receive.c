@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Active messages on arrival: checked, then copied into mirrors or passed to what they are for. */
+ * Receives active messages: checks them, then copies them into mirrors or passes them to their handlers. */
 #include <string.h>
 
 #include "base/log.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reports between ranks other than messages: that a rank waits long, that something failed, or that a rank leaves. */
+ * Sends and receives reports between ranks: a long wait, a failure, or a rank that leaves. */
 #include <string.h>
 
 #include "base/deadline.h"
@@ -57,7 +57,8 @@ static void report_self(bny_net_peer *peer, bny_net_occasion occasion) {
 }
 
 /* UCX before 1.14 ends the process if a peer dies while the answer to UCX's own handshake waits for the connection. A
- * short message over TCP needs no handshake, so the hello goes when this rank is connected, and all else after it. */
+ * short message over TCP needs no handshake, so the hello is sent when this rank is connected, and everything else
+ * after it. */
 void bny_net_send_hello(bny_net_peer *peer) {
   if (!bny_net_can_send(peer) || peer->flushing) return;
   bool waits = peer->net->transport.network == BNY_NETWORK_TCP;
@@ -70,7 +71,7 @@ void bny_net_send_hello(bny_net_peer *peer) {
   bny_net_flush(peer);
 }
 
-/* Sends it over all endpoints; a rank that did not know it forwards it. The caller holds the worker. */
+/* Sends the rejection over all endpoints. A rank that did not know it forwards it. The caller holds the worker. */
 static void forward_rejection(bny_net *net, const bny_rejection *rejection) {
   bny_rank_line *line = net->transport.ops->line(&net->transport, net->transport.rank);
   for (int32_t i = 0; i < net->nknown; i++) {
@@ -104,7 +105,7 @@ static bool extend_rejection(bny_net *net, const bny_rejection *rejection) {
 
 void bny_net_receive_rejection(bny_net *net, const bny_rejection *rejection) {
   if (extend_rejection(net, rejection)) return;
-  if (net->nrejections == BNY_REJECTIONS) return; /* a rank that lags so far runs into its deadline */
+  if (net->nrejections == BNY_REJECTIONS) return; /* a rank that is this far behind runs into its deadline */
   net->rejections[net->nrejections++] = *rejection;
   net->nwaiting++;
 }

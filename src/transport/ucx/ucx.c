@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The functions of the transport `net`, and its connection. */
+ * Implements the functions of the transport `net`, and connects it. */
 #include "transport/transport.h"
 #ifdef HAVE_UCX
 #include <inttypes.h>

@@ -79,7 +79,7 @@ typedef struct bny_net_report {
   bny_net_snapshot of[BNY_NET_SNAPSHOTS]; /* the sender; for a fault also the culprit and the reporter */
 } bny_net_report;
 
-/* Header of a bny_rendezvous's text. */
+/* Header of the text of a bny_rendezvous. */
 typedef struct bny_net_rendezvous {
   uint64_t cookie, round;
   int32_t rank;
@@ -115,12 +115,12 @@ typedef struct bny_net_peer {
   ucp_ep_h endpoint; /* NULL: none yet */
   bool hello_sent, hello_received;
   bool expected; /* it will connect to this rank, sooner or later */
-  bool flushed;  /* the hello has gone out; before it, over TCP, the connection has come about */
+  bool flushed;  /* the hello has gone out; over TCP the connection was established before */
   bool flushing; /* UCX is connecting, or sends the hello */
   bool dead;
-  bool unreachable;        /* no endpoint could be made, for no fault of this rank */
+  bool unreachable;        /* no endpoint could be made, and this rank is not the cause */
   bool lacks_memory;       /* this rank had no memory for a message to it */
-  char trouble[384];       /* why it could not be connected; "": it was, or it is alive */
+  char trouble[384];       /* why it could not be connected; "": it was connected, or it is alive */
   bool broken;             /* it sent an invalid message: all further ones are ignored */
   bool wants_answer;       /* to its question or goodbye */
   bool parted;             /* it has answered this rank's goodbye */
@@ -133,7 +133,7 @@ typedef struct bny_net_peer {
   void *rkey_bytes;        /* puts: the received key to `remote`; owned. NULL: not received */
   ucp_rkey_h rkey;         /* NULL: not unpacked yet */
   bool takes_puts;         /* its endpoint supports puts; else it gets messages */
-  bny_net_wish sleeps_for; /* puts: the slot of this rank that it sleeps for */
+  bny_net_wish sleeps_for; /* puts: the slot of this rank for which it sleeps */
   int64_t asked_ns;        /* 0: no question is open */
   int64_t reported_ns;     /* time of its last report; 0: never */
   uint64_t reported_started;
@@ -184,7 +184,7 @@ struct bny_net {
   bny_net_device_choice devices; /* the devices that this rank may use */
   bny_net_put_wish wish;         /* the puts that this rank asks for */
   bool puts;                     /* agreed by all */
-  bool closes;                   /* no other call may come */
+  bool closes;                   /* no other call may follow */
   ucp_mem_h outbox_memory;       /* puts: this rank's registered outbox; NULL: registered at first use */
   bny_net_wish reported_sleep;   /* puts: the last sleep that was reported to a peer */
   size_t piece_bytes;            /* longer messages are sent in pieces */
@@ -205,7 +205,7 @@ static inline bny_net *bny_net_of(bny_transport *transport) { return (bny_net *)
 
 /* ---- start.c ----------------------------------------------------------------------------------------------------- */
 
-/* Makes context, worker and its address. It is local. All is freed with the net. */
+/* Makes the context, the worker and its address. Local. They are freed with the net. */
 banyan_status bny_net_start(bny_net *net, const bny_net_config *config, ucp_address_t **address, size_t *address_bytes);
 bny_network bny_net_find_network(const bny_net *net);
 /* Returns UCX's own answer, which does not show whether adapters read that memory directly. */
@@ -266,11 +266,11 @@ void bny_net_send_signal(bny_net_packet *packet, uint64_t to);
 /* ---- put.c: the caller holds the worker -------------------------------------------------------------------------- */
 
 banyan_status bny_net_put_read(const char *text, bny_net_put_wish *wish);
-/* Sends the peer the address for its puts; and handles such an offer. */
+/* Send the peer the address for its puts, and handle such an offer. */
 void bny_net_put_offer(bny_net_peer *peer);
 void bny_net_put_take_offer(bny_net_peer *peer, uint64_t address, const void *rkey, size_t bytes);
 bool bny_net_put_is_ready(bny_net_peer *peer);
-/* Puts to those of the peers that take puts. */
+/* Puts to those peers that take puts. */
 void bny_net_put(bny_net *net, const bny_net_data *what, const char *payload, const int32_t *peers, int32_t npeers);
 /* Notifies the peer that this rank waits for, once, before this rank sleeps. */
 void bny_net_put_report_sleep(bny_net *net);
@@ -295,7 +295,7 @@ uint64_t bny_net_pulse(bny_transport *transport, int32_t rank);
 void bny_net_forward_rejection(bny_transport *transport, const bny_rejection *rejection);
 /* Stores a received rejection; it is forwarded after this round of progress. */
 void bny_net_receive_rejection(bny_net *net, const bny_rejection *rejection);
-/* Returns the peer that has been silent the longest; all are asked. */
+/* Asks all peers, and returns the one that has been silent the longest. */
 int32_t bny_net_most_silent(bny_net *net);
 void bny_net_spread(bny_transport *transport, int64_t patience_ns);
 
