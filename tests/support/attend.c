@@ -79,7 +79,7 @@ static void deal_heads(world_random *random, const attend *of, int32_t *counts) 
   }
 }
 
-/* Eight bits in place of each element, at the same index. */
+/* Converts each element to eight bits, at the same index. */
 static uint8_t *codes_of(const attend *of, const uint16_t *from, size_t count) {
   uint8_t *made = world_take(count);
   for (size_t i = 0; i < count; i++) made[i] = bny_e4m3_of_float((float)problem_value(of->shape.dtype, from[i]));
@@ -163,12 +163,13 @@ static void split_queries(attend *made) {
 
 void attend_fill(attend *made) {
   world_random random = {made->seed};
-  if (made->form != ATTEND_PLAIN && made->shape.latent) { /* devices have these */
+  if (made->form != ATTEND_PLAIN && made->shape.latent) { /* within what devices support */
     made->shape.kv_heads = 1;
     made->shape.heads = made->shape.heads > 16 ? 16 : made->shape.heads;
     if (made->form == ATTEND_FLASHMLA) made->shape.dtype = BANYAN_BF16;
   }
-  if (made->form == ATTEND_E4M3 && (made->shape.head_dim == 96 || made->shape.head_dim == 192)) /* devices lack these */
+  if (made->form == ATTEND_E4M3 &&
+      (made->shape.head_dim == 96 || made->shape.head_dim == 192)) /* devices lack these sizes */
     made->shape.head_dim = made->shape.value_dim = 128;
   made->scales = world_take(2 * (size_t)made->shape.kv_heads * sizeof(float));
   for (int32_t i = 0; i < 2 * made->shape.kv_heads; i++) made->scales[i] = (float)(1 + 0.5 * random_unit(&random));
@@ -242,7 +243,7 @@ void attend_draw(attend *made, int32_t r, int round) {
   for (int32_t t = 0; t < made->rows; t++) rank->mask[t] = !random_one_in(&random, 3);
   for (int32_t b = 0; b < made->shape.batch; b++) {
     const int32_t most = rank->shard.lengths[b];
-    int32_t before = 0; /* shards lie one after another, or in blocks that take turns */
+    int32_t before = 0; /* shards are contiguous, or blocks in turn */
     for (int32_t other = 0; other < r; other++) before += made->ranks[other].shard.lengths[b];
     rank->lengths[b] = most && round ? random_below(&random, most + 1) : most;
     rank->key_start[b] = made->block ? r * made->block : before;
@@ -437,7 +438,7 @@ void attend_reference(const attend *of, int32_t self, int32_t token, int32_t hea
     banyan_attention_desc desc;
     banyan_queries queries;
     describe(of, &host, &desc, &queries);
-    if (!of->alone && r > 0) desc.sinks = NULL; /* over ranks they count on rank 0 */
+    if (!of->alone && r > 0) desc.sinks = NULL; /* a combine counts the sinks of rank 0 only */
     attention_oracle_add(&desc, token, head, row);
   }
 }
@@ -449,9 +450,9 @@ static bool is_poison(const void *from, size_t bytes) {
   return true;
 }
 
-/* The error of f32 sums and two-term weights, relative to the sum, plus that of tensor cores, which truncate: each
- * operation over 16 keys and one term loses at most 19 units of 2^-24 of a growing sum. On a lossy wire the rounding of
- * values is added. */
+/* The relative error of f32 sums and two-term weights, plus that of tensor cores, which truncate. Each operation over
+ * 16 keys and one term loses at most 19 units of 2^-24 of a growing sum. On a lossy wire the rounding of values is
+ * added. */
 static double bound_of(const attend *of) {
   const banyan_dtype wire = of->alone ? BANYAN_F32 : of->combine.wire;
   const double lost = wire == BANYAN_F32 ? 0 : wire == BANYAN_F16 ? 5e-3 : wire == BANYAN_BF16 ? 4e-2 : 0.5;
@@ -475,11 +476,11 @@ static bool rest_is_poison(const attend *of, const attend_rank *rank, const bany
   return good;
 }
 
-/* Checks that the certificate holds, and that no more than epsilon of the mass is missing. Attention's own error, for
- * logits of up to about 100, comes on top. */
+/* Checks the certificate, and that at most epsilon of the mass is missing. The bound of attention itself is added, for
+ * logits of up to about 100. */
 static bool is_certified(const attend *of, const attention_row *row, const float *values, float lse, float error) {
   const double own = bound_of(of) + 1e-3, exact = row->max + log(row->sum);
-  /* Values below 2^-14 have an absolute precision on a wire of f16. */
+  /* Values below 2^-14 have only an absolute precision on an f16 wire. */
   const double least = !of->alone && of->combine.wire == BANYAN_F16 ? 0x1p-24 * sqrt(of->shape.value_dim) : 1e-9;
   double off = 0, weight = 0;
   if (row->sum == 0) return lse == -INFINITY && error == 0;

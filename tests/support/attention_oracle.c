@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* FlashMLA's rows: codes, a scale for each group of them, and columns of bf16. */
+/* FlashMLA's rows: codes, a scale for each group of codes, and columns of bf16. */
 enum { MLA_CODES = 512, MLA_GROUP = 128, MLA_ROPE_AT = 528, MLA_ROPE = 64 };
 
 static void load_row(const void *base, banyan_dtype dtype, int64_t at, int32_t dim, double *to) {
@@ -90,7 +90,7 @@ void attention_oracle_clear(attention_row *row) {
   row->max = -(double)INFINITY;
 }
 
-/* Adds key t, which is in row `in_page` of a page or sequence. */
+/* Adds key t, which is row `in_page` of a page or sequence. */
 static void add_key(const banyan_attention_desc *desc, int64_t page, int32_t kv_head, int64_t in_page, const double *q,
                     attention_row *row) {
   const int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Random combines that a backend runs: shapes, settings and inputs. */
+ * Random combines for a backend: shapes, settings and inputs. */
 #include "tests/support/combine_task.h"
 
 #include "op.h"
@@ -126,7 +126,7 @@ static void check_bits(const combine_task *task, const combine_attempt *attempt,
   const sheet *out = &attempt->out[COMBINE_FIRST][rank], *again = &attempt->out[COMBINE_AGAIN][rank];
   const sheet *other = &attempt->out[COMBINE_FIRST][0];
   const sheet *canonical = attempt->desc.order == BANYAN_ORDER_PLAN ? NULL : attempt->of->canonical;
-  if (out->partial.values_scale) canonical = NULL; /* a head has another scale in a box of heads */
+  if (out->partial.values_scale) canonical = NULL; /* in a box of heads, a head has another scale */
   const sheet_part part = sheet_part_of(&attempt->desc, task->nranks, rank);
   for (int32_t t = 0; t < out->tokens; t++) {
     for (int32_t h = 0; h < out->heads; h++) {

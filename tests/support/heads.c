@@ -9,7 +9,7 @@ static unsigned char byte_of(int32_t token, int32_t head, size_t index, int run)
   return (unsigned char)(mixed >> 9 ^ mixed);
 }
 
-/* Chooses a layout: contiguous, with gaps, heads before tokens, or one that runs backwards. */
+/* Chooses a layout: contiguous, with gaps, heads before tokens, or reversed. */
 static heads_layout choose(world_random *random, const heads_problem *of, int32_t heads) {
   int64_t element = (int64_t)of->element_bytes, dim = of->desc.dim, tokens = of->desc.tokens;
   int64_t row = dim + random_below(random, 3) * random_below(random, 9), token, head;

@@ -11,7 +11,7 @@ static const double log2_e = 1.4426950408889634;
 
 /* ---- elements ---------------------------------------------------------------------------------------------------- */
 
-/* Digits of the fraction, and the lowest exponent. */
+/* Bits of the fraction, and the lowest exponent. */
 static int places(banyan_dtype dtype) {
   return dtype == BANYAN_F16 ? 10 : dtype == BANYAN_BF16 ? 7 : dtype == BANYAN_E4M3 ? 3 : dtype == BANYAN_E5M2 ? 2 : 23;
 }
@@ -45,7 +45,7 @@ static double round_to(banyan_dtype dtype, double value) {
   return fabs(rounded) > oracle_largest(dtype) ? copysign((double)INFINITY, value) : rounded;
 }
 
-/* Returns 2^exponent times 1 and a fraction of so many digits. */
+/* Returns 2^exponent times 1 plus a random fraction of this many bits. */
 static double normal_number(int exponent, int fraction, int digits) {
   uint64_t bits = (uint64_t)(exponent + 1023) << 52 | (uint64_t)fraction << (52 - digits);
   double made;
@@ -117,7 +117,7 @@ static bool means_empty(const banyan_partial *p, double stat, double sum) {
   return (p->empty & BANYAN_EMPTY_BELOW) != 0 && stat <= round_to(p->stats_dtype, (double)(float)p->empty_below);
 }
 
-/* "Large logits": from 2^24 on in base 2, m is rounded to f32, up to its largest number. */
+/* "Large logits": from 2^24 on in base 2, m is rounded to f32, up to the largest float. */
 static double logit_that_counts(double t) {
   if (fabs(t) < 0x1p24) return t;
   return fabs(t) > (double)FLT_MAX ? copysign((double)FLT_MAX, t) : (double)(float)t;
@@ -185,7 +185,7 @@ static const char *compare_empty(const banyan_partial *p, int32_t token, int32_t
   return NULL;
 }
 
-/* Relative error of a weight, or of numerators that are divided by it, from the rounding of d to its type. */
+/* The relative error of a weight, or of numerators divided by it, from rounding d to its type. */
 static double sum_error(const banyan_partial *p, double sum) {
   return p->stats_kind == BANYAN_STATS_LSE
              ? 0
@@ -224,7 +224,7 @@ const char *oracle_compare(const banyan_partial *p, int32_t token, int32_t head,
   double bound = 2e-6 + lossy + 0x1p-23 * (double)roundings + 1.01 * oracle_unit(p->values_dtype) * (1 + lossy) +
                  (numerators ? sum_error(p, sum) : 0);
   double error = 0, size = 0, tiny = 0x1p-125 + oracle_step(p->values_dtype) / scale;
-  /* Smallest numbers of a lossy wire, for d in (0.5, 1] those of f16 alone. */
+  /* The smallest numbers of a lossy wire, which for d in (0.5, 1] matter only in f16. */
   if (lossy > 0) tiny += (double)roundings * oracle_step(wire) * (expected->coarse - (wire == BANYAN_F16 ? 0 : 1));
   for (int32_t i = 0; i < value_dim; i++) size += expected->mean[i] * expected->mean[i];
   for (int32_t i = 0; i < value_dim; i++) {

@@ -31,7 +31,7 @@ static size_t extent(int32_t tokens, int32_t heads, int64_t token_stride, int64_
   return (size_t)((tokens - 1) * token_stride + (heads - 1) * head_stride + width);
 }
 
-/* Allocates for the strides that are set. with_stats: with statistics. */
+/* Allocates memory for the strides set; with_stats: also for statistics. */
 static void place(sheet *sheet, bool with_stats) {
   banyan_partial *partial = &sheet->partial;
   size_t values =
@@ -69,7 +69,7 @@ static sheet choose_convention(world_random *random, int32_t tokens, int32_t hea
   if (sheet_eight_bits && random_one_in(random, 3)) {
     static const float none = 1;
     partial->values_dtype = random_one_in(random, 2) ? BANYAN_E4M3 : BANYAN_E5M2;
-    partial->values_scale = random_one_in(random, 4) ? NULL : &none; /* place() has the scales */
+    partial->values_scale = random_one_in(random, 4) ? NULL : &none; /* place() sets the scales */
     partial->values_scale_stride = random_below(random, 3);
   }
   choose_strides(random, tokens, heads, value_dim, &partial->values_token_stride, &partial->values_head_stride);
@@ -110,7 +110,7 @@ static void write_empty(world_random *random, sheet *sheet, int32_t token, int32
 static void write_row(world_random *random, sheet *sheet, sheet_mood mood, int32_t token, int32_t head) {
   static const double masks[] = {-1e30, -3.3e38, -1e9, -1e38, -3e7};
   const banyan_partial *partial = &sheet->partial;
-  double unit = partial->base == BANYAN_BASE_2 ? log(2.0) : 1.0; /* natural logits of one of the statistics */
+  double unit = partial->base == BANYAN_BASE_2 ? log(2.0) : 1.0; /* one unit of the statistics in natural logits */
   double logit = random_unit(random) * (mood == SHEET_HUGE ? 1e4 : 8.0), range = 0;
   double sum = ldexp(1.0 + fabs(random_unit(random)), random_below(random, 9) - 3);
   bool is_wide = partial->stats_dtype != BANYAN_F16, keeps = mood == SHEET_TINY || (mood == SHEET_SUMS && is_wide);
@@ -163,8 +163,8 @@ sheet sheet_output(world_random *random, sheet_mood mood, int32_t tokens, int32_
   static const uint32_t empties[] = {BANYAN_EMPTY_NEG_INF, BANYAN_EMPTY_POS_INF, BANYAN_EMPTY_BELOW};
   sheet made = choose_convention(random, tokens, heads, value_dim);
   banyan_partial *partial = &made.partial;
-  /* An m of 1e4 rounds by up to 32 in bf16. Sums and numerators are scaled by as many powers of two, too many for
-   * f16. */
+  /* An m of 1e4 is rounded by up to 32 in bf16. Sums and numerators are then scaled by up to 2^32, which is too much
+   * for f16. */
   if (mood == SHEET_HUGE && partial->stats_dtype == BANYAN_BF16) {
     partial->values_dtype = BANYAN_F32;
     partial->values_scale = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The merge of sheets that the oracle expects, and comparisons with the result. */
+ * The merge of sheets by the oracle, and comparisons with results. */
 #include "tests/support/sheet.h"
 #include "tests/support/sheet_element.h"
 

@@ -45,7 +45,7 @@ void world_unshare(void *memory, size_t bytes) { munmap(memory, bytes ? bytes : 
 
 /* ---- memory of calls --------------------------------------------------------------------------------------------- */
 
-/* Address space that is shared with processes forked afterwards. Only the used part takes memory. */
+/* Address space shared with processes forked later. Only the used part takes memory. */
 enum { TAKEN_MAX = 1 << 30, TAKEN_ALIGNMENT = 64 };
 
 typedef struct taken {
@@ -60,7 +60,7 @@ static void reserve(void) {
   void *made = mmap(NULL, TAKEN_MAX, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (made == MAP_FAILED) perror("mmap"), abort();
   all_taken = made;
-  all_taken->used = TAKEN_ALIGNMENT; /* the number itself */
+  all_taken->used = TAKEN_ALIGNMENT; /* the counter itself takes this */
 }
 
 void *world_take(size_t bytes) {
@@ -182,7 +182,7 @@ typedef struct job {
   world_body body;
 } job;
 
-/* On a GPU, kernels of threads meet in microseconds. A wait of seconds never succeeds, and time is short there. */
+/* On a GPU, kernels meet in microseconds and time is limited, so a wait of seconds has failed. */
 banyan_comm_config world_config(const world_rank *self) {
   int32_t timeout_s = !self->on->timeout_s ? WORLD_GUARD_S : world_is_quick() ? 60 : self->on->timeout_s;
   return (banyan_comm_config){
@@ -201,7 +201,7 @@ static void live(job *job) {
   if (good && !self->setup->bare)
     good = world_ok(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), "create");
   if (good) job->body(self);
-  if (self->on->is_device && self->comm) world_meet(self); /* the arenas of all are in use until the last has ended */
+  if (self->on->is_device && self->comm) world_meet(self); /* all arenas are in use until the last rank ends */
   banyan_comm_destroy(self->comm);
   self->comm = NULL;
   if (self->on->close) self->on->close(self);
@@ -246,7 +246,7 @@ static void live_as_process(world *world, const world_setup *setup, world_body b
                                           .context = &context,
                                           .allgather = allgather_processes};
   live(&job);
-  _exit(0); /* the exit handlers of Check belong to its own process */
+  _exit(0); /* Check's exit handlers belong to the parent process */
 }
 
 static void run_processes(world *world, const world_setup *setup, world_body body) {
@@ -324,10 +324,10 @@ int32_t world_ranks(const world_backend *on, int32_t nranks) {
   return nranks <= on->ranks_max ? nranks : 1 + nranks % on->ranks_max;
 }
 
-/* A build with a sanitizer runs a third of tests with many cases. */
+/* With a sanitizer, tests with many cases run a third of them. */
 static int every_of(const world_backend *on, int count) { return on->every * (IS_SANITIZED && count > 8 ? 3 : 1); }
 
-/* GPUs are only for runs that ask for them. */
+/* Only runs that request a GPU use one. */
 int world_share_of(const world_backend *on, int count) {
   const char *wanted = getenv("CK_RUN_CASE");
   bool is_gpu = on == &world_gpu || on == &world_gpu_processes;
@@ -338,8 +338,8 @@ int world_share_of(const world_backend *on, int count) {
   return (count + every - 1) / every;
 }
 
-/* Cases whose numbers have each remainder take turns. */
-static int case_index; /* the one that runs, as Check counts it */
+/* Selects cases so that each remainder of the case number occurs. */
+static int case_index; /* the running case, as Check counts it */
 
 void world_skip(const char *test, const char *why) {
   printf("SKIP %s %d %s\n", test, case_index, why);

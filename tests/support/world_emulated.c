@@ -29,7 +29,7 @@ static void begin(const world_setup *setup) {
            (unsigned long long)world_seed(), setup->words ? setup->words : "");
   setenv("FAKE_CUDA", more, 1);
   setenv("BANYAN_CUDA_LIBRARY", fake_cuda_path(), 1);
-  if (!setup->arena_bytes) setenv("BANYAN_ARENA_KIB", "16384", 0); /* which takes less time to clear */
+  if (!setup->arena_bytes) setenv("BANYAN_ARENA_KIB", "16384", 0); /* a small arena is faster to clear */
   fake_cuda_set_image("emulated", 8);
 }
 
@@ -54,8 +54,8 @@ static void close_device(world_rank *self) {
   free(self->place);
 }
 
-/* Runs everything that all ranks have launched to its end, on a machine of any speed: a rank that left would free
- * memory of kernels that still run. */
+/* Completes all work that the ranks have launched, on a machine of any speed. A rank that left earlier would free
+ * memory of running kernels. */
 static bool finish(world_rank *self) {
   char why[256] = "";
   bool good = world_meet(self);
@@ -73,7 +73,8 @@ static bool replay(world_rank *self) {
   return finish(self);
 }
 
-/* Algorithms follow predicted cost, so calls of any size get each of them where latency, or bandwidth, is all. */
+/* Algorithms are chosen by predicted cost. Costs dominated by latency or by bandwidth make calls of any size choose
+ * each of them. */
 void world_vary(world_rank *self, int32_t number) {
   static const bny_link_cost costs[] = {{.alpha_ns = 1000, .beta_ns_per_byte = 0.004},
                                         {.alpha_ns = 1e9, .beta_ns_per_byte = 1e-9},

@@ -11,14 +11,14 @@
 #ifdef HAVE_CUDA
 #include "tools/common/gpu.h"
 
-/* Memory for kernels is allocated when a rank begins. Later the driver might wait for kernels that wait for this
- * rank. */
+/* Memory for kernels is allocated when a rank begins. A later allocation could make the driver wait for kernels that
+ * wait for this rank. */
 enum { MEMORY_BYTES = 512 << 20, FINISH_S = 60 };
 
 struct world_device {
   gpu *device;
-  void *memory;                  /* the device's copy of what world_take() gave */
-  unsigned char *before, *after; /* what it held after world_put(), and in world_finish() */
+  void *memory;                  /* the device's copy of world_take() memory */
+  unsigned char *before, *after; /* its contents after world_put(), and in world_finish() */
   size_t used;
   gpu_graph *graph;
 };
@@ -138,8 +138,8 @@ static bool has_gpu(void) {
   int32_t found[2] = {0, 0};
   int ends[2];
   if (getenv("GPU_TEST_SMS")) return recall("GPU_TEST_SMS") > 0;
-  /* Streams that share a connection wait for each other; kernels that wait for those of other streams then never
-   * end. */
+  /* Streams that share a connection wait for each other. Kernels that wait for kernels of other streams would then
+   * never end. */
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   if (pipe(ends) != 0) return false;
   pid_t pid = fork();
@@ -153,8 +153,8 @@ static bool has_gpu(void) {
   return found[1] > 0;
 }
 
-/* Kernels of all communicators must fit on a device at once, or some wait for others that cannot begin. The library
- * sees to that for the ranks of one communicator, within what is allowed here. */
+/* Kernels of all communicators must fit on a device at once, or running kernels wait for kernels that cannot start. The
+ * library ensures it for the ranks of one communicator, within this limit. */
 static void begin_gpu(const world_setup *setup) {
   int32_t share = recall("GPU_TEST_SMS") / (setup->comms ? setup->comms : 1);
   remember("BANYAN_DEVICE_SMS", share > 1 ? share : 1);
@@ -169,7 +169,7 @@ int32_t world_gpus(void) { return recall("GPU_TEST_DEVICES"); }
 
 /* ---- emulated devices on nodes ----------------------------------------------------------------------------------- */
 
-/* The emulator's clock is slower than time, so that no deadline of a kernel passes early. */
+/* The emulated clock is slower than real time, so that no kernel deadline passes early. */
 static void begin_nodes(const world_setup *setup) {
   char more[256];
   snprintf(more, sizeof more, "%sdevices=%d,live,moved,step-ns=20,seed=%llu", setup->words ? setup->words : "",
@@ -182,7 +182,7 @@ static void begin_nodes(const world_setup *setup) {
   fake_cuda_set_image("emulated", 8);
 }
 
-/* If UCX has threads next to kernels on separate stacks, the leak sanitizer sometimes ends by a signal. */
+/* If UCX threads run next to kernels on separate stacks, the leak sanitizer sometimes dies by a signal. */
 static bool has_nodes(void) {
   if (world_is_sanitized()) return printf("skipped: built with a sanitizer\n"), false;
   return world_emulated.is_here() && world_nodes.is_here();
@@ -214,7 +214,7 @@ const world_backend world_gpu_processes = {.name = "gpu processes",
                                            .processes = true,
                                            .every = 8,
                                            .ranks_max = 8,
-                                           .timeout_s = 40, /* they take turns on a device */
+                                           .timeout_s = 40, /* ranks take turns on a device */
                                            .is_here = has_gpu,
                                            .begin = begin_gpu,
                                            .open = open_gpu,
