@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One rank of tests/faults/faults. It meets the others as a program does (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT),
- * combines and checks every result, and does what its fault says if it is the one to do it. When a call fails it
- * aborts, shrinks to those who are left, and combines with them. It says how each of these stages went, a JSON object
- * in each line:
+ * One rank of tests/faults/faults. It joins the others as a program does (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT),
+ * combines, checks every result, and commits its fault if it is the victim. When a call fails, it aborts, shrinks to
+ * the surviving ranks, and combines with them. It prints the result of each stage as one line of JSON:
  *
  *     fault_rank FAULT VICTIM [TIMEOUT_MS [ITERATIONS [MEETING_MS]]] */
 #include <math.h>
@@ -56,10 +55,11 @@ typedef struct buffers {
   float in[ROWS * VALUE_DIM], lse[ROWS], out[ROWS * VALUE_DIM];
 } buffers;
 
-/* A message between nodes is to be spoilt, by whoever is the victim: of two levels it may be one that sends none. */
+/* Returns true if the fault corrupts a message between nodes. The algorithm is then oneshot, because with two levels
+ * the victim may send none. */
 static bool spoils(void) { return fault_is("truncated") || fault_is("oversized") || fault_is("misplaced"); }
 
-/* Rank r gives r + 1 + i, all with the same weight: the result is the mean of the members' r + 1, plus i. */
+/* Rank r contributes r + 1 + i with equal weights. The result is the mean of the members' r + 1, plus i. */
 static banyan_status combine(banyan_comm *comm, buffers *memory, int i, banyan_dtype wire, int32_t heads) {
   banyan_partial in, out;
   for (int k = 0; k < ROWS * VALUE_DIM; k++) memory->in[k] = (float)(origin + 1 + i % 100);
@@ -89,7 +89,7 @@ static bny_transport_ops bent; /* the victim's functions */
 static const bny_transport_ops *straight;
 static bool armed;
 
-/* Dies, or spoils a message, in the middle of a run. */
+/* Dies, or corrupts a message, in the middle of a run. */
 static void bent_send(bny_transport *transport, uint64_t tag, int32_t slot, size_t offset, size_t bytes,
                       const int32_t *peers, int32_t npeers) {
   bool far = false, near = false;
@@ -105,7 +105,7 @@ static void bent_send(bny_transport *transport, uint64_t tag, int32_t slot, size
     say_deed();
     if (fault_is("truncated")) bytes /= 2;
     if (fault_is("oversized")) bytes *= 2;
-    if (fault_is("misplaced")) offset = transport->half_bytes - BNY_LINE_BYTES; /* and so beyond the end */
+    if (fault_is("misplaced")) offset = transport->half_bytes - BNY_LINE_BYTES; /* the message then exceeds the half */
     armed = false;
   }
   straight->send(transport, tag, slot, offset, bytes, peers, npeers);
@@ -125,7 +125,7 @@ static void *abort_later(void *argument) {
   return NULL;
 }
 
-/* Before iteration i of the victim. */
+/* Commits the victim's fault before iteration i. */
 static banyan_status misbehave(banyan_comm *comm, buffers *memory, int i) {
   static pthread_t thread;
   if (i == 0 && fault_is("kill-planning")) armed = true;
@@ -191,7 +191,7 @@ static banyan_status meet(banyan_comm **comm) {
   return status;
 }
 
-/* The status of the first call that failed. */
+/* Returns the status of the first call that failed. */
 static banyan_status work(banyan_comm *comm, buffers *memory, int iterations) {
   int32_t all[RANKS_MAX];
   for (int32_t k = 0; k < RANKS_MAX; k++) all[k] = k;

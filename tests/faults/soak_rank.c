@@ -4,9 +4,10 @@
  *
  *     ROUND PORT SEED OPERATIONS DEADLINE_MS FAULT VICTIM
  *
- * it meets the others anew (a communicator of all), makes so many operations of mixed kinds and sizes, each checked,
- * with the fault somewhere among them, and then, if a call failed, shrinks to those who are left and goes on with them
- * for a while. What came of it is one line of JSON, with what this process holds by then. */
+ * it joins the others in a new communicator of all ranks and runs this many operations of mixed kinds and sizes. Each
+ * result is checked, and the fault happens in the middle. If a call fails, it shrinks to the surviving ranks and
+ * continues with them for a while. It prints one line of JSON with the results and the resources that this process
+ * holds. */
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -33,7 +34,7 @@ typedef struct round {
   int victim;
 } round_of_faults;
 
-/* A communicator, and who its members are among all ranks. */
+/* A communicator, and the original ranks of its members. */
 typedef struct group {
   banyan_comm *comm;
   int32_t rank, nranks;
@@ -47,7 +48,7 @@ typedef struct memory {
 
 static int32_t origin;    /* number of this process among all ranks */
 static uint64_t bytes_in; /* passed to operations by this rank */
-static char wrong[256];   /* the first result that was not right */
+static char wrong[256];   /* the first wrong result */
 
 /* ---- numbers that all ranks can tell of each other --------------------------------------------------------------- */
 
@@ -64,7 +65,7 @@ static void note_wrong(const char *what, uint64_t operation, double got, double 
 
 /* ---- combines ---------------------------------------------------------------------------------------------------- */
 
-/* A few shapes, so that some are known and some are new. */
+/* Few shapes, so that some calls repeat a shape and some have a new one. */
 static banyan_combine_desc shape_of(uint64_t operation, int32_t nranks) {
   static const int32_t dims[] = {16, 64, 128};
   static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F32, BANYAN_F32, BANYAN_F16, BANYAN_BF16};
@@ -155,7 +156,7 @@ static void check_bytes(const unsigned char *bytes, size_t count, uint64_t seed,
     }
 }
 
-/* Mostly small; one in sixteen up to a megabyte. */
+/* Mostly small sizes; one in sixteen is up to a megabyte. */
 static size_t bytes_of(uint64_t operation) {
   uint64_t word = bny_hash_add(bny_hash_of(operation), 11) % 48;
   return word < 3 ? (size_t)BYTES_MAX >> word : 1 + word * word * 8;
@@ -204,7 +205,7 @@ static void *abort_soon(void *argument) {
   return NULL;
 }
 
-/* Returns false if this rank does the next operation otherwise. */
+/* Commits the victim's fault. *lie becomes true if its next operation shall differ from the others. */
 static void misbehave(group *group, const round_of_faults *round, pthread_t *thread, bool *lie) {
   const char *fault = round->fault;
   if (strcmp(fault, "kill") == 0 && pthread_create(thread, NULL, kill_soon, (void *)(uintptr_t)(round->seed % 4)) == 0)
@@ -243,7 +244,7 @@ static banyan_status operate(const group *group, memory *memory, uint64_t operat
                                                             : move_bytes(group, memory, operation);
 }
 
-/* Faults come in the middle; with one the work goes on until it is noticed. */
+/* The fault comes in the middle. The loop then continues until the fault is noticed. */
 static banyan_status work(group *group, memory *memory, const round_of_faults *round, long *done) {
   bool is_victim = round->victim == origin, lie = false, started = false;
   bool endless = strcmp(round->fault, "none") != 0 && strcmp(round->fault, "blip") != 0;
@@ -263,7 +264,7 @@ static banyan_status work(group *group, memory *memory, const round_of_faults *r
   return status == BANYAN_OK ? banyan_barrier(group->comm) : status;
 }
 
-/* Those who are left of a group that has failed, and what they do together. */
+/* Shrinks a failed group to its surviving ranks, and runs operations with them. */
 static banyan_status go_on(group *group, memory *memory, uint64_t seed, long *done) {
   int32_t members[RANKS_MAX];
   banyan_comm *left = NULL;
@@ -331,7 +332,7 @@ int main(void) {
     return 2;
   }
   origin = atoi(getenv("RANK"));
-  memset(memory, 1, sizeof *memory); /* page faults now: what grows later is of the library */
+  memset(memory, 1, sizeof *memory); /* touches all pages now, so that later growth is the library's */
   while (fgets(line, sizeof line, stdin)) {
     unsigned long long seed;
     if (sscanf(line, "%ld %d %llu %ld %ld %23s %d", &round.number, &round.port, &seed, &round.operations,

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A rank on one of several hosts: meets the others as the environment says, and combines. Every rank makes the inputs
- * of all from one seed, and so knows what must come out. Arguments: "bootstrap" (it ends after allgathers), "more" (as
- * well messages that are sent in parts, and one that comes to a rank that sleeps), and the seconds that ranks have to
- * meet. */
+ * A rank on one of several nodes: joins the others as the environment sets, and combines. Every rank derives all inputs
+ * from one seed, and so knows the results. Arguments: "bootstrap" (ends after the allgathers), "more" (adds messages
+ * that are sent in parts, and one to a sleeping rank), and the seconds that ranks have to meet. */
 #include "comm/comm.h"
 #include "tests/support/sheet.h"
 #include "tests/support/world.h"
@@ -68,7 +67,7 @@ static void combine(banyan_comm *comm, const group *of, const banyan_combine_des
   if (!sheet_gaps_are_untouched(&out)) end_by(describe(desc), "wrote beside its rows");
 }
 
-/* Every scatter, wire and order, by the first so many of the algorithms. Returns how many. */
+/* Runs every scatter, wire and order with the first algorithms of the list. Returns the number of runs. */
 static int combine_all(banyan_comm *comm, int32_t tokens, int32_t heads, int32_t value_dim, size_t nalgorithms) {
   world_random random = {.state = world_seed() * 1000 + (uint64_t)heads};
   world_random own = {.state = (uint64_t)rank + 1};
@@ -100,8 +99,8 @@ static int compare_times(const void *a, const void *b) {
   return (difference > 0) - (difference < 0);
 }
 
-/* Rank 1 comes when rank 0 has slept for a tenth of a second, and would go on for three: sleeps double from 50 us on.
- * Then it looks at nothing for some time, so that nothing else wakes rank 0. */
+/* Rank 1 comes when rank 0 has slept for 0.1 s and would sleep up to three more, because sleeps double from 50 us on.
+ * Rank 1 then makes no progress for some time, so nothing else wakes rank 0. */
 static void come_late(banyan_comm *comm) {
   enum { TIMES = 5, LATE_MS = 500, AWAY_MS = 500, SOON_MS = 400, IN_TIME_MS = 650 };
   double times[TIMES];

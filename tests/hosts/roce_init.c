@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The first program of a virtual machine of tests/hosts/roce. Loads the modules that /modules names, makes the files
- * of the machine that runs it the root, with memory above them so that nothing is written back, and becomes the
- * command that the kernel was given. When that ends the kernel panics, and with it the virtual machine ends. */
+ * The first program of a virtual machine of tests/hosts/roce. It loads the modules listed in /modules and uses the
+ * files of the host machine as its root. A memory overlay keeps writes from the host. It then becomes the command
+ * passed to the kernel. When that ends, the kernel panics, which ends the virtual machine. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * usage: wire [--delay 0.1ms] [--rate 1gbit] [--loss 30%] [--owner PID] PORTS
  *
- * A switch in user space, for tests/hosts/hosts on kernels without netem: makes the TAP devices port0, port1 and so on,
- * prints "ready", and carries frames between them until its owner ends or all ports are gone. Each port is a link of
- * the given rate in both directions. A frame takes its time to be sent, then the delay, and then is received as fast
- * as the receiver's link allows; the first bits of it leave before the last have come, as the bits of many small
- * frames would. Loss is per frame of a network, and so large frames are then cut by the senders; else they pass
- * whole. */
+ * A switch in user space, for tests/hosts/hosts on kernels without netem. It creates the TAP devices port0, port1 and
+ * so on, prints "ready", and forwards frames between them until its owner ends or all ports are gone. Each port is a
+ * link of the given rate in both directions. A frame takes its time to be sent, then the delay, and is then received at
+ * the rate of the receiver's link. Its first bits arrive before its last are sent, as with many small frames. Loss
+ * applies to each frame of a real network, so senders then split large frames. Without loss, large frames pass
+ * undivided. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/if.h>
@@ -29,24 +29,24 @@
 
 enum {
   PORTS_AT_MOST = 200,
-  FRAME_BYTES = 65536 + 64,   /* a TCP segment not yet cut, with its headers */
-  QUEUE_BYTES = 8 << 20,      /* most bytes of frames on their way to a port; more are dropped */
+  FRAME_BYTES = 65536 + 64,   /* an unsplit TCP segment with its headers */
+  QUEUE_BYTES = 8 << 20,      /* most bytes of frames queued for a port; more are dropped */
   SEGMENT_HEADERS_BYTES = 66, /* Ethernet, IP and TCP with time stamps */
   BETWEEN_FRAMES_BYTES = 24   /* preamble, check sequence and gap */
 };
 
 struct frame {
   struct frame *next;
-  int64_t starts_ns, takes_ns; /* when its first bit comes to the receiver's link, and how long its bits take */
+  int64_t starts_ns, takes_ns; /* arrival of its first bit at the receiver's link, and its transmission time */
   size_t bytes;
   char data[];
 };
 
 struct port {
   int fd;
-  uint8_t mac[6]; /* source of the last frames */
+  uint8_t mac[6]; /* source address of the last frames */
   int64_t sends_until_ns, receives_until_ns;
-  struct frame *first, **last; /* on their way to this port */
+  struct frame *first, **last; /* queued for this port */
   size_t queued_bytes;
 };
 
@@ -65,10 +65,10 @@ static int64_t now_ns(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* In [0, 1). */
+/* Returns a random number in [0, 1). */
 static double draw(struct wire *wire) { return (double)(random_word(&wire->random) >> 11) * 0x1p-53; }
 
-/* Bytes of a frame on a real network, where a large one goes as many. */
+/* Bytes of a frame on a real network, where a large frame is sent as many. */
 static size_t bytes_on_wire(const struct frame *frame) {
   struct virtio_net_hdr header;
   memcpy(&header, frame->data, sizeof header);
@@ -91,7 +91,7 @@ static void enqueue(struct port *to, const struct frame *frame) {
   to->queued_bytes += copy->bytes;
 }
 
-/* To the port that the receiver's address was last seen at, or to all others. */
+/* Queues a frame for the port that last sent from its target address, or for all other ports. */
 static void route(struct wire *wire, int from, const struct frame *frame) {
   const uint8_t *macs = (const uint8_t *)frame->data + sizeof(struct virtio_net_hdr);
   memcpy(wire->ports[from].mac, macs + 6, 6);
@@ -104,7 +104,7 @@ static void route(struct wire *wire, int from, const struct frame *frame) {
     if (i != from) enqueue(&wire->ports[i], frame);
 }
 
-/* Takes all frames that a host has sent. */
+/* Reads all frames that a host has sent. */
 static void take(struct wire *wire, int from, struct frame *scratch) {
   struct port *port = &wire->ports[from];
   int64_t now = now_ns();
@@ -121,14 +121,14 @@ static void take(struct wire *wire, int from, struct frame *scratch) {
   }
 }
 
-/* Hands over the frames whose time has come. Returns when the next is due. */
+/* Delivers the frames that are due. Returns the time of the next one. */
 static int64_t hand_over(struct port *port) {
   while (port->first) {
     struct frame *frame = port->first;
     int64_t begins_ns = frame->starts_ns > port->receives_until_ns ? frame->starts_ns : port->receives_until_ns;
     int64_t due_ns = begins_ns + frame->takes_ns;
     if (due_ns > now_ns()) return due_ns;
-    /* An error means that the host's end is down: the frame is lost. */
+    /* An error means that the host's interface is down, so the frame is lost. */
     if (write(port->fd, frame->data, frame->bytes) < 0 && errno == EAGAIN) return due_ns + 20000;
     port->receives_until_ns = due_ns;
     port->queued_bytes -= frame->bytes;
@@ -155,7 +155,7 @@ static void carry(struct wire *wire) {
     int nlost = 0;
     for (int i = 0; i < nports; i++) {
       if (wire->polls[i].revents & POLLIN) take(wire, i, scratch);
-      if (wire->polls[i].revents & POLLERR) wire->polls[i].fd = -1; /* its host is gone; one that is down is not */
+      if (wire->polls[i].revents & POLLERR) wire->polls[i].fd = -1; /* its host is gone; a port that is down differs */
       nlost += wire->polls[i].fd < 0;
     }
     if (nlost == nports) break;
@@ -170,7 +170,7 @@ static void die(const char *what) {
   exit(1);
 }
 
-/* Frames begin with a struct virtio_net_hdr, which says what is still to be done with them: checksums, cutting. */
+/* Frames begin with a struct virtio_net_hdr, which states the checksums and splitting still to do. */
 static int make_port(int index, bool whole) {
   struct ifreq request = {.ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR};
   int header_bytes = (int)sizeof(struct virtio_net_hdr);
@@ -184,7 +184,7 @@ static int make_port(int index, bool whole) {
   return fd;
 }
 
-/* A number and one of the units, the last of which ends the list; -1 if it is not that. */
+/* Parses a number and one of the units; NULL ends the list. Returns -1 on anything else. */
 static double number_with_unit(const char *text, const char *const units[], const double factors[]) {
   char *end;
   double value = strtod(text, &end);
@@ -245,7 +245,7 @@ int main(int argc, char **argv) {
   prctl(PR_SET_TIMERSLACK, 1);
   printf("ready\n");
   fflush(stdout);
-  fclose(stdout); /* the reader waits for its end */
+  fclose(stdout); /* the reader waits for the end */
   carry(&wire);
   return 0;
 }
