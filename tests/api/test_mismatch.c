@@ -55,7 +55,7 @@ typedef enum history {
   FIRST_CALLS,    /* neither was made before */
   REPEATED_CALLS, /* both were */
   ODD_IS_NEW,     /* only the usual one was made before */
-  INIT_AND_RUN,   /* the usual call plans, the other */
+  INIT_AND_RUN,   /* the usual call plans, the other runs */
   HISTORIES
 } history;
 

@@ -92,7 +92,7 @@ typedef struct shape {
 
 typedef struct times {
   size_t bytes;
-  double read_s, table_s[TABLES_MAX]; /* time of the fastest */
+  double read_s, table_s[TABLES_MAX]; /* times of the fastest rounds; 0: not run */
   double fma_gflops;                  /* speed of one thread in the fastest rounds; only for MLA */
 } times;
 

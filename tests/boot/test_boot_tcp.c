@@ -62,7 +62,7 @@ TEST_LOOP(listens_by_itself, 5) {
   listen_fd = -1;
   for (int attempt = 0; attempt < 5; attempt++) {
     char text[16];
-    int store = listen_on_any_port(&port); /* like torchrun's store, listens */
+    int store = listen_on_any_port(&port); /* like torchrun's store, listens on MASTER_PORT */
     snprintf(text, sizeof text, "%d", port);
     if (!cases[_i].store) close(store);
     memset(outcomes, 0, PROCESSES_AT_MOST * sizeof *outcomes);

@@ -13,7 +13,7 @@ typedef enum deed { DIE, STOP, ABORT, LEAVE, LATE } deed;
 
 typedef struct scenario {
   deed deed;
-  uint32_t culprits; /* bit r: rank r */
+  uint32_t culprits; /* bit r: rank r fails */
   uint32_t later;    /* ranks that die in the middle of shrinking */
   double later_ms;
   int shrunk[WORLD_RANKS_MAX];
