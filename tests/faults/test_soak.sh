@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Ten seconds of tests/faults/soak: ranks on two nodes, faults, shrinking, and growing back.
+# Runs tests/faults/soak for ten seconds: ranks on two nodes, faults, shrinking, and growing back.
 # shellcheck source=tests/hosts/hosts_prelude.sh
 . "$(dirname "$0")/../hosts/hosts_prelude.sh"
 need_programs "$world" "$build/tests/faults/soak_rank"
