@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2034
-# Read by tests of several hosts: where things are, and what is a reason to skip.
+# Sourced by tests of several nodes: paths, and reasons to skip a test.
 set -u
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
@@ -19,19 +19,19 @@ need_programs() {
   for program; do [ -x "$program" ] || skip "$program is not built"; done
 }
 
-# Hosts can be made here.
+# Skips the test if hosts cannot be made here.
 need_hosts() {
   local said
   said=$("$hosts" 1x1 -- true 2>&1)
   [ $? != 77 ] || skip "${said#skipped: }"
 }
 
-# Hosts have names: without /etc/hosts there is nowhere to put them.
+# Returns true if hosts have names, which need an /etc/hosts.
 have_names() {
   [ -e /etc/hosts ] || { echo "skipped: names of hosts, because there is no /etc/hosts"; return 1; }
 }
 
-# Ranks of different hosts can exchange messages: not without UCX. Any other failure is one for the test to show.
+# Returns true if ranks of different nodes can exchange messages, which needs UCX. Other failures are left to the test.
 have_messages() {
   ! "$hosts" --timeout 30 2x1 -- "$world" 2>&1 | grep "apt-get install libucx" >/dev/null
 }
@@ -40,7 +40,7 @@ need_messages() {
   have_messages || skip "no UCX, which connects hosts"
 }
 
-# Files and hosts of a test go when it ends.
+# The files and hosts of a test are removed when it ends.
 work=$(mktemp -d /tmp/banyan-hosts.XXXXXX) || exit 1
 name=
 finish() {
@@ -51,7 +51,7 @@ trap finish EXIT
 
 checks=0
 failures=0
-# outcome WHAT PASSED TEXT: counts a check. If it failed, shows the text and what was printed last.
+# outcome WHAT PASSED TEXT: counts a check. After a failure, it shows the text and the last output.
 outcome() {
   checks=$((checks + 1))
   [ "$2" != yes ] || return 0
@@ -60,7 +60,7 @@ outcome() {
   [ ! -e "$work/out" ] || cat "$work/out"
 }
 
-# expect WHAT STATUS TEXT COMMAND...: the exit status, and what a line contains; or all of a line, after "=".
+# expect WHAT STATUS TEXT COMMAND...: checks the exit status, and that a line contains TEXT, or equals it after "=".
 expect() {
   local what=$1 status=$2 text=$3 got found=yes
   shift 3

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Ranks on several nodes, which are network namespaces: hosts makes them, wire is their switch, hosts_world runs on them.
+# Ranks on several nodes, which are network namespaces. hosts makes them, wire is their switch, and hosts_world runs on
+# them.
 test_scripts += \
   %D%/test_hosts.sh \
   %D%/test_hosts_bed.sh \
@@ -11,6 +12,6 @@ test_scripts += \
 unit_programs += %D%/hosts_world
 check_PROGRAMS += %D%/wire %D%/roce_init
 %C%_wire_LDADD =
-# The first program in an emulated machine of roce.
+# The first program in a virtual machine of roce.
 %C%_roce_init_LDADD =
 EXTRA_DIST += %D%/hosts %D%/hosts_prelude.sh %D%/roce %D%/test_roce.sh %D%/bench_hosts

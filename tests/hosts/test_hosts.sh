@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Ranks on several hosts (tests/hosts/hosts): every algorithm, scatter, wire and order, host memory, against a merge in double
-# precision; on hosts alike and uneven, and over a network that is slow.
+# Ranks on several nodes (tests/hosts/hosts): every algorithm, scatter, wire and order in host memory, against a merge
+# in double precision, on equal and uneven nodes and over a slow network.
 # shellcheck source=tests/hosts/hosts_prelude.sh
 . "$(dirname "$0")/hosts_prelude.sh"
 need_programs "$world"
@@ -11,7 +11,7 @@ right="combines are right"
 expect "a host of 2" 0 "$right" "$hosts" 1x2 -- "$world"
 for layout in 2x2 3x2 4x1 2x4 3+1; do expect $layout 0 "$right" "$hosts" --timeout 60 $layout -- "$world"; done
 
-# A bridge such as docker0 has the same address on all hosts and leads to none of them. UCX prefers its larger packets.
+# A bridge such as docker0 has the same address on all nodes and connects none of them. UCX prefers its larger packets.
 name=$("$hosts" up --owner $$ 2x1)
 for host in 0 1; do
   for part in "link add docker0 type veth peer name docker1" "addr add 172.17.0.1/16 dev docker0" \
@@ -22,7 +22,7 @@ for host in 0 1; do
 done
 expect "an address that all hosts have" 0 "$right" "$hosts" run --timeout 60 "$name" -- "$world"
 
-# A firewall that drops packets: UCX alone would wait for minutes.
+# A firewall drops packets. UCX alone would wait for minutes.
 for host in 0 1; do
   for part in "link add dead0 type veth peer name dead1" "addr add 10.99.0.$((host + 1))/24 dev dead0" "link set dead0 up" \
     "link set dead1 up" "neigh add 10.99.0.$((2 - host)) lladdr 02:00:00:00:00:99 dev dead0"; do

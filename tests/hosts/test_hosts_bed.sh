@@ -1,17 +1,17 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# tests/hosts/hosts, the test bed: what ranks find on its hosts, how runs end, and that nothing is left behind.
+# The test bed tests/hosts/hosts: the environment of ranks on its hosts, how runs end, and that nothing is left behind.
 # shellcheck disable=SC2016
 # shellcheck source=tests/hosts/hosts_prelude.sh
 . "$(dirname "$0")/hosts_prelude.sh"
 need_hosts
-# alive PID: and not waiting for a parent that never asks.
+# alive PID: true if the process exists and is no zombie.
 alive() { [ -n "$(sed -n '/^State:[[:space:]]*[^Z[:space:]]/p' "/proc/$1/status" 2>/dev/null)" ]; }
 
 left() { ip netns list | grep -c '^banyan-'"$1"; }
 left_shared() { find /dev/shm /run/banyan-hosts -name "*$1*" 2>/dev/null | grep -c .; }
 
-shared() { # what all see, in any order
+shared() { # the environment of all ranks, sorted
   "$hosts" "$@" -- sh -c \
     'echo "$RANK/$WORLD_SIZE local $LOCAL_RANK/$LOCAL_WORLD_SIZE host $GROUP_RANK $(hostname)"' | sort
 }
@@ -28,12 +28,12 @@ expect "bad layouts" 1 '=hosts: layout "2x": must be HOSTSxRANKS such as 2x4, or
   "$hosts" 2x -- true
 expect "unknown options" 2 "" "$hosts" --dealy 1ms 2x2 -- true
 
-# Two at once do not meet.
+# Two concurrent runs do not see each other.
 "$hosts" 2x1 -- sh -c 'sleep 0.5; grep -c . /proc/net/arp' >"$work/first" 2>&1 &
 expect "two at once" 0 "" "$hosts" 2x1 -- sleep 0.5
 wait $! || { echo "FAIL: the first of two"; failures=$((failures + 1)); }
 
-# TCP between hosts: exchange WHAT OPTION...: prints WHAT when rank 1 has sent a megabyte to rank 0.
+# exchange WHAT OPTION...: prints WHAT when rank 1 has sent a megabyte to rank 0 by TCP.
 cat >"$work/exchange.py" <<'END'
 import os, socket, sys, time
 bytes_each = int(sys.argv[1])
@@ -71,14 +71,14 @@ if command -v python3 >/dev/null; then
   fi
 fi
 
-# Hosts that stay: what they have in memory is shared by their ranks alone.
+# Hosts that stay up: only their own ranks share their memory.
 name=$("$hosts" up --owner $$ 2x1)
 expect "a file in shared memory" 0 "" "$hosts" exec "$name" 0 touch "/dev/shm/of-$name"
 expect "another process of that host" 0 "=of-$name" "$hosts" exec "$name" 0 ls -A /dev/shm
 expect "another host" 0 "=0" "$hosts" exec "$name" 1 sh -c 'ls -A /dev/shm | wc -l'
 expect "hosts of the same name, elsewhere" 0 "=0" "$hosts" 1x1 -- sh -c 'ls -A /dev/shm | wc -l'
 
-# A link that is down, and up again.
+# A link goes down, and up again.
 expect "run on hosts that are up" 0 "=1 host1" "$hosts" run "$name" -- sh -c 'echo $RANK $(hostname)'
 expect "one host" 0 "=host1" "$hosts" exec "$name" 1 hostname
 expect "link down" 0 "" "$hosts" link "$name" 1 down
@@ -94,7 +94,7 @@ expect "nor of the process" 1 "" alive "$sleeper"
 expect "hosts that are not up" 1 "=hosts: there are no hosts named $name" "$hosts" link "$name" 1 up
 name=
 
-# However a run is ended nothing remains, if need be after the next one.
+# However a run ends, nothing remains, at the latest after the next run.
 for signal in TERM KILL; do
   setsid "$hosts" 2x1 -- sh -c 'echo $$ >>"$0"; echo $TEST_HOSTS >"$0.name"; sleep 1000' "$work/pids" >/dev/null 2>&1 &
   pid=$!

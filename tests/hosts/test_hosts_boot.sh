@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# How ranks of several hosts find each other (docs/bootstrap.md): as each launcher describes them, over chosen interfaces,
-# with secrets of files, and while unauthenticated peers connect.
+# How ranks of several nodes find each other (docs/bootstrap.md): with each launcher's variables, over chosen
+# interfaces, with secrets in files, and while unauthenticated peers connect.
 # shellcheck disable=SC2016
 # shellcheck source=tests/hosts/hosts_prelude.sh
 . "$(dirname "$0")/hosts_prelude.sh"
@@ -10,7 +10,7 @@ need_hosts
 "$hosts" 1x1 -- "$world" bootstrap >"$work/out" 2>&1
 ! grep -q 'built without libsodium' "$work/out" || skip "built without libsodium"
 
-# on COMMAND...: ranks on hosts that stay up; 2 hosts of 3.
+# on COMMAND...: runs ranks on hosts that stay up, 2 hosts with 3 ranks each.
 on() { "$hosts" run --timeout 40 "$name" -- "$@"; }
 met="6 ranks have met"
 name=$("$hosts" up --owner $$ 2x3)
@@ -30,11 +30,11 @@ for interface in eth0 10.77.0.0/16; do
 done
 expect "BANYAN_INTERFACE, IPv6" 0 "$met" on env MASTER_ADDR=fd77::1 BANYAN_INTERFACE=fd77::/64 "$world" bootstrap
 expect "an interface that is not there" 1 "eth0 10.77.0." on env BANYAN_INTERFACE=eth1 "$world" bootstrap
-# Rank 0's name may mean 127.0.1.1 on its own host, and its address on others.
+# Rank 0's name may resolve to 127.0.1.1 on its own node, and to its address on others.
 expect "a name that is loopback at home" 0 "$met" on sh -c \
   'export BANYAN_INTERFACE=eth0; [ "$GROUP_RANK" != 0 ] || MASTER_ADDR=127.0.1.1; exec "$0" bootstrap' "$world"
 
-# Names that DNS learns only when rank 0 runs, and one that meant another node before: a pod that was moved.
+# Names that DNS resolves only once rank 0 runs, and a name of a moved pod, which resolved to another node before.
 cat >"$work/pod" <<'END'
 export MASTER_ADDR=$1
 [ "$LOCAL_RANK" != 0 ] || { sleep 1 && grep -v "$1" /etc/hosts >"$2.$GROUP_RANK" && echo "10.77.0.1 $1" >>"$2.$GROUP_RANK" &&
@@ -63,7 +63,7 @@ expect "a host with another secret" 1 "is the secret" on sh -c \
 expect "two of a rank" 1 "rank 4 has already joined" on sh -c '[ "$RANK" != 5 ] || RANK=4; exec "$0" bootstrap 3' "$world"
 expect "too few ranks" 1 "rank 6 of 7 did not connect" on env WORLD_SIZE=7 "$world" bootstrap 3
 
-# Unauthenticated peers on the other node send garbage, are silent and drop connections, while rank 1 comes late.
+# Unauthenticated peers on the other node send garbage, stay silent or drop connections, while rank 1 comes late.
 cat >"$work/knock" <<'END'
 for _ in $(seq 40); do
   exec {silent}<>/dev/tcp/10.77.0.1/29500 && printf 'GET / HTTP/1.0\r\n\r\n' >&"$silent"
@@ -75,7 +75,7 @@ END
 expect "unauthenticated peers" 0 "$met" on sh -c \
   '[ "$RANK" != 5 ] || bash "$1" & [ "$RANK" != 1 ] || sleep 1; exec "$0" bootstrap' "$world" "$work/knock"
 
-# Plain ssh, the secret through its standard input.
+# Ranks start by plain ssh, with the secret on standard input.
 sshd=$(PATH=$PATH:/usr/sbin command -v sshd)
 if [ -n "$sshd" ] && command -v ssh-keygen >/dev/null; then
   ssh-keygen -q -t ed25519 -N '' -f "$work/key"

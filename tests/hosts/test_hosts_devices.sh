@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The network devices that ranks use (BANYAN_NET_DEVICES), on two hosts that are joined by eth0 and by eth1. The counters
-# of both devices say which of them the messages took.
+# The network devices that ranks use (BANYAN_NET_DEVICES), on two nodes connected by eth0 and by eth1. The counters of
+# both devices show which one the messages took.
 # shellcheck disable=SC2016
 # shellcheck source=tests/hosts/hosts_prelude.sh
 . "$(dirname "$0")/hosts_prelude.sh"
@@ -10,7 +10,7 @@ need_hosts
 need_messages
 unset UCX_NET_DEVICES UCX_TLS
 name=$("$hosts" up --owner $$ 2x1) || exit 1
-# A second cable, with a network of its own.
+# A second link, with its own network.
 ip -n "banyan-$name-0" link add eth1 type veth peer name eth1 netns "banyan-$name-1" || exit 1
 for host in 0 1; do
   ip -n "banyan-$name-$host" link set eth1 up && ip -n "banyan-$name-$host" addr add 10.78.0.$((host + 1))/24 dev eth1 ||
@@ -24,7 +24,8 @@ check() { # WHAT TEST...
   outcome "$what" $passed "the output was:"
 }
 
-# 50 combines of 64 KiB: 3.2 MB of payload each way. Sets sent0 and sent1, the bytes that host 0's devices have sent.
+# Runs 50 combines of 64 KiB, which is 3.2 MB of payload each way. Sets sent0 and sent1, the bytes sent by host 0's
+# devices.
 payload=$((50 * 65536))
 measure() { # VARIABLE...
   "$hosts" run --timeout 60 "$name" -- env "$@" sh -c 'sent() { cat /sys/class/net/$1/statistics/tx_bytes; }
@@ -35,7 +36,7 @@ measure() { # VARIABLE...
   read -r sent0 sent1 < <(sed -n 's/^sent //p' "$work/out")
 }
 
-# goes_by DEVICE VARIABLE...: the payload, and not a tenth of it by the other.
+# goes_by DEVICE VARIABLE...: checks that the payload uses this device, and less than a tenth the other.
 goes_by() {
   local device=$1 most least
   shift
@@ -46,7 +47,7 @@ goes_by() {
   check "$*: $least bytes by the other, at most $((payload / 10))" test "$least" -le $((payload / 10))
 }
 
-# Bridges of containers that are equal on both hosts lead to no other host.
+# Container bridges that are equal on both nodes connect to no other node.
 for host in 0 1; do
   for bridge in aa0 zz0; do
     ip -n "banyan-$name-$host" link add $bridge type bridge &&
@@ -68,7 +69,7 @@ check "the description names the device" grep -q "network devices eth0 (BANYAN_N
 goes_by eth1 BANYAN_NET_DEVICES=eth1
 goes_by eth1 BANYAN_NET_DEVICES=^eth0
 goes_by eth0 BANYAN_NET_DEVICES=^eth1,lo
-goes_by eth1 BANYAN_NET_DEVICES=eth1 BANYAN_INTERFACE=eth0 # the bootstrap takes the other
+goes_by eth1 BANYAN_NET_DEVICES=eth1 BANYAN_INTERFACE=eth0 # the bootstrap uses the other device
 goes_by eth0 BANYAN_INTERFACE=eth0
 check "the description names the reason" grep -q "network devices eth0 (BANYAN_INTERFACE)" "$work/out"
 goes_by eth1 UCX_NET_DEVICES=eth1 BANYAN_NET_DEVICES=eth0

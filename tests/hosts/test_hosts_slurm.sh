@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Ranks of two hosts (tests/hosts/hosts) as steps of a Slurm job: the recipes of docs/bootstrap.md, by a Slurm of its own.
+# Ranks of two nodes (tests/hosts/hosts) as steps of a Slurm job: the recipes of docs/bootstrap.md, with a private
+# Slurm.
 # shellcheck source=tests/hosts/hosts_prelude.sh
 . "$(dirname "$0")/hosts_prelude.sh"
 need_programs "$world"
@@ -9,11 +10,11 @@ for command in munged slurmctld slurmd sbatch srun; do
 done
 need_hosts
 
-# On the file system that all hosts see, as a home directory would be.
+# A folder on the file system that all nodes share, as a home directory would be.
 chmod 755 "$work"
 name=$("$hosts" up --owner $$ 2x3) || exit 1
 
-# daemon HOST COMMAND...: ends with this script, or with the host.
+# daemon HOST COMMAND...: runs a daemon that ends with this script or with the host.
 daemon() {
   local host=$1
   shift
@@ -21,7 +22,7 @@ daemon() {
   disown
 }
 
-# wait_for COMMAND...: until it succeeds, or for 30 s.
+# wait_for COMMAND...: repeats it until it succeeds, or for 30 s.
 wait_for() {
   local end=$((SECONDS + 30))
   until "$@"; do

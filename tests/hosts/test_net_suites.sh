@@ -1,15 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Tests of the whole library once more, with ranks that take themselves for ranks of several hosts and are connected by UCX
-# over TCP on the loopback interface. The ranks of each test take the first of the names.
+# Repeats tests of the whole library with ranks that act as ranks of several nodes and connect by UCX over TCP on the
+# loopback interface. The ranks of each test get the first of the node names.
 set -u
 directory=${top_builddir:-.}/tests
 export UCX_TLS=tcp UCX_NET_DEVICES=lo
 [ -x "$directory/transport/test_net" ] || { echo "skipped: no unit tests are built, or none of UCX" && exit 77; }
-CK_RUN_CASE=none "$directory/transport/test_net" || exit 77 # there is no UCX, it says
+CK_RUN_CASE=none "$directory/transport/test_net" || exit 77 # prints that UCX is missing
 failed=0
 
-# suite HOSTS PROGRAM
+# suite HOSTS PROGRAM: runs the program with these node names.
 suite() {
   local said
   if ! said=$(BANYAN_NODE=$1 timeout 400 "$directory/$2" 2>&1); then

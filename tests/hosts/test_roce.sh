@@ -1,9 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Ranks of two hosts over verbs (tests/hosts/roce): combines by puts, by messages, and with all transports that UCX finds; a put to
-# a rank that sleeps; a rank that is killed, and a host. Takes a minute on a quiet machine and several on a busy one: it is no
-# part of "make check".
-# The same file is what each rank runs.
+# Ranks of two nodes over verbs (tests/hosts/roce): combines by puts, by messages, and with all transports that UCX
+# finds; a put to a sleeping rank; the death of a rank, and of a node. It takes a minute on an idle machine and several
+# on a busy one, so "make check" does not run it. Each rank also runs this file.
 set -u
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
@@ -14,8 +13,8 @@ deadline_ms=30000
 
 counters=/sys/class/infiniband/rxe0/ports/1/hw_counters
 
-# part NAME COMMAND...: each line of output with the part and the rank before it, then the status, and packets and messages
-# (not puts) that the adapter has sent.
+# part NAME COMMAND...: prefixes each line of output with the part and the rank. Then it prints the status, and the
+# packets and messages (not puts) that the adapter has sent.
 part() {
   local name=$1 packets sends
   shift
@@ -25,7 +24,7 @@ part() {
   echo "$name, rank $RANK: sent $(($(cat $counters/sent_pkts) - packets)) packets, $(($(cat $counters/rdma_sends) - sends)) messages"
 }
 
-# The host of rank 1 goes while combines are under way.
+# The node of rank 1 dies while combines run.
 cut_power() {
   "$build/tests/faults/fault_rank" none 1 $deadline_ms 1000000 60000 2>&1 | while read -r line; do
     echo "$line"
@@ -63,7 +62,7 @@ if [ $status = 77 ]; then
 fi
 
 failures=0
-# expect WHAT PATTERN: some line is like that.
+# expect WHAT PATTERN: checks that a line matches.
 expect() {
   local line
   if line=$(grep -m 1 -E -- "$2" "$output"); then
@@ -74,7 +73,7 @@ expect() {
   fi
 }
 
-# sent PART: packets and messages of rank 0.
+# sent PART: prints packets and messages of rank 0.
 sent() { sed -n "s/^$1, rank 0: sent \([0-9]*\) packets, \([0-9]*\) messages.*/\1 \2/p" "$output"; }
 
 for part in puts messages "all transports"; do
@@ -84,7 +83,7 @@ expect "by puts" '^puts, rank 0: [0-9]+ combines are right: .* over RDMA by puts
 expect "a put wakes a rank that sleeps" '^puts, rank 0: a rank that slept woke in time'
 expect "by messages" '^messages, rank 0: [0-9]+ combines are right: .* over RDMA,'
 expect "by puts where there are others" '^all transports, rank 0: [0-9]+ combines are right: .* over RDMA by puts,'
-# Puts are packets of the adapter and no messages of it.
+# The adapter counts puts as packets, not as messages.
 read -r packets sends < <(sent puts)
 read -r _ sends_of_messages < <(sent messages)
 if [ "${sends:-9}" -lt "${sends_of_messages:-0}" ] && [ $((2 * sends)) -lt "${packets:-0}" ]; then
