@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Checks that several public calls share. */
+ * The checks that several public calls share. */
 #ifndef BNY_API_H
 #define BNY_API_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Checks that several calls share: of partials, of memory and of valid rows. */
+ * Checks partials, memory and valid rows for several public calls. */
 #include "api/api.h"
 #include "op/valid.h"
 #include "base/sized.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The clock of deadlines. Long gaps between two readings by a thread do not advance it. */
+ * Implements the clock of deadlines. Long gaps between two readings by a thread do not advance it. */
 #include "base/deadline.h"
 
 #include <limits.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * BANYAN_INTERFACE: the name of an interface, an address, or a network such as 10.0.0.0/8. */
+ * Finds the interface that BANYAN_INTERFACE means: the name of an interface, an address, or a network such as
+ * 10.0.0.0/8. */
 #include "base/interface.h"
 
 #include <arpa/inet.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Deadlines and error texts of bootstraps, the all-gather with a deadline, reports of a rank's failure to all ranks,
- * and exchanges of groups. */
+ * Implements deadlines and error texts of bootstraps, the all-gather with a deadline, reports of a rank's failure to
+ * all ranks, and exchanges of groups. */
 #include "boot/exchange.h"
 
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Rank 0's listener: finds an address and a port, and asks who has the port if it is taken. */
+ * Makes rank 0's listener: finds an address and a port, and asks who holds the port if it is taken. */
 #include "boot/tcp_address.h"
 
 #ifdef HAVE_SODIUM

@@ -18,7 +18,7 @@
 
 enum { NRANKS_AT_MOST = 1 << 20, SECRET_BYTES_AT_MOST = 4096 };
 
-/* Reads a whole number in decimal digits only; `must` says in the error text what the variable must be. */
+/* Reads a whole number in decimal digits only; `must` follows "must be" in the error text. */
 static banyan_status read_number(const char *name, long least, long most, const char *must, long *number) {
   const char *text = getenv(name);
   if (!text)

@@ -96,8 +96,8 @@ static const int64_t longest_timeout_ns = INT64_MAX / 4;
 /* Used if not even the options can be read. */
 static const int64_t usual_timeout_ns = (int64_t)30 * 1000000000;
 
-/* Raises a small arena to what every algorithm needs for one row, which grows with the number of ranks. The default is
- * never raised. */
+/* Raises a small arena to the size that every algorithm needs for one row. This size grows with the number of ranks.
+ * The default is never raised. */
 static void raise_arena(bny_node_map *map, int32_t nranks) {
   const size_t most = (size_t)16 << 20, page = 4096;
   if (map->arena_bytes >= most) return;

@@ -103,7 +103,7 @@ static inline bool bny_comm_is_inherited(const banyan_comm *comm) { return comm-
 banyan_status bny_comm_reject_child(const banyan_comm *comm);
 extern const bny_failure bny_failure_of_child;
 
-/* Returns the failure that this rank knows, on host and device. A failure also ends what runs on the device. */
+/* Returns the failure that this rank knows, on host and device. A failure also ends kernels that run on the device. */
 banyan_status bny_comm_check(banyan_comm *comm);
 
 /* Compares calls: BANYAN_ERR_MISMATCH on all ranks if one of them is in another call. */

@@ -239,7 +239,7 @@ static banyan_status take_other_tokens(banyan_comm *comm, const bny_device_fault
                        "rank %d runs a combine on its device with another number: %s", fault->culprit, counts);
 }
 
-/* Turns a failure of kernels into one of the communicator. The text adds what kernels do not know. */
+/* Turns a failure of kernels into one of the communicator. The text adds facts that kernels do not know. */
 static banyan_status take_fault(banyan_comm *comm, const bny_device_fault *fault) {
   bny_exec *exec = comm->exec;
   banyan_status status = (banyan_status)fault->status;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Local attention. A row is a query token's head. The keys of each sequence are cut into segments, and the sums of
- * segments are merged in a balanced tree. Both depend only on the sequence's length, so the bits depend neither on the
- * batch nor on the threads.
+ * Computes local attention. A row is one head of a query token. The keys of each sequence are cut into segments, and
+ * the sums of segments are merged in a balanced tree. Both depend only on the sequence's length, so the bits depend
+ * neither on the batch nor on the threads.
  *
  * A row block is a set of rows of one KV head and one sequence that read the keys together: first the heads of a query
  * token, then those of the next. Threads take parts. A part is a whole row block or, if these are few, a subtree of
@@ -493,8 +493,8 @@ void bny_job_set_up(bny_job *job) {
   job->scale_log2 = (desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim)) * log2_e;
 }
 
-/* Lays out what threads share in the pool's memory. Returns false without memory, or for more parts than there are
- * numbers. */
+/* Lays out the data that threads share in the pool's memory. Returns false without memory, or for more parts than there
+ * are numbers. */
 static bool share_out(bny_job *job, bny_pool *pool) {
   job->threads = bny_pool_threads(pool);
   int64_t parts = choose_parts(job), blocks = 0;

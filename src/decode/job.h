@@ -33,7 +33,7 @@ typedef struct bny_job {
   size_t row_bytes;       /* bytes of such a row */
   bool prunes;
   const bny_certificate *certificate; /* NULL: errors go to desc->prune.error */
-  char *sums; /* by part: a bny_attention_sums, cut off behind the rows that it has; in the exact order 16 rows */
+  char *sums; /* by part: a bny_attention_sums, cut off after its last row; in the exact order 16 rows */
   size_t sums_bytes;
   char *kept; /* likewise by row block: sums to which the keys that are read ahead are added; NULL: there are none */
   int64_t *kept_first;  /* by sequence: number of its first row block */
@@ -44,7 +44,7 @@ typedef struct bny_row_block {
   int32_t sequence, kv_head, chunk;
 } bny_row_block;
 
-/* A row block as a task over one part of the keys, and what its rows see. */
+/* A row block as a task over one part of the keys, and the keys that its rows see. */
 typedef struct bny_row_task {
   bny_attention_task task;
   bny_attention_sight sights[BNY_ATTENTION_HEADS_MAX]; /* the shard's keys that rows see */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of layouts, moves between two layouts, and moves between tiers of memory.
+ * Names layouts, and lists moves between two layouts and between tiers of memory.
  *
  * Rules that give each token the same owner have one normal form. BLOCKS: weights without a common divisor, and the
  * length of a block. This length is the greatest common divisor of the distances at which owners change, because a

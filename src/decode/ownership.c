@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The owner of each key. Tokens are dealt in blocks. Under BLOCKS the weights, divided by their common divisor, are the
- * blocks of each rank in a round, and deal.c deals a round. Under RANGES the blocks of the longest sequence are cut in
- * proportion to the weights. */
+ * Computes the owner of each key. Tokens are dealt in blocks. Under BLOCKS the weights, divided by their common
+ * divisor, are the blocks of each rank in a round, and deal.c deals a round. Under RANGES the blocks of the longest
+ * sequence are cut in proportion to the weights. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdlib.h>

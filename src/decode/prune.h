@@ -47,10 +47,11 @@ static inline int64_t bny_prune_floats(const banyan_attention_desc *desc) {
   return 2 + (desc->prune.codes ? keys * (2 + 2 * (((int64_t)desc->head_dim + 7) / 8)) : 2 * (int64_t)desc->head_dim);
 }
 
-/* Makes room in the pool for every run of an operation, whatever the lengths are in it. */
+/* Reserves memory in the pool for every run of an operation, for any lengths. */
 banyan_status bny_prune_reserve(const banyan_attention_desc *desc, bny_pool *pool);
 
-/* Returns how far row `index` of a block, (m, d, n), can be from that of all keys; or writes what a combine needs. */
+/* Returns how far row `index` of a block, (m, d, n), can be from that of all keys; or writes the values that a combine
+ * needs. */
 double bny_prune_error(const bny_pruned *pruned, int32_t index, float m, float d, const float *n, int32_t value_dim);
 void bny_prune_certify(const bny_pruned *pruned, int32_t index, float m, float d, const float *n, int32_t value_dim,
                        const bny_certificate *to, int64_t row);

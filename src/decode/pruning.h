@@ -6,7 +6,7 @@
 
 #include "decode/job.h"
 
-/* The next stage. SEGMENTS: all keys are summed but for pruned.segments. */
+/* The next stage. SEGMENTS: all keys are summed except pruned.segments. */
 typedef enum bny_prune_stage { BNY_PRUNE_WEIGH, BNY_PRUNE_READ, BNY_PRUNE_SEGMENTS, BNY_PRUNE_DONE } bny_prune_stage;
 
 /* Pages are weighed in chunks of this size, so that masses do not depend on threads. */

@@ -69,7 +69,8 @@ static inline bool bny_decode_hides_keys(const banyan_attention_desc *desc) {
 /* Returns the same for a part, which has the `keys` keys of the shard from `first` on. */
 bny_attention_sight bny_decode_part_sight(bny_attention_sight sight, int32_t first, int32_t keys);
 
-/* Returns what query token `token` of the call, a token of `sequence`, sees of the sequence's keys in this shard. */
+/* Returns which of the sequence's keys in this shard are seen by query token `token` of the call, a token of
+ * `sequence`. */
 bny_attention_sight bny_decode_sight(const banyan_attention_desc *desc, int32_t sequence, int32_t token);
 
 #endif

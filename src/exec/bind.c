@@ -117,8 +117,8 @@ static banyan_status bind_pieces(bny_run *run) {
 /* Small messages are faster in lines that are still in a cache. */
 enum { ROUND_STRIDE_MIN = 2048, PLACE_ALIGNMENT = 1024 };
 
-/* Messages to a socket begin at an offset within a page. The kernel copies them, behind a short header, into its own
- * page. On AMD's Zen 4 `rep movsb` takes 28 times as long if the target has a slightly larger offset in its page than
+/* Messages to a socket begin at an offset within a page. The kernel copies them into its own page, after a short
+ * header. On AMD's Zen 4 `rep movsb` takes 28 times as long if the target has a slightly larger offset in its page than
  * the source (16.6 KB: 4.7 us instead of 0.17). */
 enum { NETWORK_PAGE_OFFSET = 2048 };
 

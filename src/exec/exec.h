@@ -4,7 +4,7 @@
  *
  * Reuse of memory. Run e writes its slots into half e & 1 of the arena, where run e - 2 wrote. So before run e writes,
  * all peers that received slots in run e - 2 must have finished it. A message of run e - 1 from a peer proves that. If
- * there is no such message, as on the way to a root, which sends nothing back, the peer's `done` is read.
+ * there is no such message, the peer's `done` is read. A root, for example, sends nothing back.
  *
  * Within its half a run begins where the previous run in that half ended, and wraps around, because a line that peers
  * have read recently is expensive to write again. On a Zen 4, 16.6 KB to one peer take 1.7 us at a fixed place and 1.0

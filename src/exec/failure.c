@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Failures of an executor: how a rank records its own, learns those of others, and describes them. Also calls that a
- * rank rejects. */
+ * Handles failures of an executor: records this rank's own, learns those of other ranks, and describes them. Also
+ * handles calls that a rank rejects. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

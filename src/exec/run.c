@@ -53,7 +53,7 @@ static banyan_status wait_kernels(bny_run *run, int32_t slot, bool block, bool *
   }
   uint64_t since = bny_record_wait_begin(&exec->record);
   for (uint32_t spins = 0; !proxy->is_made(context, slot); spins++) {
-    /* Answers peers, whatever this rank waits for. */
+    /* Answers peers during any wait. */
     if (spins % PROGRESS_SPINS == 0) exec->progress(exec->transport);
     bny_thread_pause();
     if (block && spins < exec->spins && !atomic_load_explicit(exec->fault, memory_order_relaxed)) continue;

@@ -16,7 +16,7 @@ typedef struct bny_patience {
 /* A wait for something other than a slot. */
 enum {
   BNY_WAIT_DONE = -1, /* for the peer to finish run `epoch` - 2 */
-  BNY_WAIT_PEER = -2, /* for the peer to take what was sent to it */
+  BNY_WAIT_PEER = -2, /* for the peer to accept the data sent to it */
   BNY_WAIT_REACH = -3 /* for the peer to be reached, before a run that needs all ranks */
 };
 

@@ -64,7 +64,7 @@ typedef struct bny_locality {
   int32_t rail;               /* -1 none */
   int32_t topo_rank;          /* set by BANYAN_TOPO_RANK, nodes included; -1: not set */
   char nic_name[BNY_LOCALITY_NIC_BYTES];
-  char source[BNY_LOCALITY_SOURCE_BYTES]; /* where this comes from, and what is missing; for people */
+  char source[BNY_LOCALITY_SOURCE_BYTES]; /* the source of this locality, and missing facts; for people */
 } bny_locality;
 
 /* ---- one rank ---------------------------------------------------------------------------------------------------- */

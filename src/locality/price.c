@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The default cost of each class of link, and the memory speed of GPUs by compute capability. */
+ * Lists the default cost of each class of link, and the memory speed of GPUs by compute capability. */
 #include "locality/price.h"
 
 #include <stddef.h>

@@ -30,7 +30,8 @@ typedef struct bny_attention {
   size_t rows_bytes;
   bool certifies;                      /* pages with mass may be left out, and a combine takes the rows */
   bny_certificate certificate;         /* [tokens_max][heads]: this rank's */
-  float *certified;                    /* owned: values and lse of the merged certificate, and behind them this one */
+  float *certified;                    /* owned: values and lse of the merged certificate, then those of
+                                        * `certificate` */
   char text[2 * BNY_ERROR_TEXT_BYTES]; /* how it runs */
 } bny_attention;
 

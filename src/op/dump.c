@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * BANYAN_DUMP: writes the shape and inputs of a combine that failed for bad data or a mismatch, for banyan-perf
- * --replay. Lines of text describe the shape. They are followed without gaps by a validity byte for each token, the
- * rows' values, lse (or m), d, and scales of heads, if the caller has them. */
+ * Writes the file of BANYAN_DUMP: the shape and inputs of a combine that failed for bad data or a mismatch, for
+ * banyan-perf --replay. Lines of text describe the shape. They are followed without gaps by a validity byte for each
+ * token, the rows' values, lse (or m), d, and scales of heads, if the caller has them. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

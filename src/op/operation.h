@@ -27,7 +27,7 @@ typedef struct bny_op_memory {
 } bny_op_memory;
 
 /* How one dimension of a call is cut: tokens, heads or bytes. Consecutive parts are equal unless a bound lies in one of
- * them or between them. Bounds are the ends of the call and of what each rank owns or gives. */
+ * them or between them. Bounds are the ends of the call and of each rank's input or result. */
 typedef struct bny_op_cut {
   int64_t all, each, parts;
   int64_t *first; /* [spans]: the first part of each run of equal parts. NULL: no two parts are equal */
@@ -41,7 +41,7 @@ typedef struct bny_op_kind {
   bny_plan *plan;
   bny_run *run;               /* on the host */
   bny_device_run *device_run; /* or on the device */
-  bny_binding place;          /* the first part in the caller's memory, whatever that is: what planning alone decides */
+  bny_binding place;          /* the fields that planning decides for the first part, for any memory of the caller */
   bny_binding binding;        /* the current run, see bny_op_binding() */
   int64_t count;              /* number of parts */
   size_t *pieces;             /* all-gather: counts and offsets, [2][nranks] */
@@ -211,7 +211,7 @@ void bny_op_dump(const banyan_comm *comm, const bny_call *key, const bny_op_memo
 /* Runs the queue until `op` is complete; without `block`, as far as possible without waiting. */
 banyan_status bny_op_progress(banyan_op *op, bool block);
 
-/* Does what is possible without waiting, before the caller's own work continues. */
+/* Makes progress without waiting, before the caller's own work continues. */
 banyan_status bny_op_advance(banyan_op *op);
 
 #endif

@@ -91,7 +91,7 @@ static banyan_status progress_parts(banyan_op *op, bool block, bool *done) {
   return BANYAN_OK;
 }
 
-/* Gathers what attention needs, and attends. From then on peers wait for this rank's rows, so an error ends the
+/* Gathers q for attention, and attends. From then on peers wait for this rank's rows, so an error ends the
  * communicator. */
 static banyan_status progress_gather(banyan_op *op, bool block, bool *done) {
   banyan_status status = progress_parts(op->gather, block, done);
@@ -237,7 +237,7 @@ static banyan_status check_scales(const banyan_op *op) {
   return status;
 }
 
-/* Before other ranks wait for this one, checks what this run reads of the caller's memory, and computes its rows. */
+/* Checks the caller's memory that this run reads, and computes its rows, before other ranks wait for this one. */
 static banyan_status prepare(banyan_op *op, bool is_checked) {
   banyan_status status = op->valid.size ? read_valid(op) : BANYAN_OK;
   op->certifying = false;

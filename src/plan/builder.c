@@ -89,7 +89,7 @@ bool bny_builder_grow(bny_builder *builder, void *array, int32_t *capacity, int3
 }
 
 /* Returns the array with room for `more` items after `count`; if it grows, it at least doubles. On failure it returns
- * the array as it is, and the builder has failed. */
+ * the unchanged array, and the builder has failed. */
 static void *reserve(bny_builder *builder, void *array, int32_t *capacity, int32_t count, int64_t more,
                      size_t item_bytes) {
   int64_t needed = count + more;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The list of a call's fields, and the hash of requests. */
+ * Lists the fields of a call, and hashes requests. */
 #include "plan/call.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ static const bny_name wire_names[] = {
 const bny_call_field bny_call_fields[BNY_CALL_FIELDS] = {
     {"collective", bny_collective_names, false, AT(collective)},
     {"combine within a kernel", yes_names, false, AT(within_kernel)},
-    {"tokens", NULL, true, AT(tokens)}, /* before all_tokens, so that a difference names what callers gave */
+    {"tokens", NULL, true, AT(tokens)}, /* before all_tokens, so that a difference names the callers' number */
     {"tokens", NULL, false, AT(all_tokens)},
     {"valid.tokens", yes_names, false, AT(counts_tokens)},
     {"heads", NULL, false, AT(all_heads)},

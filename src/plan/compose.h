@@ -12,7 +12,7 @@
 bny_request bny_compose_request(const bny_request *whole, int32_t level, int32_t nranks, const bny_slice *box,
                                 banyan_scatter scatter);
 
-/* Returns the cheapest flat algorithm for a part, and its cost (NULL: not asked for). It is never NULL, because oneshot
+/* Returns the cheapest flat algorithm for a part, and its cost (NULL: not wanted). It is never NULL, because oneshot
  * serves every combine. `choices` caches answers; it may be NULL. */
 const bny_algorithm *bny_compose_choose(const bny_request *part, struct bny_choices *choices, bny_estimate *estimate);
 

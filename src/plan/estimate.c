@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Predicted time, by the formula of docs/algorithms.md (how one is chosen). Where ranks take turns on a core, the
+ * Predicts times by the formula of docs/algorithms.md (how one is chosen). Where ranks take turns on a core, the
  * messages of a round are read one rank after another; over a network the sender posts them one by one instead. If the
  * request has levels, the pattern of the algorithm divides rounds and bytes among them. A link then carries a message
  * once for each receiver, so bytes are those that a rank sends, if these are more than it receives. */

@@ -130,7 +130,7 @@ static banyan_status plan_choose(const bny_request *request, bny_plan *plan) {
 }
 
 static banyan_status plan_choose_like(const bny_plan *like, bny_plan *plan) {
-  memcpy(plan, like, offsetof(bny_plan, outbox_bytes)); /* what follows depends on the rank */
+  memcpy(plan, like, offsetof(bny_plan, outbox_bytes)); /* fields after these depend on the rank */
   plan->reason = strdup(like->reason);
   return plan->reason ? BANYAN_OK : bny_fail(BANYAN_ERR_MEMORY, "plan: no memory");
 }

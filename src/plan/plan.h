@@ -120,7 +120,7 @@ typedef struct bny_plan {
   const struct bny_algorithm *made_by;
   char *reason; /* why it was chosen; owned */
   double predicted_ns;
-  uint64_t hash;       /* covers all that decides what runs: request, algorithm, form. Identical on every rank */
+  uint64_t hash;       /* covers everything that decides the steps: request, algorithm, form. Identical on every rank */
   size_t outbox_bound; /* an upper bound for every rank, the same on all */
   int64_t slots_bound; /* likewise */
   size_t outbox_bytes; /* used by this rank. The rank's builder makes this field and those below */

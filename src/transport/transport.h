@@ -87,7 +87,7 @@ typedef struct bny_landing {
 
 /* Rendezvous messages: a few bytes from each rank for all others, in rounds that all ranks count alike, even after the
  * communicator has failed. A rank has one message for even and one for odd rounds: a rank that posts in a round has
- * read what it needs from the previous round. */
+ * read the messages that it needs from the previous round. */
 enum { BNY_RENDEZVOUS_BYTES = 8192 - 16 };
 
 /* The most ranks of a communicator: a set of them, one bit each, fits one rendezvous message. */
@@ -170,7 +170,7 @@ typedef struct bny_transport_ops {
    * yet. A rank that stays silent is stopped or does something else. */
   bool (*ask)(bny_transport *transport, int32_t rank);
   /* Reports the fault to all peers, from any thread. It waits at most patience_ns until the report is sent. With 0 it
-   * does not wait: a later progress sends what a socket does not accept at once. */
+   * does not wait: a later progress sends data that a socket does not accept at once. */
   void (*spread)(bny_transport *transport, int64_t patience_ns);
 } bny_transport_ops;
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * levels (docs/algorithms.md#levels): scatter, the same scheme over the next level, all-gather. Scatter and last level
- * are flat algorithms in frames, the cheapest for size and level. A result is forwarded as soon as it is complete. A
- * group of one forwards its input. ROOT: the last level and each all-gather send to the group, then to the member,
- * where the root is. */
+ * Plans levels (docs/algorithms.md#levels): scatter, the same scheme over the next level, all-gather. Scatter and last
+ * level are flat algorithms in frames, the cheapest for size and level. A result is forwarded as soon as it is
+ * complete. A group of one forwards its input. ROOT: the last level and each all-gather send to the group, then to the
+ * member, where the root is. */
 #include "plan/compose.h"
 
 extern const bny_algorithm bny_algorithm_levels;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * levels, for an all-gather: the bytes of a rank cross every link between groups once. The rank sends them to the ranks
- * that represent it in the other groups of the outermost level, over the rail of its lane. These forward them in their
- * groups, level by level, and in the island to all ranks. For a rank without a NIC, a carrier of its island sends. */
+ * Plans levels for an all-gather: the bytes of a rank cross every link between groups once. The rank sends them to the
+ * ranks that represent it in the other groups of the outermost level, over the rail of its lane. These forward them in
+ * their groups, level by level, and in the island to all ranks. For a rank without a NIC, a carrier of its island
+ * sends. */
 #include "plan/compose.h"
 
 /* Returns the holder of the bytes in the level-`level` group of `rank`; for a carrier, itself. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * levels, for HEADS and TOKENS (docs/algorithms.md#levels): an owner's partials are merged on their way to it. Where a
- * level has many groups, they reduce to the owner's group in rounds of blocks of k, k^2, .. groups. A block's leader is
- * the group of the owner if the block holds it, else its first group. k is a power of two, chosen by cost. A carrier of
- * its island represents an owner without a NIC up to the last level, and then sends it the rows. */
+ * Plans levels for HEADS and TOKENS (docs/algorithms.md#levels): an owner's partials are merged on their way to it.
+ * Where a level has many groups, they reduce to the owner's group in rounds of blocks of k, k^2, .. groups. A block's
+ * leader is the group of the owner if the block holds it, else its first group. k is a power of two, chosen by cost. A
+ * carrier of its island represents an owner without a NIC up to the last level, and then sends it the rows. */
 #include "plan/compose.h"
 
 enum { HANDED_OVER = BNY_LEVELS_MAX };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * oneshot: every rank sends each other rank the data that it needs, and each rank merges for itself. Each rank sends (p
+ * Plans oneshot: every rank sends each other rank the data that it needs, and each rank merges for itself. Each rank
+ * sends (p
  * - 1) S bytes in one round. It has the lowest latency if all ranks reach each other alike and the payload is small.
  *
  * All ranks number their slots alike: by owner, or with a single slot if all get the same data. A formula therefore

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * recursive halving (docs/algorithms.md). If there are 2^q + e ranks, the odd ranks among the first 2 e send their
- * partial to the even rank before them. This leaves 2^q *virtual* ranks: virtual v represents ranks [real(v), real(v +
- * 1)), real(v) = v + min(v, e), and its first does the work.
+ * Plans recursive halving (docs/algorithms.md). If there are 2^q + e ranks, the odd ranks among the first 2 e send
+ * their partial to the even rank before them. This leaves 2^q *virtual* ranks: virtual v represents ranks [real(v),
+ * real(v + 1)), real(v) = v + min(v, e), and its first does the work.
  *
  * Partners differ in one bit of v. Near: the nearest partner comes first. Contributions are then always an aligned
  * block of v, as the canonical order needs, but position pos of the halved box ends at the virtual rank with pos's bits

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ring: a rank receives only from rank - 1 and sends only to rank + 1. Piece j starts at rank j + 1 and travels p - 1
- * hops to rank j, and every rank on its way adds its own contribution (reduce-scatter). The results travel p - 1 hops
- * more (all-gather). This takes 2 (p-1) rounds, and each rank sends 2 (p-1)/p S bytes. In canonical order a piece
+ * Plans ring: a rank receives only from rank - 1 and sends only to rank + 1. Piece j starts at rank j + 1 and travels p
+ * - 1 hops to rank j, and every rank on its way adds its own contribution (reduce-scatter). The results travel p - 1
+ * hops more (all-gather). This takes 2 (p-1) rounds, and each rank sends 2 (p-1)/p S bytes. In canonical order a piece
  * travels as the nodes that cover the ranks it has passed: up to 2 log2 p messages a hop instead of one.
  *
  * Slot 0 is the result, so that a root knows the entries of all ranks. */

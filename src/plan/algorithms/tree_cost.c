@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cost of a tree, and the cheapest shape and number of pieces. While the first piece travels the whole way, the
- * others follow at the pace of the rank that merges most. */
+ * Computes the cost of a tree, and chooses the cheapest shape and number of pieces. While the first piece travels the
+ * whole way, the others follow at the pace of the rank that merges most. */
 #include <string.h>
 
 #include "plan/slice.h"

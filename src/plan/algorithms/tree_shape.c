@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The shapes of trees: one row for each strategy of docs/algorithms.md. In knomial and levels k is a power of two, so
- * blocks are nodes of the canonical tree. balanced and chain number ranks from the root on; with levels, each group has
- * consecutive numbers. */
+ * Makes the shapes of trees: one row for each strategy of docs/algorithms.md. In knomial and levels k is a power of
+ * two, so blocks are nodes of the canonical tree. balanced and chain number ranks from the root on; with levels, each
+ * group has consecutive numbers. */
 #include "plan/algorithms/tree_shape.h"
 
 static int32_t between(const bny_tree_shape *shape, int32_t a, int32_t b) {

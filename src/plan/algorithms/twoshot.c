@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * twoshot (docs/algorithms.md). The slots are one for each piece that is not empty, the same on all ranks, and then the
- * result. A formula therefore gives a peer's entries. */
+ * Plans twoshot (docs/algorithms.md). There is one slot for each piece that is not empty, the same on all ranks, and
+ * then the result. A formula therefore gives a peer's entries. */
 #include "plan/slice.h"
 #include "plan/spread.h"
 

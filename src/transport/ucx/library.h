@@ -18,8 +18,8 @@ typedef struct bny_ucx {
 #undef BNY_UCX_FUNCTION
 } bny_ucx;
 
-/* Loads UCX for good. Signal handlers that it installs meanwhile are removed, unless the user has set UCX_HANDLE_ERRORS
- * or UCX_DEBUG_SIGNO, which ask for them. */
+/* Loads UCX, which is never unloaded. Signal handlers that it installs meanwhile are removed, unless the user has set
+ * UCX_HANDLE_ERRORS or UCX_DEBUG_SIGNO, which ask for them. */
 banyan_status bny_ucx_load(bny_ucx *ucx);
 
 /* UCX returns a status and logs the reason. Switches on or off whether this thread keeps UCX's errors and warnings,

@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "transport/ucx/ucx.h"
 
-/* Returns what UCX needs and this system lacks. */
+/* Returns the end of an error text, which names a file system that UCX needs and cannot read; "" if there is none. */
 static const char *lacks(void) {
   if (access("/proc/sys/kernel/random/boot_id", R_OK) != 0)
     return "; /proc cannot be read here, without which UCX does not work and each rank counts as a node of its own: "
