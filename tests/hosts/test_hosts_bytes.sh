@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Bytes between nodes are counted in three ways: by the transport of each rank, by the network device of each node, and in
-# the plans (banyan-plan --cost). A plan of two levels sends 1/w of the bytes of a flat one, for nodes of w ranks.
+# Bytes between nodes are counted in three ways: by the transport of each rank, by the network device of each node, and
+# in the plans (banyan-plan --cost). A plan of two levels sends 1/w of the bytes of a flat one, for nodes of w ranks.
 # shellcheck disable=SC2016
 # shellcheck source=tests/hosts/hosts_prelude.sh
 . "$(dirname "$0")/hosts_prelude.sh"
