@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 
-from . import errors  # which says so if the package is another one
+from . import errors  # raises a clear error if another package is installed
 import banyan
 
 
@@ -42,8 +42,8 @@ def main():
     try:
         info()
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader has seen enough, as head has
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush at its end
+    except BrokenPipeError:  # the reader has closed the pipe, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that Python's flush at exit succeeds
     return 0
 
 

@@ -13,9 +13,9 @@ class DLPackArray(Protocol):
     def __dlpack__(self) -> Any: ...
     def __dlpack_device__(self) -> Any: ...
 
-Array = Union[DLPackArray, Buffer]  # a memoryview and the like as well: these come back as arrays of numpy
-Given = TypeVar("Given", bound=Array)  # results are of the framework of the first array
-Out = Union[None, Array, Sequence[Optional[Array]]]  # an array for the values, or one for each result
+Array = Union[DLPackArray, Buffer]  # a memoryview or similar too; its results are numpy arrays
+Given = TypeVar("Given", bound=Array)  # results have the framework of the first array
+Out = Union[None, Array, Sequence[Optional[Array]]]  # one array for the values, or one per result
 Base = Literal["e", "2", 2]
 Values = Literal["normalised", "numerator"]
 Scatter = Literal["none", "heads", "tokens", "root"]

@@ -33,7 +33,7 @@ class Communicator(_core.Comm):
     One thread at a time may use a communicator. abort() alone may be called from any.
     """
 
-    __slots__ = ()  # an attribute that is not there cannot be set, such as .tag in place of set_tag()
+    __slots__ = ()  # setting an unknown attribute fails, such as .tag instead of set_tag()
 
     def __init__(
         self, allgather: Callable[[bytes, float], bytes | Sequence[bytes]], rank: int, nranks: int, **settings: Any
@@ -97,7 +97,7 @@ class Communicator(_core.Comm):
             return cls._made(gather, rank, nranks, **settings)
         import torch.distributed as dist
 
-        group = group.get_group() if hasattr(group, "get_group") else group  # of a DeviceMesh
+        group = group.get_group() if hasattr(group, "get_group") else group  # the group of a DeviceMesh
         if dist.get_rank(group) < 0:
             raise ValueError("group: this process is not in it")
 
@@ -128,7 +128,7 @@ class Communicator(_core.Comm):
 
     def _adopt(self, made: Any) -> Communicator:
         new = type(self).__new__(type(self))
-        adopt: Any = _core.Comm.__init__  # its second form, which the stubs do not show
+        adopt: Any = _core.Comm.__init__  # the second overload, which the stubs do not show
         adopt(new, made, self.device)
         return new
 
@@ -152,7 +152,7 @@ def _store_gather(store, rank, nranks, prefix):
 
         step = next(rounds)
         keys = [f"{prefix}/{step}/{r}" for r in range(nranks)]
-        store.set(keys[rank], data.hex())  # a store of torch 1.13 takes text
+        store.set(keys[rank], data.hex())  # stores of torch 1.13 take text only
         store.wait(keys, timedelta(seconds=timeout_s if timeout_s > 0 else 300))
         return [bytes.fromhex(store.get(key).decode()) for key in keys]
 

@@ -92,7 +92,7 @@ class AbortedError(Error, RuntimeError):
     status = "aborted"
 
 
-# In the order of banyan_status, from 1.
+# Classes in the order of banyan_status, starting at 1.
 _CLASSES = (
     ArgumentError,
     OutOfMemoryError,
@@ -108,7 +108,7 @@ _CLASSES = (
 )
 
 
-# Struct fields of the library whose Python argument has another name.
+# Maps struct fields of the library to Python arguments with a different name.
 _ARGUMENTS = {
     "heads": "q",
     "head_dim": "q",
@@ -138,7 +138,7 @@ def _argument_of(text: str) -> tuple[str | None, str]:
         return "o" if field.startswith("values") else "lse", rest
     if re.fullmatch(r"[qkv]_\w+_stride", field):
         return field[0], rest
-    if field == "unknown":  # unknown algorithm "x"
+    if field == "unknown":  # for example: unknown algorithm "x"
         return after.split()[0], text
     if re.match(r"[\d\[\]]* (is|leads|must|has|add)\b", after):
         return _ARGUMENTS.get(field, field), rest

@@ -19,7 +19,7 @@ import numpy as np
 
 from . import _core
 
-_prepared: "weakref.WeakKeyDictionary[object, dict]" = weakref.WeakKeyDictionary()  # by the first communicator
+_prepared: "weakref.WeakKeyDictionary[object, dict]" = weakref.WeakKeyDictionary()  # key: the first communicator
 jax.ffi.register_ffi_target("banyan_combine", _core.jax_target(), platform="cpu")
 
 
@@ -29,7 +29,7 @@ def _end():
     try:
         jax.effects_barrier()
     except Exception as error:
-        if str(error) != str(getattr(sys, "last_value", None)):  # that has been printed
+        if str(error) != str(getattr(sys, "last_value", None)):  # JAX has printed that one
             print(f"a compiled function of JAX has failed: {error}", file=sys.stderr)
         tokens = getattr(getattr(jax._src, "dispatch", None), "runtime_tokens", None)
         if hasattr(tokens, "clear"):

@@ -104,14 +104,14 @@ def _child(link, inherited, fn, rank, ranks, args, settings):
     try:
         link.send(answer)
     except OSError:
-        pass  # the parent has gone
+        pass  # the parent has ended
     link.close()
 
 
 def _failure(process):
     """The text of a failure and its time, by the clock of the node: the first one is the cause of the others."""
     if os.getpid() != process:
-        raise  # noqa: PLE0704: a child that fn has forked speaks for no rank, and ends as without run()
+        raise  # noqa: PLE0704: a child forked by fn reports for no rank, and ends as it would without run()
     text = "interrupted" if isinstance(sys.exc_info()[1], KeyboardInterrupt) else traceback.format_exc()
     return "failure", (time.monotonic(), text)
 
@@ -128,7 +128,7 @@ def _serve(links, children):
                 kind, data = link.recv()
             except EOFError:
                 children[rank].join(5)
-                # The time of its end is unknown, and it may have caused the failures of others.
+                # The time of its end is unknown. Time 0 makes it the first failure, as it may have caused the others.
                 kind, data = "failure", (0, f"the process ended, exit status {children[rank].exitcode}")
             if kind == "gather":
                 gathered[link] = data
@@ -176,13 +176,13 @@ def _run_threads(fn, ranks, args, settings):
             ended[rank].set()
 
     workers = [threading.Thread(target=body, args=(rank,), name=f"banyan rank {rank}") for rank in range(ranks)]
-    ended = [threading.Event() for _ in workers]  # Thread.join() of Python 3.11 takes what interrupted it for the end
+    ended = [threading.Event() for _ in workers]  # an interrupted Thread.join() of 3.11 marks the thread as ended
     try:
         for worker in workers:
             worker.start()
         for event in ended:
             event.wait()
-    except BaseException:  # such as KeyboardInterrupt: no rank is left behind
+    except BaseException:  # also for KeyboardInterrupt, all ranks must end
         stopped.set()
         for comm in list(comms):
             if comm.is_open:

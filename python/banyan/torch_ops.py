@@ -95,6 +95,6 @@ for _name, _body, _fake in (
     if hasattr(torch.library, "register_fake"):
         torch.library.register_fake(f"banyan::{_name}", _fake, lib=_library)
     else:
-        # torch before 2.4. 1.13 sends tensors without memory to AutogradMeta first, and passes nothing on there.
+        # For torch before 2.4. torch 1.13 dispatches tensors without memory to AutogradMeta first, and no further.
         for _key in ("Meta", "AutogradMeta"):
             _library.impl(_name, _fake, _key)

@@ -26,23 +26,23 @@ from . import _core
 from .communicator import Communicator
 from .errors import MismatchError, UnsupportedError
 
-# Keywords that models pass through, without effect on attention.
+# Keywords that models pass to attention, where they have no effect.
 _WITHOUT_EFFECT = {
     "cache_position",
-    "is_causal",  # the mask says it
+    "is_causal",  # contained in the mask
     "num_items_in_batch",
     "output_hidden_states",
     "output_router_logits",
     "position_ids",
-    "sliding_window",  # the mask says it
+    "sliding_window",  # contained in the mask
     "use_cache",
 }
 
-# The keyword of a cache, which transformers 5.24 has renamed.
+# The keyword of a cache. transformers 5.24 renamed it.
 _RENAMED = "cache" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
 _KEYWORD = "cache" if _RENAMED else "past_key_values"
 
-# .layer is the ShardedLayer that this thread updated last, until attention takes it.
+# .layer is the ShardedLayer that this thread updated last. Attention takes it and clears it.
 _updated = threading.local()
 
 
@@ -54,12 +54,12 @@ class Mask:
     """What queries see, in place of a mask tensor: keys up to their own position, of those the last `window`, and none
     whose `padding` is False. transformers hands it from mask() to attention()."""
 
-    ndim = 4  # of the tensor that it stands for
+    ndim = 4  # as the tensor that it replaces
 
     def __init__(
         self, batch: int, queries: int, first: int, keys: tuple[int, int], window: int | None, padding: Any
     ) -> None:
-        self.keys, self.window, self.padding = keys, window, padding  # keys: where they begin and end
+        self.keys, self.window, self.padding = keys, window, padding  # keys: begin and end
         self.words = {
             "window": window,
             "query_start_loc": _int32([queries * sequence for sequence in range(batch + 1)]),
@@ -101,7 +101,7 @@ def mask(
             "sequences, chunks, images, bidirectional attention, or a static cache"
         )
     _updated.layer = None
-    if isinstance(attention_mask, Mask):  # made before the forward, as for static caches
+    if isinstance(attention_mask, Mask):  # made before the forward pass, as for static caches
         return attention_mask
     end = kv_offset + kv_length
     if attention_mask is not None:
@@ -188,7 +188,7 @@ class ShardedLayer(CacheLayerMixin):
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         if key_states.device.type != "cpu":
             raise UnsupportedError(f"a ShardedCache is in host memory, and keys are on {key_states.device}")
-        # Memory that was never written has no physical pages.
+        # Zeroed memory takes physical pages only once it is written.
         rows = max(self.cache.capacity, 1)
         shapes = [(*states.shape[:2], rows, states.shape[3]) for states in (key_states, value_states)]
         self.keys, self.values = (key_states.new_zeros(shape) for shape in shapes)
@@ -206,7 +206,7 @@ class ShardedLayer(CacheLayerMixin):
                 f'attn_implementation is "{implementation}" in the config of this cache: it must be "banyan", as other '
                 "attention sees the keys of this rank alone"
             )
-        # Attention takes the layer that was updated. Attention of a model with another config does not.
+        # Attention takes the updated layer. Attention of a model with another config leaves it here.
         before, _updated.layer = getattr(_updated, "layer", None), None
         if before is not None:
             raise UnsupportedError(
@@ -411,7 +411,7 @@ class ShardedCache(Cache):
     def _sharded(self) -> list[ShardedLayer]:
         return [layer for layer in self.layers if isinstance(layer, ShardedLayer)]
 
-    # ---- what it rejects ---------------------------------------------------------------------------------------------
+    # ---- rejected input ----------------------------------------------------------------------------------------------
 
     def crop(self, *_: Any) -> None:
         """Raises UnsupportedError: a sharded cache drops no tokens."""
@@ -466,7 +466,7 @@ class ShardedCache(Cache):
                 owners[first : first + self.block] = owner
                 have[owner] += self.block
         self._deal(owners)
-        # Any block assignment of the longest sequence is a pattern whose period is that sequence.
+        # Any assignment of blocks is a pattern whose period is the longest sequence.
         blocks = owners[:: self.block]
         self._key_start = 0
         self._positions = {

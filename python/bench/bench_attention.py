@@ -34,7 +34,7 @@ def run(arguments, dtype):
 
 def torch_forms(arguments, dtype):
     """Both forms of torch, which must agree, over random values of the shape; none where there is no torch."""
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # huge pages, as the tools ask for
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # huge pages, as in the tools
     try:
         import torch
     except ImportError:
@@ -90,7 +90,7 @@ def from_python(arguments, dtype):
     q = draw.standard_normal((arguments.batch, arguments.heads, arguments.head_dim)).astype(name)
     shape = arguments.batch, arguments.kv_heads, arguments.keys, arguments.head_dim
     k, v = (draw.standard_normal(shape, np.float32).astype(name) for _ in range(2))
-    if arguments.head_dim == 576:  # MLA: as banyan-decode has it
+    if arguments.head_dim == 576:  # MLA, as in banyan-decode
         v = k[..., :512]
     times = []
     with banyan.Communicator.from_threads(banyan.Threads(1), 0, threads=arguments.threads) as comm:

@@ -66,7 +66,7 @@ def empty_ops(torch):
     library.impl("nothing", lambda o, lse, *_: (o, lse), "CPU")
     library.define("bare(Tensor o, Tensor lse, int comm) -> (Tensor, Tensor)")
     library.impl("bare", lambda o, lse, _: (o, lse), "CPU")
-    empty_ops.library = library  # its ops live as long
+    empty_ops.library = library  # keeps the ops alive
     return torch.ops.banyan_bench.nothing, torch.ops.banyan_bench.bare
 
 

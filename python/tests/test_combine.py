@@ -184,7 +184,7 @@ def test_the_other_collectives():
         assert data == b"rank 2"
         comm.broadcast_init(data)()
         comm.barrier()
-        assert (comm.gather(mine) == every).all() and (comm.gather_init(mine)() == every).all()  # the other name
+        assert (comm.gather(mine) == every).all() and (comm.gather_init(mine)() == every).all()  # gather is an alias
         return True
 
     assert everyone(body) == [True] * 3
@@ -208,7 +208,7 @@ def test_attention():
         op = comm.attention_combine_init(q, k[:, :, mine], v[:, :, mine], keys_max=keys)
         close(op()[0], want)
         close(lse, np.log(weight.sum(-1)))
-        # The same keys in pages of 8, in another order, of the first sequence alone.
+        # The keys of the first sequence only, in pages of 8 and in another order.
         pages = np.stack([k[0, :, i : i + 8] for i in (16, 0, 8)]), np.stack([v[0, :, i : i + 8] for i in (16, 0, 8)])
         paged, _ = banyan.attention(
             q[:1], *pages, seq_lens=np.array([keys], np.int32), page_table=np.array([[1, 2, 0]], np.int32)

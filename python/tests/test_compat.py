@@ -51,7 +51,7 @@ def test_vllm(ranks, kind):
             close(base_2[0], out)
             close(base_2[1], out_lse.double() * E_2, 1e-5 if out_lse.dtype == torch.float32 else 2e-2)
             results.append((out, out_lse.float()))
-        if ranks > 1:  # other shapes and strides that vLLM's kernels take
+        if ranks > 1:  # other shapes and strides that vLLM's kernels accept
             turned = o.transpose(1, 2).contiguous().transpose(1, 2)
             for more in ((o[:, None], lse[None]), (o, lse[..., None]), (turned, lse.T.contiguous().T)):
                 assert torch.equal(vllm.cp_lse_ag_out_rs(*more, comm), results[0][0])
@@ -74,7 +74,7 @@ def test_vllm_rows_that_are_empty_whatever_they_say(ranks):
     expected[0][1][2:4] = -np.inf
     for _, lse in expected:
         lse[4] = -np.inf
-    want = merged(expected if ranks > 1 else parts)  # one rank gets back what it gave, as in vLLM
+    want = merged(expected if ranks > 1 else parts)  # a single rank gets its input back, as in vLLM
 
     def body(comm):
         o, lse = both(parts, comm)
@@ -291,7 +291,7 @@ def test_tensorrt_llm(ranks):
         o, stats, mask = (torch.from_numpy(array) for array in parts[comm.rank])
         mine = want[:, comm.rank * heads : (comm.rank + 1) * heads].reshape(T, heads * D)
         by_rank, stats_by_rank = o.view(T, ranks, heads, D), stats.view(T, ranks, heads, 2)
-        padded = torch.cat([mask, mask])  # a buffer of more tokens
+        padded = torch.cat([mask, mask])  # the mask may be longer than the tokens
         version_2 = tensorrt_llm.helix(by_rank.flatten(2), stats_by_rank.flatten(2), comm, 2.0, padded)
         close(version_2, 2 * mine)
         entries = by_rank.transpose(1, 2), stats_by_rank.transpose(1, 2)

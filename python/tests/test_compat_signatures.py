@@ -25,8 +25,8 @@ TOP = pathlib.Path(os.environ.get("top_srcdir", pathlib.Path(__file__).parents[2
 INDEX = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/")
 UNREADABLE = OSError, ValueError, http.client.HTTPException
 JSON = "application/vnd.pypi.simple.v1+json"
-# A package and its version, the module here, its file, and names in it; of a class, all public methods that theirs has.
-# TensorRT-LLM and nccl-extensions have no package on the index. Without a module, names are those that compat calls.
+# Each row: package, version, module here, file in the package, and names. For a class, all its public methods count.
+# TensorRT-LLM and nccl-extensions have no package on the index. Without a module here, compat calls the names.
 CALLS = [
     ("ring-attention-pytorch", "0.5.20", "lucidrains", "ring_attention_pytorch/tree_attn_decoding", "tree_attn_decode"),
     ("sglang", "0.5.23", "sglang", "sglang/srt/layers/dcp/comm", "cp_lse_ag_out_rs_mha cp_lse_ag_out_rs_mla "
@@ -129,7 +129,7 @@ def differences(theirs, ours, names):
         if not calls:
             yield f"there is no {name}"
         for call in calls:
-            # The group of lucidrains is that of all processes.
+            # lucidrains always uses the group of all processes.
             here = ours.get(call, "nothing").replace(", *, group=None", "")
             if here != theirs[call]:
                 yield f"{call}({theirs[call]}) is {call}({here}) here"

@@ -91,7 +91,7 @@ def test_a_rank_that_dies(tmp_path):
             out, _ = fewer.combine(*partials(comm.rank, SHAPE))
         want, _ = merged([partials(r, SHAPE) for r in (0, 2)])
         np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-5)
-        (tmp_path / str(comm.rank)).touch()  # for run() has no results when a rank has died
+        (tmp_path / str(comm.rank)).touch()  # run() returns no results if a rank has died
 
     with pytest.raises(banyan.RankError, match="exit status 7") as caught:
         banyan.run(body, ranks=3, timeout=10)
@@ -177,11 +177,11 @@ def test_two_threads_in_one_communicator():
         waiter.join()
         return isinstance(seen[0], banyan.AbortedError)
 
-    # The waiter is in its barrier before the other thread calls, because it does nothing else first.
+    # The waiter is in its barrier before the other thread calls, because the barrier is its first call.
     assert banyan.run(body, ranks=2, timeout=60) == [True] * 2
 
 
-# Rank 1 is a thread that does nothing until rank 0, in the main thread, has been interrupted in a wait for it.
+# Rank 1 is an idle thread. Rank 0, in the main thread, waits for it until it is interrupted.
 INTERRUPTED = """
 import gc, os, signal, sys, threading, time, banyan
 where, raises = sys.argv[1:]
@@ -369,7 +369,7 @@ def test_operations_freed_by_other_threads():
         while True:
             try:
                 return call()
-            except banyan.StateError:  # another thread frees an operation now
+            except banyan.StateError:  # another thread is freeing an operation
                 pass
 
     def body(rank):
@@ -412,7 +412,7 @@ def test_child_of_a_fork_takes_no_part():
             comm.close()
             os._exit(rejected)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
-        for code in (3, None):  # one that does not end by os._exit() says nothing for this rank
+        for code in (3, None):  # a child that does not end by os._exit() reports nothing for this rank
             if (child := os.fork()) == 0:
                 return sys.exit(code) if code else "the child's"
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (code or 0)
@@ -480,7 +480,7 @@ def test_another_distribution_of_this_name(fault, tmp_path):
     assert "pip uninstall banyan banyan-attention" in done.stderr.splitlines()[-1], done.stderr
 
 
-# The waiting thread prints no traceback: CPython itself aborts where a daemon thread holds stderr while it ends.
+# The waiting thread prints no traceback, because CPython aborts if a daemon thread holds stderr at exit.
 ENDS = """
 import contextlib, threading, banyan
 group, comms, waits = banyan.Threads(2), [None, None], threading.Event()

@@ -174,7 +174,7 @@ class Exchanged:
         self.strides = (ctypes.c_int64 * array.ndim)(*(stride // array.itemsize for stride in array.strides))
 
     def tensor(self):
-        # The address is split, so that byte_offset has to be added.
+        # The address is split, so the reader must add byte_offset.
         return Tensor(self.array.ctypes.data - 64, 1, 0, self.array.ndim, 2, 32, 1, self.shape, self.strides, 64)
 
 
@@ -211,7 +211,7 @@ def test_exchange_interface_of_c(lone):
     lone.combine(*given, out=(out, None))
     np.testing.assert_allclose(out, o, rtol=1e-6)
     assert Exchanged.calls == ["borrow"] * 2
-    # An operation outlives the call, so that it takes memory that stays.
+    # An operation outlives the call, so it must own a reference to the memory.
     op = lone.combine_init(*given, out=(Exchanged(out), None))
     assert Exchanged.calls[2:] == ["give"] * 3 and len(Exchanged.alive) == 3
     out[:] = 0
@@ -253,7 +253,7 @@ def test_read_only_and_devices_of_dlpack(lone):
     rejected("out", "read-only", lone.combine, o, lse, out=(exchanged(out, flags=1), None))
     on_device = exchanged(o, device_type=2)
     rejected("o", "the array is on a device", lone.combine, on_device, lse)
-    assert on_device.streams == [1]  # DLPack's number of the default stream
+    assert on_device.streams == [1]  # DLPack's number for the default stream
     rejected("lse", "the array is on a device", lone.combine, o, exchanged(lse, device_type=2))
     managed_memory = exchanged(o, device_type=13)
     lone.combine(managed_memory, lse, out=(out, None))
@@ -392,7 +392,7 @@ def test_info():
     done = subprocess.run([sys.executable, "-m", "banyan", "info"], stdout=subprocess.PIPE, text=True, timeout=120)
     assert done.returncode == 0 and f"libbanyan {banyan.version()}" in done.stdout and "one rank" in done.stdout
     end, start = os.pipe()
-    os.close(end)  # as that of `info | head -0`
+    os.close(end)  # as in `info | head -0`
     done = subprocess.run([sys.executable, "-m", "banyan", "info"], stdout=start, stderr=subprocess.PIPE, timeout=120)
     os.close(start)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -460,7 +460,7 @@ def test_tensors_that_are_made_own_their_memory():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for _ in range(500):
             made, made_lse = comm.combine(o, lse)
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 64 * 1024  # less than 256 MiB
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 64 * 1024  # all results take 256 MiB
     assert made.is_contiguous() and made.data_ptr() % 64 == 0 and made.dtype == torch.bfloat16
     assert (view == 1).all() and (made + 1 == 2).all() and (made_lse == 0).all()
     assert comm.is_open is False and made[:, 0].clone().shape == (64, 128)

@@ -78,7 +78,7 @@ def test_objects_say_what_they_are(lone):
     op.free()
     assert repr(op) == "<banyan.Operation, freed>"
     for each in (lone, op, rule, banyan.Threads(2), banyan.Prune(None)):
-        for name in ("tag", "deadline"):  # set_tag() is a call
+        for name in ("tag", "deadline"):  # tag and deadline are set by calls
             with pytest.raises(AttributeError):
                 setattr(each, name, 7)
 
@@ -90,7 +90,7 @@ def test_memory_without_strides(lone):
     out = np.empty_like(o)
     lone.combine(raw, memoryview(lse), out=memoryview(out))
     np.testing.assert_allclose(out, o, rtol=1e-6)
-    np.testing.assert_allclose(lone.combine(raw, memoryview(lse))[0], o, rtol=1e-6)  # an array of numpy
+    np.testing.assert_allclose(lone.combine(raw, memoryview(lse))[0], o, rtol=1e-6)  # the result is a numpy array
     rejected("o", "1 dimensions", lone.combine, array.array("f", [1.0]), lse)
 
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The Python package is built by pip against the library of this build, in an environment of the build folder, and its
-# tests run there.
+# pip builds the Python package against the library of this build, in an environment in the build folder. Its tests run
+# there.
 set -u
 top=$(cd "${top_srcdir:-$(dirname "$0")/../..}" && pwd)
 build=$(cd "${top_builddir:-.}" && pwd)
@@ -17,7 +17,7 @@ grep -q '^SANITIZER_CFLAGS = *[^ ]' "$build/Makefile" && skip "the library has a
 cxx=${CXX:-c++}
 command -v "${cxx%% *}" >/dev/null || skip "there is no C++ compiler"
 
-# The Python that has most of what is needed. That of Debian has Debian's numpy and torch.
+# Selects the Python with most of the required packages. Debian's Python has Debian's numpy and torch.
 usable() {
   "$1" -c '
 import importlib.util, os, sys, sysconfig
@@ -42,7 +42,7 @@ if [ -n "$needed" ]; then
   # shellcheck disable=SC2086
   $pip install --retries 1 $needed >"$venv/pip.log" 2>&1 </dev/null || skip "pip does not get$needed: $(tail -n 1 "$venv/pip.log")"
 fi
-# More frameworks for all tests, such as PYTHON_TEST_PACKAGES="torch transformers".
+# Installs more frameworks for all tests, such as PYTHON_TEST_PACKAGES="torch transformers".
 for name in ${PYTHON_TEST_PACKAGES-}; do
   "$venv/bin/python" -c "import $name" 2>/dev/null || $pip install --retries 1 "$name" >>"$venv/pip.log" 2>&1 </dev/null ||
     echo "pip does not get $name: $(tail -n 1 "$venv/pip.log")"
@@ -63,12 +63,12 @@ tests() {
 }
 tests
 status=$?
-# JAX and the like (160 MB) bring a newer numpy. They have a folder of their own, which only the tests over them see.
+# JAX, mypy and mpi4py (160 MB) bring a newer numpy. They have their own folder, which only their tests use.
 more=$venv/more
 if [ ! -d "$more" ]; then
   $pip install --no-compile --retries 1 --target "$more" jax ml_dtypes mypy mpi4py >>"$venv/pip.log" 2>&1 </dev/null ||
     echo "pip does not get jax and others: $(tail -n 1 "$venv/pip.log")"
-  PYTHONDONTWRITEBYTECODE='' PYTHONPATH=$more "$venv/bin/python" -c "import jax" 2>/dev/null # compiles what is used
+  PYTHONDONTWRITEBYTECODE='' PYTHONPATH=$more "$venv/bin/python" -c "import jax" 2>/dev/null # compiles the modules
 fi
 if [ $status = 0 ] && [ -d "$more" ]; then
   PYTHONPATH=$more tests -k "jax or ml_dtypes or eight_bit_floats or mypy or from_mpi or test_page"

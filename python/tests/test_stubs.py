@@ -43,7 +43,7 @@ def compare(functions, others, owner):
     there = {name for name in vars(owner) if not name.startswith("__") or name in functions}
     assert there - {"Comm", "Operation", "Ownership", "Threads"} == set(functions) | others
     for name, node in functions.items():
-        # Without a name in the binding an argument has one in the stub alone.
+        # If the binding does not name an argument, only the stub does.
         bound = [each for each in parameters_of_module(getattr(owner, name))]
         assert len(bound) == len(parameters(node))
         if not any(each[0].startswith("arg") for each in bound):
@@ -68,7 +68,7 @@ def undocumented(body, owner=""):
         is_setter = any(isinstance(each, ast.Attribute) for each in node.decorator_list)
         if not ast.get_docstring(node) and not is_setter:
             yield owner + node.name
-        if isinstance(node, ast.ClassDef) and node.name != "ShardedLayer":  # transformers describes its methods
+        if isinstance(node, ast.ClassDef) and node.name != "ShardedLayer":  # transformers documents its methods
             yield from undocumented(node.body, node.name + ".")
 
 

@@ -82,7 +82,7 @@ def few_threads():
     torch.set_num_threads(1)
     with torch.inference_mode(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        warnings.filterwarnings("error", ".*past_key_values", FutureWarning)  # the name that the keyword had before 5.24
+        warnings.filterwarnings("error", ".*past_key_values", FutureWarning)  # the name of the keyword before 5.24
         yield
     torch.set_num_threads(before)
 
@@ -135,7 +135,7 @@ def sharded(model, nranks, body, **words):
             with torch.inference_mode():
                 return body(cache)
         finally:
-            cache.comm.close()  # recover() may have made another one
+            cache.comm.close()  # recover() may have replaced the communicator
 
     return banyan.run(rank, nranks, start="thread", timeout=120)
 
@@ -194,7 +194,7 @@ def test_several_turns(name):
     model, (ids, mask), (more, more_mask) = build(name), prompts(2, 90), prompts(2, 60, seed=12)
 
     def turns(cache):
-        keyword = ShardedCache.keyword.fget(cache)  # a DynamicCache has none
+        keyword = ShardedCache.keyword.fget(cache)  # a DynamicCache has no .keyword
         first, _ = generate(model, ids, mask, **keyword)
         whole = torch.cat([first, more], 1)
         whole_mask = torch.cat([mask, torch.ones(2, NEW, dtype=mask.dtype), more_mask], 1)
@@ -298,7 +298,7 @@ def test_what_the_cache_does_not_serve(lone):
         model(input_ids=one, **cache.keyword)
     with rejected("drops no tokens"):
         cache.crop(-1)
-    with rejected("it has 20 tokens, and the keys are"):  # what the cache has is not in the prompt
+    with rejected("it has 20 tokens, and the keys are"):  # the prompt lacks the tokens of the cache
         generate(model, ids, mask, **cache.keyword)
     cache.reset()
     with rejected("use_cache: it is False"):
@@ -438,4 +438,4 @@ def test_ranks_die_and_others_go_on(name, deaths, inside, more):
     for tokens, nranks in results:
         assert torch.equal(tokens, want[0]) and nranks == 4 - len(deaths)
     for count in computed.values():
-        assert 0 < count < 200 * len(deaths) or name == "gemma2"  # windows have dropped keys, so all are computed again
+        assert 0 < count < 200 * len(deaths) or name == "gemma2"  # windows dropped keys: all is recomputed

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Wheels as users get them: test_wheel.sh FOLDER [PYTHON]. Not a part of `make check`: it downloads 200 MB and compiles the
-# library by another compiler, for this machine and for aarch64: ten minutes on two cores, and a minute the next time.
-# In an environment with the wheel alone the Python blocks of README run, and ranks meet over TCP. The wheel for aarch64
-# does so in QEMU, and runs most tests, with the Python of Debian, where qemu-aarch64 and that version are there. Kernels
-# are for the devices of this machine, as those for all take nvcc half an hour.
+# Tests wheels as users get them: test_wheel.sh FOLDER [PYTHON]. It is not a part of `make check`, because it downloads
+# 200 MB and compiles the library with another compiler, for this machine and for aarch64. That takes ten minutes on two
+# cores, and later runs take a minute. In an environment with only the wheel, the Python blocks of README run, and ranks
+# connect over TCP. The aarch64 wheel does this in QEMU and runs most tests, with Debian's Python, if qemu-aarch64 and
+# that version are available. Kernels are built for this machine's devices, because all take nvcc half an hour.
 set -eu
 export CUDA_ARCHS=${CUDA_ARCHS-native}
 top=$(cd "$(dirname "$0")/../.." && pwd)
@@ -13,7 +13,7 @@ python=${2:-python3}
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 
-wheel_of() { # ARCH: builds a wheel, looks at it, and prints its name
+wheel_of() { # ARCH: builds a wheel, checks it, and prints its name
   local wheel file
   rm -f "$folder"/*_"$1".whl
   ARCH=$1 "$top/python/build_wheels.sh" "$folder" "$python" >"$folder/$1.log" 2>&1 || { tail -n 20 "$folder/$1.log" >&2 && return 1; }
@@ -70,7 +70,7 @@ rm -rf "$folder/site"
   --python-version "$version" -d "$folder/aarch64" numpy
 for each in "$wheel" "$folder"/aarch64/numpy*.whl; do "$python" -m zipfile -e "$each" "$folder/site"; done
 "$folder/clean/bin/python" -m pip install --quiet --disable-pip-version-check --target "$folder/site" pytest
-# Programs that tests start by sys.executable run in QEMU too.
+# Programs that tests start by sys.executable also run in QEMU.
 emulated=$folder/python-aarch64
 printf '#!/bin/sh\nexec qemu-aarch64 -L %s -0 %s %s "$@"\n' "$root" "$emulated" "$root/usr/bin/python$version" >"$emulated"
 chmod +x "$emulated"

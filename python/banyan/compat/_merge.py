@@ -10,7 +10,7 @@ from .._core import split
 from ..communicator import Communicator
 
 _made: "weakref.WeakKeyDictionary[object, Communicator]" = weakref.WeakKeyDictionary()
-EMPTY = "+inf|nan"  # besides -inf, which is always an empty row
+EMPTY = "+inf|nan"  # in addition to -inf, which always marks an empty row
 
 
 def set_group(group, comm):

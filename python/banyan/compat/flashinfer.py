@@ -42,7 +42,7 @@ def decode_cp_a2a_lse_reduce_workspace_size(max_tokens, local_heads, cp_size, he
         raise TypeError(f"dtype is float16 or bfloat16, not {dtype}")
     if head_dim % 8:
         raise ValueError(f"a row of {head_dim} values is no multiple of 16 bytes")
-    words = -(-(16 + 8 * cp_size) // 16) * 16  # an epoch, and two words of readiness for each rank
+    words = -(-(16 + 8 * cp_size) // 16) * 16  # an epoch, and two readiness words per rank
     return words + 2 * cp_size * max_tokens * local_heads * (2 * head_dim + 4)
 
 

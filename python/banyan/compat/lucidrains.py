@@ -23,10 +23,10 @@ def tree_attn_decode(q, k=None, v=None, eps=1e-8, shard_kv_seq=True, use_triton=
         first, number = split(k.shape[-2], comm.nranks, comm.rank)
         k, v = k[..., first : first + number, :], v[..., first : first + number, :]
     if k is None:
-        # Rows without keys. The values of a row are as long as those of q, as in the function that this stands for.
+        # Rows without keys. Their values have the length of q, as in the original function.
         k = v = q[:, :, :0]
     heads, dtype = q.shape[1:3], q.dtype
-    rows = q.flatten(1, 2)  # several queries of a head are heads of their own, which share its keys
+    rows = q.flatten(1, 2)  # several queries of a head become separate heads that share its keys
     numbers = (torch.float32, torch.float16, torch.bfloat16)
     if dtype not in numbers:
         rows, k, v = rows.float(), k.float(), v.float()

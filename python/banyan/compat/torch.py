@@ -12,7 +12,7 @@ class SDPAMerger:
     def __init__(self, convert_to_f32, seq_dim):
         self._f32, self._dim = convert_to_f32, seq_dim
         self._out = self._lse = None
-        self._keeps_last = False  # lse came as [B, H, S, 1], and goes so
+        self._keeps_last = False  # lse came as [B, H, S, 1] and is returned as such
 
     def step(self, out, lse, partial):
         """partial: the block is of the second half of the sequence."""
@@ -37,4 +37,4 @@ class SDPAMerger:
         return self._out.to(self._dtypes[0]), lse.to(self._dtypes[1])
 
 
-_SDPAMerger = SDPAMerger  # as torch names it
+_SDPAMerger = SDPAMerger  # torch's name

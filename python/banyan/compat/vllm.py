@@ -18,7 +18,7 @@ def _masked(comm, lse, seq_lens, query_start_loc):
         shapes = f"{tuple(seq_lens.shape)} and {tuple(query_start_loc.shape)}"
         comm._reject("query_start_loc", f"seq_lens [B] and query_start_loc [B + 1] have the shapes {shapes}")
     if not len(seq_lens):
-        return torch.full_like(lse, -math.inf)  # warm-up of a graph without sequences
+        return torch.full_like(lse, -math.inf)  # warm-up of a graph has no sequences
     rows = torch.arange(lse.shape[0], device=lse.device, dtype=query_start_loc.dtype)
     sequence = torch.bucketize(rows, query_start_loc[1:], right=True).clamp(max=len(seq_lens) - 1)
     empty = (rows >= query_start_loc[-1]) | (seq_lens[sequence] == 0)
@@ -120,7 +120,7 @@ def merge_attn_states(
     is_wide = output.dtype in (torch.float32, torch.float16, torch.bfloat16)
     if is_wide != (output_scale is None):
         raise ValueError(f"output_scale is {'not used' if is_wide else 'needed'} for an output of {output.dtype}")
-    rows = output.shape[0]  # inputs may have more
+    rows = output.shape[0]  # inputs may have more rows
     ends = slice(rows if prefill_tokens_with_context is None else min(prefill_tokens_with_context, rows))
     merged, merged_lse = suffix_output[:rows].float(), suffix_lse[:, :rows].transpose(0, 1).float()
     if ends.stop:
