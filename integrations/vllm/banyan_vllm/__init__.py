@@ -18,7 +18,7 @@ import os
 
 import torch
 
-VERSIONS = ("0.32.",)  # how the versions of vLLM begin that it is made for
+VERSIONS = ("0.32.",)  # prefixes of the supported versions of vLLM
 
 _logger = logging.getLogger("vllm.banyan")
 

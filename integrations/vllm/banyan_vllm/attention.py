@@ -42,7 +42,7 @@ class Metadata:
 
     num_actual_tokens: int
     words: dict
-    keys_max: int  # the most that a sequence can have on this rank
+    keys_max: int  # most keys that a sequence can have on this rank
     causal: bool = True
 
 
@@ -54,7 +54,7 @@ class Builder(CPUAttentionMetadataBuilder):
         self.interleave = parallel.cp_kv_cache_interleave_size
         drafts = vllm_config.speculative_config
         if self.is_sharded and drafts is not None and drafts.method not in ("ngram", "suffix"):
-            # A model of drafts moves on by itself, without new lengths of each rank.
+            # A draft model advances by itself, without new lengths for each rank.
             ranks.reject(f"speculative decoding by {drafts.method}")
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
@@ -80,7 +80,7 @@ class Builder(CPUAttentionMetadataBuilder):
 
 
 class Impl(CPUAttentionBackendImpl):
-    can_return_lse_for_decode = True  # v1/worker/cp_utils.py: check_attention_cp_compatibility
+    can_return_lse_for_decode = True  # read by check_attention_cp_compatibility in v1/worker/cp_utils.py
     supports_dcp = True
     supports_mtp_with_cp_non_trivial_interleave_size = True
 
@@ -107,7 +107,7 @@ class Impl(CPUAttentionBackendImpl):
     def process_weights_after_loading(self, act_dtype):
         super().process_weights_after_loading(act_dtype)
         if self.is_sharded and self.sinks is not None:
-            # A rank has the sinks of its heads, and attends for those of all ranks.
+            # A rank has the sinks of its own heads, but attends for the heads of all ranks.
             self.words["sinks"] = self.comm.allgather(self.sinks.detach().float().contiguous()).reshape(-1)
 
     def split(self, kv_cache):
@@ -146,8 +146,8 @@ class Impl(CPUAttentionBackendImpl):
         step = attn_metadata
         if not self.is_sharded or step is None or output_scale is not None or output_block_scale is not None:
             return super().forward(layer, query, key, value, kv_cache, step, output, output_scale, output_block_scale)
-        # One call: the queries of all ranks are gathered by heads, each rank attends to its shard (older keys and new
-        # ones, causal by position), and each gets the merged rows of its own heads.
+        # A single call does all steps. It gathers the queries of all ranks by heads, and each rank attends to its shard
+        # (older and new keys, causal by position). Each rank gets the merged rows of its own heads.
         keys, values = self.split(kv_cache)
         scales = {} if self.float8 is None else {"k_scale": layer._k_scale_float, "v_scale": layer._v_scale_float}
         tokens = step.num_actual_tokens

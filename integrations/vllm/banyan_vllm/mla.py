@@ -25,20 +25,20 @@ class Manager(_Manager):
 class Backend(CPUMLABackend):
     @staticmethod
     def get_impl_cls():
-        # By now vLLM knows that it runs on a CPU. MLAAttention makes its manager after this.
+        # At this point vLLM has selected the CPU platform. MLAAttention makes its manager later.
         if ranks.count() > 1:
             mla_attention.MLADCPManager = Manager
         return Impl
 
 
 class Impl(CPUMLAImpl):
-    can_return_lse_for_decode = True  # v1/worker/cp_utils.py: check_attention_cp_compatibility
+    can_return_lse_for_decode = True  # read by check_attention_cp_compatibility in v1/worker/cp_utils.py
     supports_dcp = True
 
     def __init__(self, *arguments, **words):
         dcp = self.dcp_world_size
         super().__init__(*arguments, **words)
-        self.dcp_world_size = dcp  # vLLM's own sets 1
+        self.dcp_world_size = dcp  # vLLM's class sets it to 1
         if dcp > 1:
             if get_current_vllm_config().speculative_config is not None:
                 ranks.reject("speculative decoding with MLA")
@@ -66,5 +66,5 @@ class Impl(CPUMLAImpl):
             keys_max=table.shape[1] * keys.shape[2],
             out=(rows, None),
         )
-        # No lse: the rows are those of all ranks. Any tensor satisfies the caller.
+        # There is no lse to return, because the rows are already merged. The caller accepts any tensor.
         return rows, rows

@@ -16,7 +16,7 @@ def communicator():
     group = get_dcp_group()
     if group not in _made:
         before = os.sched_getaffinity(0)
-        # vLLM binds each OpenMP thread to a processor, this one too, and banyan's threads are bound where it may run.
+        # vLLM binds each OpenMP thread to a CPU, this one too. Widens the set, because banyan's threads inherit it.
         bound = os.environ.get("GOMP_CPU_AFFINITY", "") + os.environ.get("KMP_AFFINITY", "").partition("proclist=[")[2]
         os.sched_setaffinity(0, {int(cpu) for cpu in re.split(r"[] ,]", bound) if cpu.isdigit()} or before)
         try:

@@ -44,9 +44,9 @@ def interleave(size, **more):
 
 DRAFTS = dict(method="ngram", num_speculative_tokens=3, prompt_lookup_max=3, prompt_lookup_min=1)
 
-# name: model, tensor parallel ranks, DCP ranks, and what differs from DEFAULTS. For this script itself:
-# again, the same prompts a second time; like, how many ranks stock vLLM has; bound, that of logprobs; fails, a text of
-# the rejection; cache, the type of both caches, whose errors are compared; lengths, those of prompts.
+# name: model, tensor parallel ranks, DCP ranks, and differences from DEFAULTS. Keys for this script: again repeats the
+# prompts; like is the number of ranks of stock vLLM; bound is the bound of logprobs; fails is a part of the error;
+# cache is the type of both caches, whose errors are compared; lengths are those of prompts.
 CASES = {
     "Llama": ("llama", 2, 2, {}),
     "Llama, interleaved by 16": ("llama", 2, 2, interleave(16)),
@@ -161,7 +161,7 @@ def ranks(tp, work, plugin):
     for child in children:
         os.waitpid(child, 0)
     for name in set(os.listdir("/dev/shm")) - shared:
-        if "cpushm" in name:  # vLLM's tensor parallelism leaves it
+        if "cpushm" in name:  # vLLM's tensor parallelism leaves this file behind
             os.unlink("/dev/shm/" + name)
     return [json.loads(file.read() or '"it ended without a word"') for file in files]
 
@@ -205,7 +205,7 @@ class Comparison:
         more, alone = made[0]["capacity"], self.stock(kind, 1, lengths, **same)["capacity"]
         more = f"{more:,}" + (f" ({more / alone:.3g} times)" if "num_gpu_blocks_override" not in words else "")
         if "cache" in own:
-            # Rounded keys give other tokens, so the first of each prompt is compared, with that of an unrounded cache.
+            # Rounded keys change later tokens, so only each first token is compared with an unrounded cache.
             rounded = self.stock(kind, kv_cache_dtype=own["cache"])
             theirs = furthest(rounded, wanted, 1)
             far = furthest(made[0], wanted, 1)
@@ -232,7 +232,7 @@ class Comparison:
         return f"{far:.1e}", more, ", ".join(notes)
 
 
-# How many prompts, and the tokens of each. And what is compared: tensor parallel ranks, DCP ranks.
+# LOADS: number of prompts and tokens per prompt. SPEEDS: tensor parallel ranks and DCP ranks.
 LOADS = (16, 64), (4, 1900)
 SPEEDS = {"banyan-vllm": (2, 2), "stock vLLM with 2 tensor parallel ranks": (2, 1), "with 1": (1, 1)}
 
@@ -363,7 +363,7 @@ def main():
     import vllm.v1.worker.cpu_worker  # noqa: F401
     from vllm.model_executor.models import registry
 
-    registry._run_in_subprocess = lambda function: function()  # vLLM looks at each model in a new process
+    registry._run_in_subprocess = lambda function: function()  # vLLM inspects each model in a new process
     if args.rank:
         return one_rank(path, args.rank)
     comparison, failed = Comparison(args.models), 0
