@@ -45,7 +45,7 @@ def run(program, *arguments, **variables):
     if "SimGrid, which simulates" in done.stderr:
         print("skipped:", done.stderr.strip())
         raise SystemExit(77)
-    if done.returncode and not (done.returncode == 1 and "--measure" in arguments):  # 1: something on this machine is slow
+    if done.returncode and not (done.returncode == 1 and "--measure" in arguments):  # 1: part of this machine is slow
         raise SystemExit("%s %s: %s" % (program, " ".join(map(str, arguments)), done.stderr.strip()))
     return json.loads(done.stdout)
 
@@ -109,7 +109,7 @@ def check():
     with tempfile.TemporaryDirectory() as folder:
         costs = os.path.join(folder, "costs.json")
         least_costs(costs)
-        # A rank alone has two steps, and a small call takes nothing else beyond their bytes.
+        # A single rank has two steps. Apart from the cost per byte, a small call takes only the time of these steps.
         alone = min(run("banyan-perf", "combine", "--ranks", 1, "--sizes", 1024, "--no-check")["rows"][0]["banyan_us"] for _ in range(5))
         work = run("banyan-plan", "--simulate", "--ranks", 1, "--bytes", 1024, "--heads", 1, BANYAN_COSTS=costs)["simulated_us"]
         step_ns = max(0, round((alone - work) * 1e3 / 2))

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A combine on devices, captured in a CUDA graph and replayed. Ranks are threads, one for each device. They meet before
- * kernels wait for each other, because calls that allocate or load may wait for all kernels of the process. */
+ * A combine on devices, captured in a CUDA graph and replayed. Ranks are threads, one per device. A barrier precedes
+ * kernels that wait for each other, because calls that allocate or load may wait for all kernels of the process. */
 #include <banyan.h>
 #include <cuda.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { RANKS = 2, HEADS = 16, DIM = 64, STEPS = 10 }; /* a token of 16 heads */
+enum { RANKS = 2, HEADS = 16, DIM = 64, STEPS = 10 }; /* one token with 16 heads */
 enum { LSE = HEADS * DIM, MERGED = LSE + HEADS, MERGED_LSE = MERGED + HEADS * DIM, FLOATS = MERGED_LSE + HEADS };
 
 #define CUDA(call) need((call) == CUDA_SUCCESS, #call, "the driver rejected it")
 #define BANYAN(call) need((call) == BANYAN_OK, #call, banyan_last_error())
-static void need(int good, const char *call, const char *text) { /* else exits, so that peers do not wait */
+static void need(int good, const char *call, const char *text) { /* exits on failure, so peers do not wait */
   if (!good) fprintf(stderr, "%s: %s\n", call, text), _Exit(1);
 }
 static banyan_threads *group; /* lives as long as the process */
@@ -38,7 +38,7 @@ static void *live(void *argument) {
   banyan_bootstrap bootstrap;
   banyan_comm *comm = NULL;
   banyan_comm_config config = BANYAN_COMM_CONFIG_INIT;
-  config.device = "cuda"; /* the current one of this thread */
+  config.device = "cuda"; /* the current device of this thread */
   BANYAN(banyan_threads_bootstrap(group, rank, &bootstrap));
   BANYAN(banyan_comm_create(&bootstrap, &config, &comm));
   float *at = (float *)memory;
@@ -47,17 +47,17 @@ static void *live(void *argument) {
   banyan_partial_init(&out, at + MERGED, BANYAN_F32, at + MERGED_LSE, BANYAN_F32, HEADS, DIM);
   banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
   desc.tokens = 1, desc.heads = HEADS, desc.value_dim = DIM, desc.stream = stream;
-  BANYAN(banyan_combine(comm, &desc, &in, &out)); /* the first of its shape: it may allocate, and later ones do not */
+  BANYAN(banyan_combine(comm, &desc, &in, &out)); /* only the first call of a shape may allocate */
   CUDA(cuStreamSynchronize(stream));
   CUDA(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-  BANYAN(banyan_combine(comm, &desc, &in, &out)); /* and a model's other kernels, before and after it */
+  BANYAN(banyan_combine(comm, &desc, &in, &out)); /* a model has other kernels before and after it */
   CUDA(cuStreamEndCapture(stream, &graph));
   CUDA(cuGraphInstantiateWithFlags(&steps, graph, 0));
   CUDA(cuGraphUpload(steps, stream));
   pthread_barrier_wait(&meeting);
   for (int i = 0; i < STEPS; i++) CUDA(cuGraphLaunch(steps, stream));
   CUDA(cuStreamSynchronize(stream));
-  BANYAN(banyan_comm_status(comm)); /* errors of runs arrive here */
+  BANYAN(banyan_comm_status(comm)); /* reports errors of the replays */
   pthread_barrier_wait(&meeting);
   CUDA(cuMemcpyDtoH(rows[rank], memory, sizeof rows[rank]));
   if (rank == 0) printf("%d replays: attention is %g, lse %g\n", STEPS, rows[0][MERGED], rows[0][MERGED_LSE]);

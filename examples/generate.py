@@ -95,7 +95,7 @@ def run(model, prompt, options, ranks):
     try:
         banyan.run(generate, ranks, args=(model, prompt, options, theirs), timeout=60)
     except banyan.RankError as error:
-        # The rank that was to end has ended; other failures are failures.
+        # The failure of the rank chosen by --kill is expected. Other failures are errors.
         if options.kill is None or list(error.failures) != [options.kill]:
             sys.exit("\n".join(f"rank {rank}: {text}" for rank, text in error.failures.items()))
     if not ours.poll():
@@ -105,7 +105,7 @@ def run(model, prompt, options, ranks):
 
 def main():
     options = arguments()
-    # Products of one token with a matrix gain nothing by threads, which spin. This is read when numpy is loaded.
+    # Threads spin and do not speed up products of one token with a matrix. numpy reads this when it is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from smollm import Model
 

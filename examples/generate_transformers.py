@@ -81,7 +81,7 @@ def generate(comm, options, report=None):
     end = ids.shape[1] + options.tokens
     cache = ShardedCache(model.config, comm, max_length=end)
     steps = Steps(ids, end - options.tokens // 2 if comm.rank == options.kill else 0)
-    torch.manual_seed(2)  # random numbers of sampling are those of all ranks
+    torch.manual_seed(2)  # all ranks sample with the same random numbers
     while True:
         try:
             words = {"max_new_tokens": end - steps.ids.shape[1], "do_sample": options.sample, **cache.keyword}
@@ -92,7 +92,7 @@ def generate(comm, options, report=None):
             if cache.comm.rank == 0:
                 print(f"[{error}]\n{cache.comm.nranks} ranks go on at token {steps.ids.shape[1]}")
     held = f"{cache.keys_here} keys, {cache.bytes_here} bytes of layers"
-    print(f"rank {cache.comm.rank} of {cache.comm.nranks}: {held}\n", end="", flush=True)  # a whole line among ranks
+    print(f"rank {cache.comm.rank} of {cache.comm.nranks}: {held}\n", end="", flush=True)  # one write per line
     if report and cache.comm.rank == 0:
         report.send(tokens.tolist())
     cache.comm.close()
@@ -123,7 +123,7 @@ def main():
     try:
         banyan.run(generate, options.ranks, args=(options, theirs), start="spawn", timeout=60)
     except banyan.RankError as error:
-        if list(error.failures) != [options.kill]:  # the rank that was to end has ended; others are failures
+        if list(error.failures) != [options.kill]:  # the failure of that rank is expected
             raise
     show(options, ours.recv())
 

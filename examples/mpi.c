@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks of an MPI_Comm. Each receives its range of the heads, for a model whose next layer is split by heads. */
+ * Ranks of an MPI_Comm. Each rank receives its range of heads, for a model whose next layer is split by heads. */
 #include <banyan_mpi.h>
 #include <stdio.h>
 
@@ -9,7 +9,7 @@ static banyan_status decode(banyan_comm *comm) {
   static float o[VALUES], lse[ROWS], mine[VALUES], mine_lse[ROWS];
   int32_t rank = banyan_comm_rank(comm), first, heads;
   banyan_split(HEADS, banyan_comm_nranks(comm), rank, &first, &heads);
-  /* Attention over this rank's keys stands here: one key of logit 0 and value rank. */
+  /* Stands for attention over this rank's keys: one key of logit 0 and value rank. */
   for (int i = 0; i < VALUES; i++) o[i] = (float)rank;
 
   banyan_partial in, out;

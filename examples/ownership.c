@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Finds the owner of each key of a sequence, by rule and page by page. All calls are local, so it needs no ranks.
+ * Finds the owner of each key of a sequence, by rule and page by page. All calls are local, so no ranks are needed.
  *   rank 0 has 14 of 26 keys, the first is token 0
  *   rank 1 has 8 of 26 keys, the first is token 4
  *   rank 2 has 4 of 26 keys, the first is token 12
@@ -18,7 +18,7 @@ static banyan_status by_rule(void) {
   banyan_status status = BANYAN_OK;
   for (int32_t rank = 0; rank < RANKS && status == BANYAN_OK; rank++) {
     int64_t keys = 0, token = 0;
-    status = banyan_ownership_keys(&rule, rank, LENGTH, &keys); /* an entry of the rank's seq_lens */
+    status = banyan_ownership_keys(&rule, rank, LENGTH, &keys); /* the rank's entry in seq_lens */
     if (status == BANYAN_OK) status = banyan_ownership_token(&rule, rank, 0, &token);
     printf("rank %d has %d of %d keys, the first is token %d\n", rank, (int)keys, LENGTH, (int)token);
   }
@@ -34,8 +34,8 @@ static banyan_status by_pages(void) {
     pages[rank]++;
   }
   printf("%d pages: %d %d %d\n", PAGES, (int)pages[0], (int)pages[1], (int)pages[2]);
-  /* Rank 2 leaves: its pages go to the others. Where there are several sequences each is moved by a call of its own,
-   * and `moved` has the pages of those that were moved before. */
+  /* Rank 2 leaves, so its pages move to the other ranks. Several sequences take one call each, and `moved` counts the
+   * pages that earlier calls moved. */
   static const int32_t remaining[RANKS] = {1, 1, 0};
   int64_t moved[RANKS] = {0, 0, 0};
   banyan_page_move moves[RANKS];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Chunked prefill of one sequence whose keys are dealt to ranks in blocks. Each chunk of the prompt first writes its
- * keys to their owners' shards, and then attends to all keys up to each query. The ranks are those of torchrun's
- * variables. */
+ * keys to the shards of their owners. Then it attends to all keys up to each query. torchrun's variables set the
+ * ranks. */
 #include <banyan.h>
 #include <stdio.h>
 
@@ -30,8 +30,8 @@ static banyan_status prefill(banyan_comm *comm) {
   banyan_partial_init(&out, o, BANYAN_F32, NULL, BANYAN_F32, HEADS, DIM);
   for (start = 0; start < PROMPT && status == BANYAN_OK; start += tokens) {
     tokens = loc[1] = PROMPT - start < CHUNK ? PROMPT - start : CHUNK;
-    /* A model projects the chunk's keys and values here. All of these keys are 0, so logits are, and the value of a
-     * token is its position: a query's result is the mean of the positions up to its own. */
+    /* A model projects the chunk's keys and values here. Here all keys and so all logits are 0, and the value of a
+     * token is its position. A query's result is the mean of the positions up to its own. */
     for (int32_t t = start; t < start + tokens && status == BANYAN_OK; t++) {
       int64_t place;
       int32_t owner;

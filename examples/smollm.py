@@ -124,7 +124,7 @@ class Session:
     def __init__(self, comm, model, length, method="fused", shard="blocks", block=64, order="plan"):
         self.comm, self.model, self.length, self.method, self.order = comm, model, length, method, order
         model.by_rows = order == "exact"
-        self.seen = hashlib.sha256()  # all logits, in the order of tokens
+        self.seen = hashlib.sha256()  # hash of all logits, in the order of tokens
         self.shard, self.block = shard, block
         self.ids = []
         self.seconds = {"attention": 0.0, "combine": 0.0, "fused": 0.0}
@@ -195,7 +195,7 @@ class Session:
         first, number = banyan.split(len(positions), comm.nranks, comm.rank)
         mine = positions[first : first + number]
         kept, places = self._places(positions)
-        # A run of tokens that follow one another is a sequence. All of them see the same keys.
+        # Each run of consecutive tokens is a sequence. All sequences see the same keys.
         breaks = np.flatnonzero(np.diff(positions) != 1) + 1
         starts = np.concatenate([[0], breaks]).astype(np.int32)
         runs = len(starts)

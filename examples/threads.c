@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks that are threads of this process merge the partials of each decode step, by an operation that is planned once.
- * Between start and wait it allocates nothing. */
+ * Ranks that are threads of this process merge the partials of each decode step. The operation is planned once, and
+ * start and wait allocate nothing. */
 #include <banyan.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@ typedef struct rank_work {
   banyan_threads *group;
   int rank;
   float o[ROWS * HEAD_DIM], lse[ROWS], merged[ROWS * HEAD_DIM], merged_lse[ROWS];
-  char error[256]; /* "": all is well */
+  char error[256]; /* "": no error */
 } rank_work;
 
 static banyan_status decode(rank_work *self, banyan_comm *comm) {
@@ -23,10 +23,10 @@ static banyan_status decode(rank_work *self, banyan_comm *comm) {
   banyan_op *op = NULL;
   banyan_status status = banyan_combine_init(comm, &desc, &in, &out, &op);
   for (int step = 0; step < STEPS && status == BANYAN_OK; step++) {
-    /* Attention over this rank's keys stands here: at each step, one key of logit 0 and value rank + step. */
+    /* Stands for attention over this rank's keys: at each step, one key of logit 0 and value rank + step. */
     for (int i = 0; i < ROWS * HEAD_DIM; i++) self->o[i] = (float)(self->rank + step);
     for (int i = 0; i < ROWS; i++) self->lse[i] = 0;
-    status = banyan_start(op); /* what needs no merged attention can be computed meanwhile */
+    status = banyan_start(op); /* work that does not need the result can run now */
     if (status == BANYAN_OK) status = banyan_wait(op);
   }
   banyan_op_free(op);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A document of 100 K tokens with memory for the keys of 20 K. When memory is full, a page goes down to a mapped file,
- * and each step attends to both where they lie. The page that all queries are about stays. Keys are random numbers. */
+ * A document of 100 K tokens with memory for 20 K of its keys. When memory is full, a page moves to a mapped file, and
+ * each step attends to both in place. The page that all queries match stays in memory. Keys are random numbers. */
 #include <banyan.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,11 +8,11 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { DIM = 64, HEADS = 4, KEYS = 256 /* in a page */, PAGE = KEYS * 2 * DIM /* keys, each with its value */ };
-enum { PAGES = 400, ROOM = 80 /* pages in memory */, KEEP = 8, PASSAGE = 150 /* the page that queries are about */ };
+enum { DIM = 64, HEADS = 4, KEYS = 256 /* per page */, PAGE = KEYS * 2 * DIM /* keys, each with its value */ };
+enum { PAGES = 400, ROOM = 80 /* pages in memory */, KEEP = 8, PASSAGE = 150 /* the page that queries match */ };
 
 static float q[HEADS * DIM], o[ROOM * HEADS * DIM], lse[HEADS], own[ROOM * HEADS], *memory, *file;
-static int32_t above[ROOM][2]; /* the pages in memory by token: number, and slot */
+static int32_t above[ROOM][2]; /* page number and slot of the pages in memory, in token order */
 static uint64_t reads[ROOM];
 static int32_t nabove, nbelow; /* pages in memory and in the file */
 
@@ -29,7 +29,7 @@ static void attend(const banyan_attention_desc *desc, float *stats) {
   fprintf(stderr, "%s\n", banyan_last_error()), exit(1);
 }
 
-/* Attends to all pages; then counts each page in memory as read where a head gives it twice its share of the weight. */
+/* Attends to all pages. Then counts a page in memory as read if a head gives it twice its share of the weight. */
 static void step(void) {
   int32_t table[2][PAGES], lens[ROOM], keys[2] = {nbelow * KEYS, nabove * KEYS}, all = keys[0] + keys[1];
   for (int32_t i = 0; i < PAGES; i++) table[0][i] = i, table[1][i] = i < nabove ? above[i][1] : 0;
@@ -45,7 +45,7 @@ static void step(void) {
   parts[0].read_ahead_bytes = 8 << 20, desc.parts = parts, desc.part_count = 2;
   attend(&desc, lse);
   for (int32_t i = 0; i < nabove; i++) lens[i] = KEYS;
-  parts[1].batch = nabove, parts[1].pages.table_stride = 1, parts[1].seq_lens = lens; /* a sequence for each page */
+  parts[1].batch = nabove, parts[1].pages.table_stride = 1, parts[1].seq_lens = lens; /* one sequence per page */
   attend(&parts[1], own);
   for (int32_t i = 0; i < nabove * HEADS; i++)
     reads[i / HEADS] += expf(own[i] - lse[i % HEADS]) * (float)(nabove + nbelow) > 2;

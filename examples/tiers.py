@@ -35,8 +35,8 @@ def main():
     q = np.random.default_rng(PAGES).uniform(-1, 1, (1, HEADS, DIM)).astype(np.float32)
     shape = (KV_HEADS, PAGE_KEYS, 2 * DIM)
     memory = np.empty((MEMORY_PAGES, *shape), np.float16)
-    above = []  # [number of the page, slot, reads], in the order of tokens
-    below = []  # numbers of the pages in the file
+    above = []  # [page number, slot, reads], in the order of tokens
+    below = []  # page numbers in the file
     with tempfile.TemporaryFile() as file:
         stored = np.memmap(file, np.float16, "w+", shape=(PAGES, *shape))
 
@@ -55,7 +55,7 @@ def main():
             memory[slot] = make_page(number, q)
             above.append([number, slot, 0])
             if number % STEP == STEP - 1:
-                # A page counts as read where a head gives it twice its share.
+                # A page counts as read if a head gives it twice its share of the weight.
                 _, lse = attend()
                 table = np.array([[slot] for _, slot, _ in above], np.int32)
                 lens = np.full(len(above), PAGE_KEYS, np.int32)
