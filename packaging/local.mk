@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# For those who package banyan, and what tells other programs of it. debian/ is where its tools look for it.
+# Files for packagers, and files by which other programs find banyan. Debian's tools expect debian/ at the top.
 EXTRA_DIST += \
   %D%/spack/package.py \
   debian/banyan-tools.install \
@@ -18,7 +18,7 @@ cmakedir = $(libdir)/cmake/banyan
 dist_cmake_DATA = %D%/cmake/banyanConfig.cmake
 nodist_cmake_DATA = %D%/cmake/banyanConfigVersion.cmake
 
-# bash looks for a file with the name of the program.
+# bash loads a file with the name of the program.
 EXTRA_DIST += %D%/completions/banyan.bash
 zshcompdir = $(datadir)/zsh/site-functions
 bashcompdir = $(datadir)/bash-completion/completions

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# find_package(banyan) makes the target banyan::banyan. find_package(banyan COMPONENTS mpi) also makes banyan::mpi, and wants
-# a project of the language C, in which CMake finds MPI. Paths follow from where this file is, so that a tree may be moved.
+# find_package(banyan) makes the target banyan::banyan. find_package(banyan COMPONENTS mpi) also makes banyan::mpi, for
+# projects with the language C, which CMake needs to find MPI. Paths are relative to this file, so the tree can move.
 get_filename_component(_banyan_libdir "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)
 set(_banyan_include)
 foreach(_banyan_candidate ../include ../../include)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# Completion in bash for the tools of banyan. Options and their values are those of the tool's own --help, so that they are
-# always those of the version that is installed.
+# Completion in bash for banyan's tools. Options and values come from the tool's --help, so they always match the
+# installed version.
 _banyan() {
   local tool=$1 word=$2 before=$3 help options values
   COMPREPLY=()
   help=$("$tool" --help 2>/dev/null) || return
   if [[ $before == --* ]]; then
-    # "  --wire f32|f16|bf16  ..." of the help, else files where the option takes one.
+    # Takes values from a line such as "  --wire f32|f16|bf16  ..." of the help, and files for options that take a file.
     values=$(sed -nE "s/^  $before ([a-z0-9_]+(\|[a-z0-9_]+)+).*/\1/p" <<<"$help" | head -n 1)
     case $before in
     --from | --input | --output | --diff) compopt -o default 2>/dev/null; return ;;
@@ -23,7 +23,7 @@ _banyan() {
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
     return
   fi
-  # The words that may come first stand in the usage: collectives of banyan-perf, sections of banyan-info.
+  # The usage line lists the possible first words: collectives of banyan-perf, sections of banyan-info.
   case ${tool##*/} in
   banyan-perf | banyan-info) values=$(sed '1!d; s/^usage: [a-z-]*//; s/\[OPTION\]\.\.\.//; s/[][|]/ /g' <<<"$help") ;;
   *) return ;;
