@@ -314,7 +314,7 @@ static void read_one_page(world_rank *self) {
 
 TEST(what_a_rank_left_out_counts) { WORLD_RUN(read_one_page, .nranks = 2); }
 
-/* ---- what is wrong ----------------------------------------------------------------------------------------------- */
+/* ---- rejections -------------------------------------------------------------------------------------------------- */
 
 static void rejects(world_rank *self) {
   attend *of = self->argument;

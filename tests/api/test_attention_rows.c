@@ -118,7 +118,7 @@ TEST_LOOP(flashmla, 4) {
   munmap(rows.map, rows.map_bytes);
 }
 
-/* ---- a scale for each key ---------------------------------------------------------------------------------------- */
+/* ---- per-key scales ---------------------------------------------------------------------------------------------- */
 
 /* Scales follow the rows, as in vLLM's *_per_token_head caches, with and without pages. */
 TEST_LOOP(scales_of_keys, 24) {
@@ -155,7 +155,7 @@ TEST_LOOP(scales_of_keys, 24) {
   munmap(codes.map, codes.map_bytes);
 }
 
-/* ---- where others failed ----------------------------------------------------------------------------------------- */
+/* ---- large offsets and counts ------------------------------------------------------------------------------------ */
 
 /* Pages lie more than 2^31 elements and 2^32 bytes apart, in sparsely used memory. Unused keys in the last page of a
  * sequence and in its remaining pages are NaN. */

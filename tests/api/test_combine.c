@@ -232,7 +232,7 @@ TEST_EVERYWHERE(merges_in_place, 10) {
   combine_task_free(task);
 }
 
-/* ---- again and again --------------------------------------------------------------------------------------------- */
+/* ---- repeated runs ----------------------------------------------------------------------------------------------- */
 
 /* Operations are created once and run with different rows each time; each rank checks its own result. */
 static bool is_merged(world_rank *self, const combine_task *task) {
@@ -293,7 +293,7 @@ TEST_EVERYWHERE(merges_again_and_again, 9) {
   combine_task_free(task);
 }
 
-/* ---- the least arena --------------------------------------------------------------------------------------------- */
+/* ---- the smallest arena ------------------------------------------------------------------------------------------ */
 
 enum { ROW_VALUES = 128, LONG_VALUES = 4096 };
 

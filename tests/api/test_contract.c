@@ -74,7 +74,7 @@ TEST_LOOP(difference_beyond_the_first_part, 2 * CALLS) {
   world_unshare(ends, sizeof *ends);
 }
 
-/* ---- sizes that cannot be ---------------------------------------------------------------------------------------- */
+/* ---- impossible sizes -------------------------------------------------------------------------------------------- */
 
 static void ask_too_much(world_rank *self) {
   unsigned char byte = 0, all[RANKS];
@@ -97,7 +97,7 @@ static void ask_too_much(world_rank *self) {
 
 TEST(sizes_that_cannot_be) { WORLD_RUN(ask_too_much, .nranks = RANKS, .arena_bytes = arena_bytes); }
 
-/* ---- planning while something is under way ----------------------------------------------------------------------- */
+/* ---- planning while operations run ------------------------------------------------------------------------------- */
 
 static void plan_amid(world_rank *self) {
   world_random own = {world_seed() * 5 + (uint64_t)self->rank};
@@ -125,7 +125,7 @@ static void plan_amid(world_rank *self) {
 
 TEST(planning_amid) { WORLD_RUN(plan_amid, .nranks = RANKS); }
 
-/* ---- patience ---------------------------------------------------------------------------------------------------- */
+/* ---- unlimited deadlines ----------------------------------------------------------------------------------------- */
 
 static void wait_long(world_rank *self) {
   for (int round = 0; round < 3; round++) {
@@ -136,7 +136,7 @@ static void wait_long(world_rank *self) {
 
 TEST_LOOP(patience_without_end, 2) { WORLD_RUN(wait_long, .nranks = 2, .timeout_ns = INT64_MAX, .processes = _i == 1); }
 
-/* ---- failures learnt by asking ----------------------------------------------------------------------------------- */
+/* ---- failures found by asking ------------------------------------------------------------------------------------ */
 
 static void learn_by_asking(world_rank *self) {
   banyan_op *ops[3] = {NULL, NULL, NULL};
@@ -163,7 +163,7 @@ static void learn_by_asking(world_rank *self) {
 
 TEST(failures_learnt_by_asking) { WORLD_RUN(learn_by_asking, .nranks = 2); }
 
-/* ---- children ---------------------------------------------------------------------------------------------------- */
+/* ---- forked children --------------------------------------------------------------------------------------------- */
 
 /* A child may only free its copies. Returns 0 if everything else is rejected. */
 static int use_copies(banyan_comm *comm, banyan_op *idle, banyan_op *started) {

@@ -164,7 +164,7 @@ TEST(native_form_is_a_copy) {
   }
 }
 
-/* ---- the block at hand ------------------------------------------------------------------------------------------- */
+/* ---- rows in a block --------------------------------------------------------------------------------------------- */
 
 /* Statistics that take different branches of an encode: zeros of both signs, integers, fractions and extremes. */
 static void write_any_stats(const banyan_partial *p, int t, int h, bool whole) {
@@ -215,7 +215,7 @@ TEST(rows_are_encoded_alike_alone_and_in_blocks) {
   }
 }
 
-/* ---- statistics that types can hardly hold ----------------------------------------------------------------------- */
+/* ---- statistics at the limits of types --------------------------------------------------------------------------- */
 
 /* log2 of the row's weight, from m and d as the caller reads them. */
 static double weight_of(const banyan_partial *p, int t, int h) {

@@ -201,7 +201,7 @@ TEST_LOOP(ranks_in_different_calls, (PAIRS * HISTORIES)) {
   }
 }
 
-/* ---- when a communicator is made --------------------------------------------------------------------------------- */
+/* ---- creation of a communicator ---------------------------------------------------------------------------------- */
 
 static void create_differently(world_rank *self) {
   scenario *scenario = self->argument;

@@ -218,7 +218,7 @@ TEST(a_node_has_no_slices) {
   WORLD_RUN(stays_whole, .nranks = 3, .argument = &argument);
 }
 
-/* ---- the price --------------------------------------------------------------------------------------------------- */
+/* ---- predicted cost ---------------------------------------------------------------------------------------------- */
 
 typedef struct network {
   shape shape;

@@ -51,7 +51,7 @@ static void be_late(world_random *random) {
   if (random_one_in(random, 40)) world_sleep_ms(random_below(random, 4));
 }
 
-/* ---- several under way ------------------------------------------------------------------------------------------- */
+/* ---- several operations in progress ------------------------------------------------------------------------------ */
 
 enum { KINDS = 5 };
 

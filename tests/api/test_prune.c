@@ -125,7 +125,7 @@ static void draw(world *w) {
   draw_keys(w, exp2(3 * random_normal() - 2), exp2(random_normal() - 1));
 }
 
-/* ---- what must hold ---------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 /* Checks a row against all keys. With epsilon 0 no key may be skipped. */
 static void check_row(const world *w, int32_t token, int32_t head, const char *text) {

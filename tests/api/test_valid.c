@@ -39,7 +39,7 @@ typedef struct play {
   problem problems[PROBLEMS];
 } play;
 
-/* ---- making ------------------------------------------------------------------------------------------------------ */
+/* ---- problems ---------------------------------------------------------------------------------------------------- */
 
 static liveness liveness_random(world_random *random, int32_t nranks, int32_t tokens_max) {
   liveness made = {.tokens = random_one_in(random, 8) ? 0 : random_below(random, tokens_max + 1)};
@@ -242,7 +242,7 @@ static void play_all(world_rank *self) {
         return;
 }
 
-/* ---- checking ---------------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static const char *describe(const problem *problem, int run) {
   static char text[256];

@@ -234,7 +234,7 @@ TEST_RANDOM(errors_stay_within_the_bound, (int)(sizeof sizes / sizeof sizes[0]))
   free(search);
 }
 
-/* ---- values that a wire cannot hold ------------------------------------------------------------------------------ */
+/* ---- values beyond the range of a wire --------------------------------------------------------------------------- */
 
 /* d in (0.5, 1] of a row with this lse in base 2. */
 static double d_of(double lse) { return exp2(lse - ceil(lse)); }

@@ -32,7 +32,7 @@ static void remove_directory(void) {
   ck_assert_int_eq(rmdir(directory), 0);
 }
 
-/* ---- whoever writes ---------------------------------------------------------------------------------------------- */
+/* ---- links and files of others ----------------------------------------------------------------------------------- */
 
 static void write_log(void) {
   setenv("BANYAN_LOG_FILE", path, 1);
@@ -149,7 +149,7 @@ TEST(reads_regular_files_alone) {
   }
 }
 
-/* ---- what cannot be written -------------------------------------------------------------------------------------- */
+/* ---- failed writes ----------------------------------------------------------------------------------------------- */
 
 static void assert_no_signal(void) {
   sigset_t pending, blocked;

@@ -133,7 +133,7 @@ TEST(threads_are_bound_to_the_set) {
   bny_pool_free(pool);
 }
 
-/* ---- a thread of its own ----------------------------------------------------------------------------------------- */
+/* ---- threads of the pool ----------------------------------------------------------------------------------------- */
 
 /* The second thread of a pool of two inspects itself while the caller waits. */
 typedef struct finding {

@@ -20,7 +20,7 @@ static void set_up(void) {
   directory_set("BANYAN_TRACE", "trace");
 }
 
-/* ---- a trace as it was read -------------------------------------------------------------------------------------- */
+/* ---- reading a trace --------------------------------------------------------------------------------------------- */
 
 typedef struct event {
   const char *name, *category;
@@ -132,7 +132,7 @@ static void check_waits(const trace *trace, int32_t rank, int32_t nranks) {
   }
 }
 
-/* ---- what ranks do ----------------------------------------------------------------------------------------------- */
+/* ---- tests with ranks -------------------------------------------------------------------------------------------- */
 
 static bool attend(world_rank *self, const banyan_partial *out) {
   static const float zeros[HEADS * HEAD_DIM + KV_HEADS * KEYS * HEAD_DIM];

@@ -244,7 +244,7 @@ static void bench_shapes(int32_t threads, int rounds) {
   }
 }
 
-/* ---- MLA beside the arithmetic of one core ----------------------------------------------------------------------- */
+/* ---- MLA against the FMA rate of one core ------------------------------------------------------------------------ */
 
 static void bench_mla(int32_t threads, int rounds, int32_t keys, int32_t listed) {
   shape s = {

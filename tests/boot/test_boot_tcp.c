@@ -342,7 +342,7 @@ TEST(rejects_another_world_size) {
   ck_assert(outcomes[1].create_s < 1);
 }
 
-/* ---- peers that speak the protocol, but not as they should ------------------------------------------------------- */
+/* ---- peers that violate the protocol ----------------------------------------------------------------------------- */
 
 static const uint8_t *test_key(void) {
   static uint8_t key[BNY_BOOT_KEY_BYTES];

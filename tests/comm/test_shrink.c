@@ -189,7 +189,7 @@ TEST(one_more_dies_meanwhile) {
                  NULL, 4);
 }
 
-/* ---- again, and what is rejected --------------------------------------------------------------------------------- */
+/* ---- repeated shrinks and rejections ----------------------------------------------------------------------------- */
 
 /* Waits until all ranks have this communicator. A rank that leaves earlier would fail ranks still in the common call.
  * */

@@ -95,7 +95,7 @@ TEST_EVERYWHERE(random_splits, 24) {
   world_unshare(cases, 2 * sizeof *cases);
 }
 
-/* ---- what goes wrong --------------------------------------------------------------------------------------------- */
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 typedef enum deed { DIE, STAY_AWAY, GATHER, GIVE_NOWHERE, DEEDS } deed;
 

@@ -70,7 +70,7 @@ TEST_RANDOM(parts_of_different_types, 120) {
   result_free(&got);
 }
 
-/* ---- lists that are wrong ---------------------------------------------------------------------------------------- */
+/* ---- invalid lists ----------------------------------------------------------------------------------------------- */
 
 typedef struct two_parts {
   problem halves[2];

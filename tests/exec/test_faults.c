@@ -487,7 +487,7 @@ TEST_LOOP(own_work_is_no_wait, 2) {
   WORLD_RUN(be_busy_amid, .nranks = 2, .processes = _i, .timeout_ns = (int64_t)busy_ms(1) * 1000000);
 }
 
-/* ---- statistics that are no numbers ------------------------------------------------------------------------------ */
+/* ---- statistics of NaN or infinity ------------------------------------------------------------------------------- */
 
 static void give_nonsense(world_rank *self) {
   scenario *scenario = self->argument;

@@ -27,7 +27,7 @@ static int32_t origin; /* rank of this process in the first communicator */
 
 static bool fault_is(const char *name) { return strcmp(fault, name) == 0; }
 
-/* ---- what is said ------------------------------------------------------------------------------------------------ */
+/* ---- output ------------------------------------------------------------------------------------------------------ */
 
 static void say(const char *stage, banyan_status status, int32_t culprit, const char *why, const char *more) {
   char text[700];
@@ -83,7 +83,7 @@ static bool is_right(const buffers *memory, const int32_t *members, int32_t nmem
   return true;
 }
 
-/* ---- deeds ------------------------------------------------------------------------------------------------------- */
+/* ---- faults ------------------------------------------------------------------------------------------------------ */
 
 static bny_transport_ops bent; /* the victim's functions */
 static const bny_transport_ops *straight;
@@ -171,7 +171,7 @@ static void *die_later(void *argument) {
   return NULL;
 }
 
-/* ---- the story --------------------------------------------------------------------------------------------------- */
+/* ---- stages ------------------------------------------------------------------------------------------------------ */
 
 static banyan_status meet(banyan_comm **comm) {
   static double in_ms = 2;

@@ -50,7 +50,7 @@ static int32_t origin;    /* number of this process among all ranks */
 static uint64_t bytes_in; /* passed to operations by this rank */
 static char wrong[256];   /* the first wrong result */
 
-/* ---- numbers that all ranks can tell of each other --------------------------------------------------------------- */
+/* ---- numbers that every rank can derive -------------------------------------------------------------------------- */
 
 static double unit(uint64_t a, uint64_t b) { return (double)(bny_hash_add(bny_hash_of(a), b) >> 40) / (1 << 23) - 1; }
 

@@ -163,7 +163,7 @@ static void carry(struct wire *wire) {
   free(scratch);
 }
 
-/* ---- the beginning ----------------------------------------------------------------------------------------------- */
+/* ---- start ------------------------------------------------------------------------------------------------------- */
 
 static void die(const char *what) {
   fprintf(stderr, "wire: %s: %s\n", what, strerror(errno));

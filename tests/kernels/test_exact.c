@@ -121,7 +121,7 @@ TEST(a_million_contributions_fit) {
                   (long double)count * (c == 2 ? 0x1p41L + 0.5L - 0.5L : ldexpl((long double)n[c], 42)));
 }
 
-/* ---- tables, and the whole way of a row -------------------------------------------------------------------------- */
+/* ---- kernel tables and complete merges --------------------------------------------------------------------------- */
 
 enum { TOKENS = 2, HEADS = 19, SOURCES = 5, DIM_MAX = 700 };
 

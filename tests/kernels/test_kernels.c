@@ -15,7 +15,7 @@ static void *take(size_t bytes) {
   return memory;
 }
 
-/* ---- a merge to be done: sources in wire form, made from normalised values and lse ------------------------------- */
+/* ---- inputs of a merge: sources in wire form, made from normalised values and lse -------------------------------- */
 
 typedef struct scenario {
   bny_box box;

@@ -2,7 +2,7 @@
  * The prover rejects broken plans and reports the fault. */
 #include "tests/plan/plan_util.h"
 
-/* ---- surgery ----------------------------------------------------------------------------------------------------- */
+/* ---- changes to plans -------------------------------------------------------------------------------------------- */
 
 static int32_t step_find(const bny_plan *plan, bny_step_kind kind, int32_t skip) {
   for (int32_t i = 0; i < plan->nsteps; i++)
@@ -279,7 +279,7 @@ TEST(test_form) {
   BROKEN(one, "its wire format", plans[2]->wire = BNY_WIRE_F16);
 }
 
-/* ---- anything ---------------------------------------------------------------------------------------------------- */
+/* ---- random changes ---------------------------------------------------------------------------------------------- */
 
 /* Changes one number of a plan at random. The prover may accept a harmless change, but must terminate without invalid
  * reads. Most changes are rejected. */

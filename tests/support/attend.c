@@ -411,7 +411,7 @@ void attend_twin_of(const attend *from, const world_rank *self, attend_call *mad
   made->has_result = part.tokens && part.heads;
 }
 
-/* ---- what must hold ---------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 const char *attend_text(const attend *of) {
   static _Thread_local char text[400];

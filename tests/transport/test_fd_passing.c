@@ -236,7 +236,7 @@ TEST_LOOP(a_rank_without_memory_is_named, 2) {
     run_and_check((trial){.deed = NO_MEMORY, .victim = _i, .after = nth, .timeout_s = 60}, 20);
 }
 
-/* ---- the last exchange: a rank that has said all stops before it takes the result -------------------------------- */
+/* ---- the last exchange: a rank stops after it has sent, before it reads ------------------------------------------ */
 
 enum { BLOCK_BYTES = 2 << 20 };
 
@@ -282,7 +282,7 @@ TEST(the_last_exchange_is_for_all_or_none) {
   world_unshare(shared, sizeof *shared);
 }
 
-/* ---- a queue that is full, and signals --------------------------------------------------------------------------- */
+/* ---- full queues and signals ------------------------------------------------------------------------------------- */
 
 /* Listening Unix sockets of this process take one connection at a time. */
 static void shorten_queues(void) {
@@ -332,7 +332,7 @@ TEST(ranks_come_though_the_queue_is_full_and_signals_interrupt) {
   WORLD_RUN(come_one_by_one, .nranks = 6, .processes = true, .bare = true);
 }
 
-/* ---- deaths, by whatever the kernel offers ----------------------------------------------------------------------- */
+/* ---- detection of deaths with different kernel features ---------------------------------------------------------- */
 
 /* A sandbox rejects system calls. The last case rejects every way to share memory. */
 typedef enum kernel { MODERN, NO_PEER_PIDFD, NO_PIDFD, NO_MEMFD, NO_SHARING } kernel;

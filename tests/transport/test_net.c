@@ -232,7 +232,7 @@ TEST(reading_is_told_in_time) {
   WORLD_RUN(shift_by_turns, .nranks = RANKS, .processes = true);
 }
 
-/* ---- what is left ------------------------------------------------------------------------------------------------ */
+/* ---- leaks ------------------------------------------------------------------------------------------------------- */
 
 static bool live_once(world_rank *self) {
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = WORLD_GUARD_NS};
@@ -268,7 +268,7 @@ TEST_LOOP(nothing_is_left_behind, 3) {
   WORLD_RUN(live_often, .nranks = RANKS, .processes = true, .bare = true);
 }
 
-/* ---- what users see ---------------------------------------------------------------------------------------------- */
+/* ---- description ------------------------------------------------------------------------------------------------- */
 
 static void describe(world_rank *self) {
   char text[512];

@@ -52,7 +52,7 @@ static banyan_status gather(world_rank *self, int round) {
   return status;
 }
 
-/* ---- of others --------------------------------------------------------------------------------------------------- */
+/* ---- foreign messages -------------------------------------------------------------------------------------------- */
 
 static int send_foreign(world_rank *self) {
   const bny_net_data good = good_data(self);
@@ -120,7 +120,7 @@ TEST_LOOP(foreign_messages_are_ignored, 2) {
   world_unshare(sent, sizeof *sent);
 }
 
-/* ---- of its own -------------------------------------------------------------------------------------------------- */
+/* ---- broken messages --------------------------------------------------------------------------------------------- */
 
 enum { BROKEN = 8 };
 

@@ -83,7 +83,7 @@ TEST(names_two_that_cannot_meet) {
   world_run(&setup, create_apart);
 }
 
-/* ---- a system that lacks something ------------------------------------------------------------------------------- */
+/* ---- missing parts of the system --------------------------------------------------------------------------------- */
 
 /* Hides this path from this process only. */
 static bool hide(const char *path) {

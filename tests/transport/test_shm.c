@@ -7,7 +7,7 @@
 
 static const int32_t nranks_of[] = {1, 2, 3, 5};
 
-/* ---- nothing left ------------------------------------------------------------------------------------------------ */
+/* ---- leaks ------------------------------------------------------------------------------------------------------- */
 
 /* Writes of the program to a closed stdout must not reach a peer or shared memory. */
 static void come_and_go(world_rank *self) {
