@@ -194,11 +194,11 @@ typedef struct banyan_attention_desc {
   banyan_prune prune;
 
   /* Keys in several memories, such as recent keys in f16, older ones in e4m3, and the oldest in a mapped file.
-   * Attention reads each part in place. A sequence has the keys of the first part, then those of the next, and seq_lens
-   * has their sum. A part sets size, seq_lens, k, v, their strides, kv_dtype, kv_rows, pages, scales, key_first and
-   * read_ahead_bytes; its other fields are not read. The description itself leaves these fields 0, except size and
-   * seq_lens. Bits depend on where keys are cut. In the exact order they do not, and parts must begin at multiples of
-   * 256 keys. Host only. */
+   * Attention reads each part in place. A sequence has the keys of the first part, then those of the next; seq_lens of
+   * the description is the sum. A part sets size, seq_lens, k, v, their strides, kv_dtype, kv_rows, pages, scales,
+   * key_first and read_ahead_bytes; its other fields are not read. The description itself leaves these fields 0, except
+   * size and seq_lens. Bits depend on where keys are cut. In the exact order they do not, and parts must begin at
+   * multiples of 256 keys. Host only. */
   const struct banyan_attention_desc *parts; /* [part_count]; NULL: none */
   int64_t part_count;                        /* 1 to 8 */
   const int32_t *key_first; /* [batch]: position of this part in the shard, which is checked. NULL: no check */
@@ -227,10 +227,10 @@ banyan_status banyan_page_bounds_update(const banyan_attention_desc *desc, const
  * read_ahead_bytes or pruning. */
 banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_partial *out);
 
-/* Makes an operation that does the same where the communicator's combines run. Local; ranks do not compare it. On the
- * host, banyan_start() does all of the work. On a device it puts one kernel on desc->stream, as for a combine; it
- * allocates nothing, and may be captured. Operations of a communicator share scratch memory, so their runs must follow
- * one another, in graphs too.
+/* Makes an operation of banyan_attention(), which runs where the communicator's combines run: on the host or on the
+ * device. Local; ranks do not compare it. On the host, banyan_start() does all of the work. On a device it puts one
+ * kernel on desc->stream, as for a combine; it allocates nothing, and may be captured. Operations of a communicator
+ * share scratch memory, so their runs must follow one another, in graphs too.
  *
  * On a device, each run reads all arrays, also those of `queries`, from memory that the device can read, and writes
  * `out`. Devices support the following, and return BANYAN_ERR_UNSUPPORTED for all else:

@@ -31,7 +31,7 @@ typedef struct banyan_ownership {
   banyan_ownership_kind kind;
   int32_t nranks;
   int32_t block;  /* tokens that stay together, such as a page; ranges begin at multiples of it. 0: 1 */
-  int64_t tokens; /* RANGES: the length that is divided, that of the longest sequence, at most 2^40. Shorter sequences
+  int64_t tokens; /* RANGES: the length that is divided: that of the longest sequence, at most 2^40. Shorter sequences
                    * fill the first ranks. BLOCKS: 0, for any length */
   const int32_t *weights; /* [nranks]: the share of each rank, such as its memory or bandwidth. A rank of weight 0 owns
                            * nothing. The sum is 1 to 2^20. NULL: equal shares */
@@ -90,13 +90,13 @@ banyan_status banyan_ownership_moves(const banyan_ownership *from, const banyan_
                                      int64_t *next, banyan_token_move *moves, int32_t *count);
 
 /* Selects the page to move to the next memory when one is full. The last `keep` of the `pages` pages stay; pages are in
- * the order of their tokens. Among the others the least read page moves, and the oldest of equals. reads[i] is how
- * often page i was read; halve the numbers from time to time so that old reads fade. NULL: the oldest page moves. *page
- * is -1 if all pages stay. */
+ * the order of their tokens. Among the others the least read page moves; among equals, the oldest. reads[i] is the
+ * number of reads of page i. Halve these numbers from time to time, so that old reads lose weight. NULL: the oldest
+ * page moves. *page is -1 if all pages stay. */
 banyan_status banyan_tier_next(int64_t pages, const uint64_t *reads, int64_t keep, int64_t *page);
 
 /* Selects the rank that takes the next page of a sequence. Among the ranks that keep the sequence even, it takes the
- * one with the fewest pages over all sequences, relative to its weight, and the first of equals.
+ * one with the fewest pages over all sequences, relative to its weight; among equals, the first.
  *
  * - `weights` is [nranks] as in banyan_ownership; NULL: equal shares. A rank of weight 0 takes no page.
  * - `of_sequence` and `of_all` are [nranks]: the pages of this sequence, and of all sequences, on each rank. If

@@ -61,7 +61,7 @@ typedef struct bny_flight {
   int32_t status, culprit;    /* a failure; status 0: none */
   char failure[512];
   bny_flight_entry entries[BNY_FLIGHT_ENTRIES];
-  bny_flight_waits waits[]; /* by rank waited for */
+  bny_flight_waits waits[]; /* [nranks]: by the rank that was waited for */
 } bny_flight;
 
 bny_flight *bny_flight_make(int32_t rank, int32_t nranks); /* NULL without memory */

@@ -24,7 +24,7 @@ static _Thread_local struct {
   bool known; /* the rest is set */
   bny_log_level most;
   char file[PATH_BYTES]; /* "": stderr */
-  bool complained;       /* it cannot be written, and stderr has a line about that */
+  bool complained;       /* the file cannot be written, and stderr has a line about that */
 } voice = {.rank = -1};
 
 void bny_log_rank(int32_t rank) { voice.rank = rank; }

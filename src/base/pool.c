@@ -39,7 +39,7 @@ struct bny_pool {
   pthread_mutex_t lock;
   pthread_cond_t wake;
   uint64_t process; /* the process that made it */
-  int32_t threads;  /* with the caller */
+  int32_t threads;  /* number of threads, including the caller */
   int32_t started;  /* number of threads started, up to threads - 1 */
   void *memory;
   size_t memory_bytes;
@@ -47,7 +47,7 @@ struct bny_pool {
     bny_pool *pool;
     pthread_t thread;
     int32_t place;
-    unsigned char cpus[BNY_POOL_CPU_BYTES]; /* where it may run; 0: anywhere */
+    unsigned char cpus[BNY_POOL_CPU_BYTES]; /* processors on which it may run; all zeros: any */
   } each[];
 };
 

@@ -34,7 +34,7 @@ typedef struct bny_trace {
   uint32_t count, capacity;
   uint64_t dropped;
   int file;
-  uint64_t process; /* its maker: a child of a fork leaves the file alone */
+  uint64_t process; /* the process that made it; the child of a fork does not touch the file */
   int32_t rank;
   uint64_t tick0; /* tick of the last write, and its time since the origin */
   int64_t ns0, clock0;

@@ -26,7 +26,7 @@ struct bny_boot_candidate {
   enum bny_boot_state state;
   int64_t greeted_ns;
   uint64_t ticket;
-  char address[BNY_BOOT_ADDRESS_BYTES]; /* its origin, for texts */
+  char address[BNY_BOOT_ADDRESS_BYTES]; /* the peer's address, for texts */
   struct bny_boot_challenge challenge;
   struct bny_boot_hello hello;
   size_t got; /* bytes of hello */

@@ -28,14 +28,14 @@ struct seeker {
   bool is_front;                      /* this process is the front of its node and holds env->listen_fds[1] */
   char front[BNY_BOOT_ADDRESS_BYTES]; /* name of the front */
   bool at_rank_0;                     /* the current peer is rank 0 */
-  int nrejections;                    /* by rank 0 */
+  int nrejections;                    /* number of rejections by rank 0 */
   int nrounds;                        /* over all its addresses */
   char reason[256];                   /* why the last attempt failed */
   char next[BNY_BOOT_ADDRESS_BYTES];  /* address to which this rank is redirected; "": none */
   struct addrinfo *list;              /* rank 0's addresses; NULL: none yet */
   int64_t looked_up_ns;
-  bool met_other_job;   /* by the last welcome */
-  bool knows_other_job; /* by any */
+  bool met_other_job;   /* the last welcome came from another job */
+  bool knows_other_job; /* any welcome did */
   bool is_rejected;     /* nobody listened at the last address */
   banyan_status final;
 };
@@ -172,7 +172,7 @@ static bool authenticate(struct seeker *seeker, int fd) {
   error = bny_boot_socket_receive(fd, &welcome, sizeof welcome, seeker->deadline_ns);
   if (error) {
     seeker->nrejections += seeker->at_rank_0 && error != ETIMEDOUT;
-    if (error == ETIMEDOUT && seeker->reason[0]) return false; /* as in note(): the reason before says more */
+    if (error == ETIMEDOUT && seeker->reason[0]) return false; /* as in note(): the earlier reason is more useful */
     note(seeker,
          error == ETIMEDOUT ? "no answer to the authentication of this rank"
                             : "it hung up when this rank authenticated itself: is the secret (BANYAN_SECRET) the same "

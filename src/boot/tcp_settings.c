@@ -184,7 +184,7 @@ static banyan_status read_address(struct bny_boot_settings *settings) {
     return bny_boot_reject("MASTER_ADDR is \"%.64s...\": longer than %zu characters", host, sizeof settings->host - 1);
   if (host) strcpy(settings->host, host);
   size_t length = strlen(settings->host);
-  if (settings->host[0] == '[' && settings->host[length - 1] == ']') { /* as URLs have IPv6 addresses */
+  if (settings->host[0] == '[' && settings->host[length - 1] == ']') { /* the form of IPv6 addresses in URLs */
     settings->host[length - 1] = '\0';
     memmove(settings->host, settings->host + 1, length - 1);
   }

@@ -21,13 +21,13 @@ struct thread_rank {
 };
 
 struct banyan_threads {
-  uint64_t process; /* its maker */
+  uint64_t process; /* the process that made it */
   int32_t nranks;
   pthread_mutex_t mutex; /* guards all fields below, and the pointers of the ranks */
   pthread_cond_t changed;
   uint64_t generation; /* number of completed all-gathers */
   int32_t narrived;    /* in the current all-gather */
-  size_t bytes;        /* its size, from its first rank */
+  size_t bytes;        /* its size, set by its first rank */
   int32_t first_rank;
   banyan_status failure; /* not BANYAN_OK: the ranks are out of step, and no later all-gather can be trusted */
   char failure_text[BNY_ERROR_TEXT_BYTES];

@@ -31,20 +31,20 @@ struct banyan_comm {
   bny_locality_notes *notes; /* a note for each kind of level; NULL: BANYAN_LEVELS sets the levels */
   char *dump;                /* BANYAN_DUMP, and which split made this communicator; owned */
   int32_t splits;            /* how often it was split */
-  char *algorithm;           /* for combines that name no algorithm; owned; NULL: by predicted cost */
+  char *algorithm;           /* algorithm of combines that name none; owned; NULL: by predicted cost */
   size_t part_bytes;         /* larger messages are sent in parts */
   int32_t slices;            /* BANYAN_SLICES: slices of attention */
   int32_t nnodes;
   int32_t threads;          /* threads that attention on the host may use */
-  int32_t explicit_threads; /* by the program or the environment; 0: not explicit */
-  bny_pool_cpus own_cpus;   /* for these threads */
+  int32_t explicit_threads; /* number set by the program or the environment; 0: not explicit */
+  bny_pool_cpus own_cpus;   /* the cores that these threads may use */
   bny_pool *pool;           /* made with the first attention; NULL: none, or one thread */
   double quota_cpus;        /* CPUs that a quota allows this rank, if fewer than its cores; 0: no quota applies */
   int32_t cores;            /* cores of this machine that its ranks may use together */
   double ranks_per_core;    /* on the node with the most; above 1, ranks take turns */
   size_t arena_bytes;       /* per rank */
   bool arena_is_explicit;   /* set by the program or the environment */
-  bny_plan *barrier;        /* in which ranks compare their calls */
+  bny_plan *barrier;        /* the barrier in which ranks compare their calls */
   int64_t first_timeout_ns; /* deadline of the first call of a shape */
   bny_binding nothing;
   bny_run *agree;

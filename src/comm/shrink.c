@@ -228,7 +228,7 @@ static banyan_status compare_views(rendezvous *self, bool *agreed) {
     if (!has(self->view, r) || !has(self->next, r)) continue;
     const bny_rendezvous *message = message_of(self, r);
     if (message->kind != KIND_VIEW ||
-        message->bytes != self->view_bytes) { /* it still makes the communicator, and will see this */
+        message->bytes != self->view_bytes) { /* the peer still makes the communicator, and will see this view */
       *agreed = false;
       continue;
     }

@@ -65,7 +65,7 @@ static banyan_status check_rows(const banyan_attention_desc *desc) {
 
 /* Checks scales, which are in host memory. */
 static banyan_status check_scales(const banyan_attention_desc *desc) {
-  if (desc->scales.token_stride != 0) return BANYAN_OK; /* as many as keys, so they are not checked */
+  if (desc->scales.token_stride != 0) return BANYAN_OK; /* there are as many scales as keys, so they are not checked */
   for (int32_t i = 0; i < 2; i++) {
     const float *scales = i == 0 ? desc->scales.k : desc->scales.v;
     for (int32_t h = 0; scales && h < desc->kv_heads; h++) {

@@ -104,8 +104,7 @@ typedef struct block {
 static banyan_status deal_up_to(const bny_deal *deal, int64_t step, int32_t rank, int64_t index, block *at) {
   due *heaps = malloc(2 * (size_t)deal->nranks * sizeof *heaps);
   if (!heaps) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to deal blocks to %d ranks", deal->nranks);
-  due *waiting = heaps, *ready = heaps + deal->nranks; /* by their number of blocks, and by that number with the next
-                                                        * block */
+  due *waiting = heaps, *ready = heaps + deal->nranks; /* keyed by blocks, and by blocks + 1 */
   int32_t nwaiting = 0, nready = 0;
   for (int32_t r = 0; r < deal->nranks; r++) {
     int32_t weight = (int32_t)bny_deal_weight(deal, r);

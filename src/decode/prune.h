@@ -29,7 +29,7 @@ typedef struct bny_pruned {
   double moment[BNY_ATTENTION_HEADS_MAX]; /* bound of its sum of mass times length, log2 */
   double error[BNY_ATTENTION_HEADS_MAX];  /* the factor by which the mass that was read may be too large, log2 */
   float read;                             /* share of the pages */
-  uint64_t segments;                      /* with epsilon 0: those that need not be read, by bit */
+  uint64_t segments;                      /* with epsilon 0: one bit for each segment that need not be read */
 } bny_pruned;
 
 static inline bool bny_prune_is_wanted(const banyan_attention_desc *desc) {

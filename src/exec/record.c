@@ -21,7 +21,7 @@ enum { PATH_BYTES = 1024 };
 typedef struct bny_metrics {
   char path[PATH_BYTES];
   int file;
-  uint64_t process; /* its maker: a child of a fork leaves the file alone */
+  uint64_t process; /* the process that made it; the child of a fork does not touch the file */
   int64_t every_ns, next_ns;
   bool failed; /* reported once */
 } bny_metrics;

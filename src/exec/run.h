@@ -15,7 +15,7 @@ typedef struct bny_piece {
 /* A step with its addresses resolved, for one half. */
 typedef struct bny_bound_step {
   bny_wire_view to;           /* COPY, MERGE: destination of rows; of heads, their bytes are at `n` */
-  char *to_bytes;             /* the same for bytes */
+  char *to_bytes;             /* destination of bytes */
   const char *from_bytes;     /* MERGE, DELIVER of bytes; WAIT: the message */
   const bny_signal *arrived;  /* WAIT */
   const bny_landing *landing; /* WAIT, from another node: the message as its sender describes it */

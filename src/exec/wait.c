@@ -34,7 +34,7 @@ static bool has_finished(bny_exec *exec, int32_t rank) {
 static bool is_met(bny_exec *exec, int32_t rank, int32_t next, int32_t slot) {
   bny_transport *transport = exec->transport;
   uint32_t epoch = epoch_of(atomic_load_explicit(&line_of(exec, rank)->started, memory_order_acquire));
-  if (slot < 0) { /* for the run before last to be finished */
+  if (slot < 0) { /* waits for `next` to finish the run before last */
     uint64_t done = atomic_load_explicit(&line_of(exec, next)->done, memory_order_acquire);
     return (int32_t)((uint32_t)done - (epoch - 2)) >= 0;
   }

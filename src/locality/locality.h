@@ -37,7 +37,7 @@ typedef enum bny_locality_kind {
 typedef struct bny_locality_link {
   double alpha_ns, message_ns;
   double gbytes_per_s;       /* known; 0: not known */
-  double usual_gbytes_per_s; /* where no rank knows it */
+  double usual_gbytes_per_s; /* used if no rank knows the speed */
   int32_t class;             /* a bny_link_class */
   int32_t source;            /* a bny_topo_source, of gbytes_per_s */
   int32_t latency_known;
@@ -101,7 +101,7 @@ typedef struct bny_locality_world {
 /* The fate of one kind of level, or of "pod" or "fabric", for people. */
 typedef struct bny_locality_note {
   char name[BNY_LEVEL_NAME_BYTES];
-  bool kept; /* it is the level of that name */
+  bool kept; /* the kind is kept, as the level of that name */
   bny_link_class link;
   double gbytes_per_s;
   char speed_source[16]; /* "probed", "file", "assumed" */
@@ -114,7 +114,7 @@ enum { BNY_LOCALITY_NOTES_MAX = BNY_LOCALITY_KINDS + 2 };
 typedef struct bny_locality_notes {
   int32_t count; /* in the order of the levels */
   bny_locality_note notes[BNY_LOCALITY_NOTES_MAX];
-  char work[160]; /* where the cost of merging comes from */
+  char work[160]; /* the source of the cost of merging */
 } bny_locality_notes;
 
 /* Makes levels from the localities of all ranks. Levels nest, and separate links whose costs differ. From inner to

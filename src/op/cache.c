@@ -99,7 +99,7 @@ banyan_status bny_op_run_or_keep(banyan_comm *comm, const bny_call *key, const b
 void bny_ops_free(banyan_comm *comm) {
   bny_ops *ops = comm->ops;
   for (int i = 0; ops && i < BNY_BLOCKING_OPS; i++) {
-    bool twice = false; /* as in a child whose parent's thread was reordering them */
+    bool twice = false; /* possible in the child of a fork, if a thread of the parent was reordering them */
     for (int j = 0; j < i; j++) twice |= ops->blocking[j] == ops->blocking[i];
     if (!twice) bny_op_free(ops->blocking[i]);
   }

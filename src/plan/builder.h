@@ -28,7 +28,7 @@ typedef enum bny_pattern {
   BNY_PATTERN_ALL,      /* every rank exchanges with every other alike */
   BNY_PATTERN_DOUBLING, /* the distance to the peer doubles in each round; rounds are of one size */
   BNY_PATTERN_HALVING,  /* likewise, with half the bytes in each round; the spread doubles both in each round */
-  BNY_PATTERN_RING      /* with the two neighbouring ranks */
+  BNY_PATTERN_RING      /* every rank exchanges with its two neighbours */
 } bny_pattern;
 
 /* The cost of an algorithm, the same on every rank: an estimate for the rank that finishes last, and bounds of memory

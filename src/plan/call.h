@@ -41,7 +41,7 @@ typedef struct bny_call {
 } bny_call;
 
 typedef struct bny_call_field {
-  const char *label;     /* as differences name it. NULL: ranks do not compare it */
+  const char *label;     /* name in texts about differences. NULL: ranks do not compare it */
   const bny_name *names; /* names of the values. NULL: a number */
   bool is_of_run;        /* not part of the shape */
   size_t offset, bytes;

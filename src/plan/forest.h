@@ -30,7 +30,7 @@ static inline bny_key bny_node_key(int32_t phase, int32_t piece, const bny_node 
 }
 
 typedef struct bny_forest {
-  bny_node *nodes; /* by low */
+  bny_node *nodes; /* sorted by `low` */
   int32_t count, capacity;
 } bny_forest;
 

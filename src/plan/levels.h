@@ -67,7 +67,7 @@ typedef struct bny_levels {
 typedef struct bny_level_facts {
   const char *name;
   bny_link_cost link;
-  const int32_t *group_of; /* by rank, any numbers; a group of the level before lies in one group of this */
+  const int32_t *group_of; /* by rank, any numbers; each group of the previous level lies in one group of this level */
 } bny_level_facts;
 
 /* Makes levels from `facts`, inner to outer. If the last level is not one group, a level of one group with `outer`'s

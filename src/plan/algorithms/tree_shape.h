@@ -16,7 +16,7 @@ typedef struct bny_tree_shape {
   const struct bny_tree_strategy *strategy;
   const bny_levels *levels; /* NULL: all ranks are alike */
   int32_t nranks, root;
-  int32_t radix[BNY_LEVELS_MAX]; /* by level: of the tree within its groups; without levels the first, if any */
+  int32_t radix[BNY_LEVELS_MAX]; /* by level: radix of the tree within its groups; without levels the first, if any */
 } bny_tree_shape;
 
 typedef struct bny_tree_stage {
@@ -35,7 +35,7 @@ typedef struct bny_tree_node {
 typedef struct bny_tree_round {
   double times;                 /* how often it occurs */
   int32_t children;             /* most children that one rank merges in it */
-  int32_t over[BNY_LEVELS_MAX]; /* those over links of each level, at most */
+  int32_t over[BNY_LEVELS_MAX]; /* at most this many over links of each level */
 } bny_tree_round;
 
 typedef struct bny_tree_strategy {

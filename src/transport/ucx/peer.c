@@ -196,7 +196,7 @@ static bool progress_until(const bny_net *net, bool (*holds)(const bny_net *net,
                            int64_t deadline_ns) {
   while (!holds(net, request)) {
     if (bny_clock_ns() >= deadline_ns) return false;
-    if (net->closes) (void)bny_interrupted(); /* it may not call the library while another thread may need the worker */
+    if (net->closes) (void)bny_interrupted(); /* the check must not run while another thread may need the worker */
     net->ucx.ucp_worker_progress(net->worker);
   }
   return true;

@@ -59,7 +59,7 @@ static ucs_status_t receive_data(void *argument, const void *header, size_t head
   bny_net_peer *peer = sender_of(net, data.cookie, data.rank);
   if (!peer) return reject(net, "data", bytes);
   if (!is_sound(net, &data, bytes)) {
-    bny_net_lose(peer, UCS_ERR_INVALID_PARAM); /* it belongs to this communicator, and is broken */
+    bny_net_lose(peer, UCS_ERR_INVALID_PARAM); /* the peer belongs to this communicator, and is broken */
     peer->broken = true;
     return reject(net, "data", bytes);
   }

@@ -114,7 +114,7 @@ typedef struct bny_net_peer {
   int32_t rank;
   ucp_ep_h endpoint; /* NULL: none yet */
   bool hello_sent, hello_received;
-  bool expected; /* it will connect to this rank, sooner or later */
+  bool expected; /* it will connect to this rank at some time */
   bool flushed;  /* the hello has gone out; over TCP the connection was established before */
   bool flushing; /* UCX is connecting, or sends the hello */
   bool dead;
