@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# With their folders, for they link to one another.
+# Pages keep their folders, because they link to one another.
 nobase_dist_doc_DATA += \
   %D%/algorithms.md \
   %D%/bootstrap.md \
@@ -37,7 +37,8 @@ nobase_dist_doc_DATA += \
   %D%/troubleshooting.md \
   %D%/vllm.md
 
-# The reference of the calls, made from the public headers: man pages of section 3, and one page of HTML. A tarball has both.
+# The reference of the calls, generated from the public headers: man pages of section 3, and one HTML page. A tarball
+# contains both.
 EXTRA_DIST += %D%/charts.py %D%/options.py %D%/reference.py %D%/scale.json %D%/scale.py
 man3dir = $(mandir)/man3
 reference_headers = $(srcdir)/include/banyan.h $(srcdir)/include/banyan_attention.h $(srcdir)/include/banyan_ownership.h $(srcdir)/include/banyan_mpi.h $(srcdir)/include/banyan_device.cuh
@@ -57,7 +58,7 @@ dist-hook: man html-local
 	$(MKDIR_P) $(distdir)/%D%/man $(distdir)/%D%/html
 	cp %D%/man/*.3 $(distdir)/%D%/man
 	cp %D%/html/*.html $(distdir)/%D%/html
-# Each page with its folder: as made here, else as the tarball has it.
+# Prints each page with its folder, from this build or else from the tarball.
 reference_pages = \
   for form in man html; do \
     from=%D%/$$form; test -e $$from/stamp || from=$(srcdir)/%D%/$$form; \

@@ -32,7 +32,7 @@ libbanyan_core_la_SOURCES += \
   %D%/cpu/portable.c \
   %D%/cpu/table.c
 
-# Each instruction set has flags of its own.
+# Each instruction set has its own flags.
 if AVX2
 noinst_LTLIBRARIES += libkernels_avx2.la
 libbanyan_core_la_LIBADD += libkernels_avx2.la
@@ -68,7 +68,7 @@ endif
 libkernels_neon_la_SOURCES = %D%/cpu/attention_neon.c
 libkernels_neon_la_CFLAGS = $(AM_CFLAGS) $(NEON_CFLAGS)
 
-# nvcc compiles these, and in tests the host's compiler.
+# nvcc compiles these sources, and in tests the host's compiler does.
 cuda_sources = \
   include/banyan_device.cuh \
   %D%/cuda/blocks.h \
@@ -121,13 +121,13 @@ kernels.fatbin: $(srcdir)/%D%/cuda/kernels.cu
 	@$(keep_ptx)
 	@grep -E 'warning|error' $@.log >&2 || :
 	@ls -l $@ | awk '{ print "  " $$NF ": " $$5 " bytes" }'
-# tests/ptx/test_ptx.sh reads the PTX that nvcc makes on its way.
+# tests/ptx/test_ptx.sh reads the intermediate PTX of nvcc.
 keep_ptx = for file in $@.kept/*; do case $$file in *.ptx) ;; *) rm -f "$$file" ;; esac; done
 MOSTLYCLEANFILES += kernels.fatbin kernels.fatbin.d kernels.fatbin.log
 MOSTLYCLEAN_FOLDERS += kernels.fatbin.kept
 
-# Kernels of users include one header that is made of several. It is installed from a folder of its own, because tests,
-# which have another, must not find it.
+# Users' kernels include one header, generated from several. It is installed from a separate folder, because tests must
+# find their own version and not this one.
 nodist_include_HEADERS = installed/banyan_device.cuh
 CLEANFILES += installed/banyan_device.cuh
 installed/banyan_device.cuh: $(cuda_sources) $(srcdir)/%D%/merge_math.h $(srcdir)/%D%/exact.h $(srcdir)/%D%/export_math.h $(srcdir)/%D%/f8.h $(srcdir)/%D%/op.h $(srcdir)/%D%/formats.def

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The Python package. pip builds it, and the test does so in the build folder.
+# The Python package. pip builds it, and its test builds it in the build folder.
 test_scripts += %D%/tests/test_python.sh
 EXTRA_DIST += \
   %D%/CMakeLists.txt \

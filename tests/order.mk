@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# For make -j: tests that bound a time from above, measure, or need all processors run one after another once the others have
-# ended. GNU make reads this, and automake does not. Under sanitizers these bounds are wide, and they run beside the others.
+# Tests that bound times from above, measure, or need all processors run one after another under make -j, once the
+# others have ended. GNU make reads this file, and automake does not. Under sanitizers the bounds are wide, and these
+# tests run with the others.
 timed_tests = \
   tests/boot/test_boot \
   tests/boot/test_boot_fail \
@@ -32,7 +33,7 @@ $(foreach test,$(timed_tests),$(if $(wildcard $(srcdir)/$(test) $(srcdir)/$(test
 timed_logs := $(filter $(addsuffix .log,$(timed_tests)),$(TEST_LOGS))
 ifeq ($(SANITIZER_CFLAGS),)
 $(timed_logs): | $(filter-out $(timed_logs),$(TEST_LOGS))
-# Each waits for the one before it.
+# Each test waits for the previous one.
 bny_previous :=
 $(foreach log,$(timed_logs),$(if $(bny_previous),$(eval $(log): | $(bny_previous)))$(eval bny_previous := $(log)))
 endif
@@ -45,7 +46,7 @@ tests/ptx/test_ptx.sh.log: $(if $(ptx_script_runs),$(filter \
 tests/gpu/test_gpu_bundle.sh.log: $(filter %/test_attend %/test_bytes %/test_combine %/test_heads %/test_valid %/test_device_user,\
   $(cuda_tests) $(unit_tests))
 
-# Tests start these programs; .ci/run builds no others that it does not need.
+# Tests start these programs, so .ci/run builds all of them, and other programs only as needed.
 print-support:
 	@echo $(filter-out $(unit_tests) $(cuda_tests) tests/bench/%,$(check_PROGRAMS))
 .PHONY: print-support

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Models of machines and clusters: the library finds the places of its ranks in them.
+# Models of machines and clusters, in which the library finds the localities of its ranks.
 noinst_LTLIBRARIES += libbanyan_topo_model.la
 libbanyan_topo_model_la_SOURCES = \
   %D%/model/guid.c %D%/model/guid.h \
@@ -56,7 +56,7 @@ libbanyan_topo_model_la_SOURCES += \
 libbanyan_topo_model_la_CFLAGS = $(AM_CFLAGS) $(LIBXML2_CFLAGS) $(JANSSON_CFLAGS) $(HWLOC_CFLAGS)
 libbanyan_topo_model_la_LIBADD = $(LIBXML2_LIBS) $(JANSSON_LIBS) $(HWLOC_LIBS)
 
-# The tools link this as well, which writes models.
+# The tools also link this library, which writes models.
 noinst_LTLIBRARIES += libbanyan_topo.la
 libbanyan_topo_la_SOURCES = \
   %D%/export/export.h \

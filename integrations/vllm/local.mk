@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Decode context parallelism on CPUs for vLLM: a Python distribution of its own. Its test needs 6 GB of packages.
+# Decode context parallelism on CPUs for vLLM, as a separate Python distribution. Its test needs 6 GB of packages.
 EXTRA_DIST += \
   %D%/README.md \
   %D%/pyproject.toml \

@@ -20,7 +20,7 @@ libbanyan_core_la_SOURCES += \
   %D%/thread.c %D%/thread.h \
   %D%/trace.c %D%/trace.h
 
-# The programs that measure on a GPU link this too: the shared library hides its names.
+# GPU benchmark programs link this too, because the shared library hides its names.
 noinst_LTLIBRARIES += libbanyan_driver.la
 libbanyan_driver_la_SOURCES = %D%/cuda_library.c %D%/cuda_library.h %D%/cuda_driver.h %D%/cuda_functions.def
 libbanyan_core_la_LIBADD += libbanyan_driver.la

@@ -14,7 +14,7 @@ libbanyan_core_la_SOURCES += \
   %D%/tcp_user.c \
   %D%/threads.c
 
-# Ranks of an MPI_Comm: a library of its own, so that libbanyan never links MPI.
+# Ranks of an MPI_Comm are in a separate library, so that libbanyan never links MPI.
 if MPI
 include_HEADERS += include/banyan_mpi.h
 lib_LTLIBRARIES += libbanyan-mpi.la

@@ -28,8 +28,8 @@ plan_algorithm_sources = \
   %D%/algorithms/twoshot.c
 libbanyan_core_la_SOURCES += $(plan_sources) $(plan_algorithm_sources)
 
-# Ranks compare a checksum of what decides on plans and on the layout of messages, see bny_facts. Two builds of which one
-# would plan differently do not work together.
+# Ranks compare a checksum of the sources that determine plans and message layouts, see bny_facts. Two builds that could
+# plan differently do not work together.
 plan_id_sources = $(plan_sources) $(plan_algorithm_sources) $(place_sources) %D%/../device/program.c %D%/../device/unit.c \
   %D%/../../kernels/formats.def %D%/../../kernels/cuda/program.h %D%/../../kernels/op.h
 nodist_libbanyan_core_la_SOURCES = %D%/plan_id.c

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Built with the tests, run by hand.
+# These programs are built with the tests and run by hand.
 unit_programs += \
   %D%/bench_attention \
   %D%/bench_exchange \

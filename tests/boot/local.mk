@@ -8,7 +8,7 @@ unit_tests += \
   %D%/test_boot_tree
 libbanyan_tests_la_SOURCES += %D%/ranks.h
 
-# Ranks of an MPI_Comm; skipped where there is none.
+# Tests ranks of an MPI_Comm; skipped without MPI.
 test_scripts += %D%/test-boot-mpi
 mpi_programs += %D%/mpi_boot
 %C%_mpi_boot_CFLAGS = $(AM_CFLAGS) $(MPI_CFLAGS)

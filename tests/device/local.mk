@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Tests over the fake driver, and over its kernels, are not built where configure found nothing to build these with.
+# Tests with the fake driver and its kernels are not built if configure found no compiler or headers for these.
 unit_tests += \
   %D%/test_decode_plan \
   %D%/test_device \
@@ -35,9 +35,9 @@ libbanyan_tests_la_SOURCES += \
   %D%/device_nodes.h \
   %D%/device_util.h
 %C%_test_device_nodes_sends_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(UCX_CFLAGS)
-# Drivers answer with constants that the toolkit names.
+# Drivers return constants that the toolkit defines.
 %C%_test_device_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
-# GPUs run the kernel of a user's that nvcc compiled.
+# GPUs run a user's kernel compiled by nvcc.
 %C%_test_device_user_CPPFLAGS = $(AM_CPPFLAGS)
 if NVCC
 %C%_test_device_user_CPPFLAGS += -DUSER_KERNEL_IMAGE='"tests/gpu/user_kernel.fatbin"'

@@ -46,14 +46,14 @@ MOSTLYCLEAN_FOLDERS += tests/gpu/user_kernel.fatbin.kept tests/gpu/calibrate.fat
 EXTRA_DIST += $(calibrate_kernels) %D%/bare_root.py %D%/gpu_figures.py %D%/gpu_machine.py %D%/gpu_programs.py \
   %D%/user_kernel.cu %D%/check-gpu %D%/check_results.py %D%/make-bundle %D%/rivals.py
 
-# All that needs a GPU: skipped, with 77, where there is none.
+# Runs all tests that need a GPU; without one they exit with 77, which means skipped.
 check-gpu: all
 	$(MAKE) $(AM_MAKEFLAGS) $(gpu_tests) `$(srcdir)/%D%/make-bundle --behaviour`
 	@status=0; \
 	$(srcdir)/%D%/check-gpu --tests tests/gpu --tools . --output gpu-results.json $(CHECK_GPU_FLAGS) || status=$$?; \
 	if [ $$status = 77 ]; then echo "SKIP: check-gpu (77)"; else exit $$status; fi
 
-# The same for a machine that has nothing but a GPU, see docs/gpu-results/README.md.
+# Packs the same tests for a machine with only a GPU, see docs/gpu-results/README.md.
 gpu-bundle:
 	CC='$(CC)' CXX='$(CXX)' $(srcdir)/%D%/make-bundle '$(abs_top_srcdir)' '$(abs_top_builddir)' '$(VERSION)' '$(GPU_BUNDLE_JOBS)'
 GPU_BUNDLE_JOBS = 2

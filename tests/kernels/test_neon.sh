@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Attention kernels for aarch64: built by a cross compiler, or by this machine's where it is one, and run under qemu-user.
-# Skipped where neither is there.
+# Tests the attention kernels for aarch64, built by a cross compiler or by the compiler of an aarch64 machine, and run
+# under qemu-user. Skipped if neither is available.
 set -u
 source=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 work=$(mktemp -d) || exit 1
@@ -13,7 +13,7 @@ for program in $compiler $run; do
   command -v "$program" >/dev/null || { echo "SKIP: no $program"; exit 77; }
 done
 
-# -O2 for the time that it takes. Flags of floating point are those of configure.ac.
+# -O2 limits the run time. Floating-point flags are those of configure.ac.
 $compiler -std=gnu11 -O2 -Wall -Wextra -Werror -ffp-contract=off -fno-trapping-math -march=armv8-a -static \
   -DBNY_HAVE_NEON -I "$source/include" -I "$source/kernels" -o "$work/tables" "$source"/tests/kernels/test_attention_tables.c \
   "$source"/kernels/cpu/{attention_neon,attention_portable,attention_table,detect}.c -lm || exit 1

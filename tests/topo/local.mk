@@ -41,7 +41,7 @@ libbanyan_tests_la_SOURCES += \
 %C%_test_topo_view_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(LIBXML2_CFLAGS)
 %C%_test_topo_view_LDADD = libbanyan_picture.la libbanyan_launch.la libbanyan_topo.la $(LIBXML2_LIBS) $(LDADD)
 
-# A library like NVIDIA's as it is now, and one like that of an older driver, which the probe loads.
+# Libraries for the probe to load: one like NVIDIA's current library, and one like that of an older driver.
 check_LTLIBRARIES += %D%/fake_nvml.la %D%/fake_nvml_old.la
 module_flags = $(AM_LDFLAGS) -module -avoid-version -shared -rpath /nowhere
 fake_nvml_sources = %D%/fake_nvml.c

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# These check the tree, not what it computes.
+# These check the source tree, not its behaviour.
 tree_checks += \
   %D%/check-device-header \
   %D%/check-files \
@@ -15,6 +15,6 @@ tree_checks += \
   %D%/check-words
 EXTRA_DIST += $(tree_checks) %D%/check-install %D%/device_header.cu
 
-# After make install: a program outside of the tree, found through pkg-config alone.
+# After make install, builds a program outside of the tree that finds the library by pkg-config.
 installcheck-local:
 	CC='$(CC)' $(SHELL) $(srcdir)/%D%/check-install '$(DESTDIR)' '$(pkgconfigdir)' '$(libdir)'

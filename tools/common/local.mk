@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Tests use these, which need no JSON.
+# Tests use these sources, which need no JSON.
 noinst_LTLIBRARIES += libbanyan_launch.la
 libbanyan_launch_la_SOURCES = \
   %D%/launch.c %D%/launch.h \
@@ -33,7 +33,7 @@ endif
 CLEANFILES += $(tool_pages)
 EXTRA_DIST += $(tool_pages:=.md) %D%/man.awk
 
-# A man page begins with what its tool prints of its options. Sections written by hand follow.
+# A man page begins with its tool's description of the options. Sections written by hand follow.
 man_page = $(AM_V_GEN)$(MKDIR_P) $(@D) && \
   { ./$(@F:.1=)$(EXEEXT) --help-man && $(AWK) -f $(man_awk) $(srcdir)/$@.md; } >$@.tmp && mv $@.tmp $@
 man_awk = $(srcdir)/tools/common/man.awk
@@ -48,7 +48,7 @@ tools/plan/banyan-plan.1: tools/plan/banyan-plan.1.md $(man_awk) banyan-plan$(EX
 tools/topo/banyan-topo.1: tools/topo/banyan-topo.1.md $(man_awk) banyan-topo$(EXEEXT)
 	$(man_page)
 
-# Programs that measure and test on a GPU use these.
+# Programs that measure and test on a GPU use these sources.
 if CUDA
 noinst_LTLIBRARIES += libbanyan_gpu.la
 endif
@@ -60,7 +60,7 @@ libbanyan_gpu_la_SOURCES = \
 libbanyan_gpu_la_CFLAGS = $(AM_CFLAGS) $(CUDA_CFLAGS)
 libbanyan_gpu_la_LIBADD = libbanyan_driver.la
 
-# The tools that start ranks use these.
+# The tools that start ranks use these sources.
 if JANSSON
 noinst_LTLIBRARIES += libbanyan_tools.la
 endif
@@ -72,7 +72,7 @@ libbanyan_tools_la_SOURCES = \
 libbanyan_tools_la_CFLAGS = $(tools_cflags)
 libbanyan_tools_la_LIBADD = libbanyan_options.la $(tools_libs)
 
-# Under mpirun the tools load this. They do not link MPI themselves.
+# The tools load this module under mpirun. They do not link MPI themselves.
 if MPI_MODULE
 pkglib_LTLIBRARIES += banyan-mpi-tools.la
 endif
@@ -80,7 +80,7 @@ banyan_mpi_tools_la_SOURCES = %D%/mpi_module.c
 banyan_mpi_tools_la_CFLAGS = $(AM_CFLAGS) $(MPI_CFLAGS)
 banyan_mpi_tools_la_LDFLAGS = $(AM_LDFLAGS) -module -avoid-version -shared $(no_undefined)
 banyan_mpi_tools_la_LIBADD = libbanyan-mpi.la libbanyan.la $(MPI_LIBS)
-# libtool links the module anew against installed libraries. A variable names the target, or automake would take this
-# rule in place of its own.
+# libtool relinks the module against installed libraries. A variable names the target, or automake would replace its own
+# rule by this one.
 install_mpi_module = install-pkglibLTLIBRARIES
 $(install_mpi_module): install-libLTLIBRARIES

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Proves and costs plans of all ranks together. Tests and banyan-plan use it; the library does not contain it.
+# Proves and costs the plans of all ranks. Tests and banyan-plan use it; the library does not contain it.
 noinst_LTLIBRARIES += libbanyan_prove.la
 libbanyan_prove_la_SOURCES = \
   %D%/arrival.c %D%/prove.h \

@@ -18,7 +18,7 @@ banyan_topo_SOURCES = \
 banyan_topo_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 banyan_topo_LDADD = libbanyan_picture.la libbanyan_options.la libbanyan_topo.la libbanyan_core.la $(JANSSON_LIBS)
 
-# Pictures are a library of their own for their test.
+# Pictures are a separate library for their test.
 noinst_LTLIBRARIES += libbanyan_picture.la
 libbanyan_picture_la_SOURCES = \
   %D%/draw.c \
