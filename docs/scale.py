@@ -71,7 +71,7 @@ def figures(value):
 
 
 def chart(name, title, xlabel, ylabel, series, base=10):
-    """Draws lines, {label: (values of x, values of y)}, into docs/pictures/NAME, if that is wanted."""
+    """Draws lines, {label: (values of x, values of y)}, into docs/pictures/NAME, if charts are wanted."""
     if "--draw" not in sys.argv:
         return
     figure, axes = charts.start()
@@ -88,7 +88,7 @@ def chart(name, title, xlabel, ylabel, series, base=10):
 
 
 def least_costs(path):
-    """Writes the least of each cost in several short measurements."""
+    """Writes the lowest value of each cost in several short measurements."""
     least = None
     for _ in range(6):
         run("banyan-topo", "--measure", "--seconds", 1, "--save-costs", path)

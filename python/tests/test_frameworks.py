@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of other frameworks, and ranks that others have started."""
+"""Arrays of other frameworks, and ranks that other launchers have started."""
 
 import ctypes
 import os
@@ -75,7 +75,7 @@ def test_jax(lone):
 
 
 class Exporter:
-    """An array that has DLPack alone, and counts how often its memory is given back."""
+    """An array with DLPack only. It counts how often its memory is released."""
 
     def __init__(self, array):
         self.array = array
@@ -163,7 +163,7 @@ class Exchange(ctypes.Structure):
 
 
 class Exchanged:
-    """An array whose type has the exchange API of C, and nothing else."""
+    """An array whose type has only DLPack's exchange API in C."""
 
     alive = []
     calls = []
@@ -223,7 +223,7 @@ def test_exchange_interface_of_c(lone):
 
 
 def exchanged(array, device_type=1, flags=0):
-    """An object whose __dlpack__ gives `array` as memory of a device, and with flags."""
+    """Returns an object whose __dlpack__ exports `array` as device memory, with flags."""
     shape, strides = (ctypes.c_int64 * array.ndim)(*array.shape), (ctypes.c_int64 * array.ndim)()
     strides[:] = [stride // array.itemsize for stride in array.strides]
     tensor = Tensor(array.ctypes.data, device_type, 0, array.ndim, 2, 32, 1, shape, strides, 0)
@@ -295,7 +295,7 @@ def test_arrays_of_cupy_by_their_protocol(lone, monkeypatch):
 
 
 def test_eight_bit_floats_are_known_by_their_code():
-    """The values reach the library, which says by itself whether it takes them."""
+    """The values reach the library, which decides itself whether it accepts them."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     o, lse = partials(0, SHAPE, empty=False)
     with banyan.Communicator.from_threads(banyan.Threads(1), 0) as comm:
@@ -450,7 +450,7 @@ def test_operations_give_up_arrays_at_their_end(end):
 
 
 def test_tensors_that_are_made_own_their_memory():
-    """A view outlives its tensor and the communicator, and what nothing holds is freed."""
+    """A view outlives its tensor and the communicator. Unreferenced memory is freed."""
     torch = pytest.importorskip("torch")
     resource = pytest.importorskip("resource")
     o, lse = torch.ones(64, 32, 128, dtype=torch.bfloat16), torch.zeros(64, 32)

@@ -84,7 +84,7 @@ def test_objects_say_what_they_are(lone):
 
 
 def test_memory_without_strides(lone):
-    """ctypes gives no strides, although they are asked for."""
+    """ctypes provides no strides, even on request."""
     o, lse = arrays()
     raw = (ctypes.c_float * 8 * 4 * 2).from_buffer(o)
     out = np.empty_like(o)
@@ -157,7 +157,7 @@ def test_words_without_a_communicator():
 
 
 def test_attention_within_its_tables():
-    """Tables are read as far as they go, whatever the starts of sequences say."""
+    """Tables are read only within their bounds, whatever the starts of sequences are."""
     draw = np.random.default_rng(5)
     q = draw.standard_normal((2, 8, 64), np.float32)
     k, v = draw.standard_normal((2, 5, 2, 4, 64), np.float32)

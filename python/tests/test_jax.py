@@ -105,7 +105,7 @@ out = step(jnp.ones((200, 8, 160)), jnp.full((200, 8), jnp.nan))
 
 @pytest.mark.parametrize("end, code", [("", 0), ("out[0].block_until_ready()", 1)])
 def test_a_failure_is_printed_once(end, code):
-    """Each of JAX's two handlers at exit raises it as well."""
+    """Both exit handlers of JAX raise the failure too."""
     done = subprocess.run(
         [sys.executable, "-c", AT_EXIT + end],
         env=dict(os.environ, JAX_PLATFORMS="cpu"),
@@ -155,7 +155,7 @@ def test_mapped_over_devices_of_a_process(devices):
 
 
 def test_ranks_as_processes(tmp_path):
-    """Processes that are started anew, as XLA wants it."""
+    """Processes are spawned, because XLA requires that."""
     program = tmp_path / "ranks.py"
     program.write_text(START + """
 def body(comm):

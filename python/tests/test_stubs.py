@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The type stubs say what the module has: the same names, and parameters of the same names, order and defaults."""
+"""The type stubs match the module in names, and in names, order and defaults of parameters."""
 
 import ast
 import pathlib
@@ -17,7 +17,7 @@ CLASSES = {node.name: node for node in STUBS.body if isinstance(node, ast.ClassD
 
 
 def parameters(function):
-    """[(name, it is by keyword alone, it has a default)] of a function of the stubs."""
+    """Returns [(name, is keyword-only, has a default)] of a function of the stubs."""
     given = function.args
     positional = given.posonlyargs + given.args
     defaults = [None] * (len(positional) - len(given.defaults)) + given.defaults
@@ -26,7 +26,7 @@ def parameters(function):
 
 
 def parameters_of_module(bound):
-    """The same of a function of the module, by the first signature that nanobind keeps of it."""
+    """Returns the same for a function of the module, from its first nanobind signature."""
     text = re.sub(r"\\\d+", "0", bound.__nb_signature__[0][0])
     return parameters(ast.parse(text + ": ...").body[0])
 
@@ -73,7 +73,7 @@ def undocumented(body, owner=""):
 
 
 def test_docstrings():
-    """Everything public has one, and those of the stubs are those of the module."""
+    """Everything public has a docstring, and stubs and module have the same ones."""
     for path in pathlib.Path(banyan.__file__).parent.rglob("*.py*"):
         if path.suffix in (".py", ".pyi"):
             assert list(undocumented(ast.parse(path.read_text()).body)) == [], path

@@ -65,7 +65,7 @@ def test_rejections(lone):
 
 
 def test_a_graph_holds_the_op(lone):
-    """By make_fx, which torch.compile and export are built on."""
+    """Uses make_fx, which is the base of torch.compile and export."""
     proxy = pytest.importorskip("torch.fx.experimental.proxy_tensor")
     number = torch_ops.handle(lone)
     o, lse = tensors(0)

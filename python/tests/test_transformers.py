@@ -118,7 +118,7 @@ def generate(model, ids, mask, **words):
 
 
 def alike(ranks, want):
-    """Each of `ranks` has the tokens of `want`, and logits whose bits are the same on all."""
+    """Each of `ranks` has the tokens of `want`, and all have logits with the same bits."""
     for tokens, logits in ranks:
         assert torch.equal(tokens, want[0])
         assert torch.equal(logits, ranks[0][1])
@@ -126,7 +126,7 @@ def alike(ranks, want):
 
 
 def sharded(model, nranks, body, **words):
-    """Runs body(cache) on ranks that are threads. They share the model."""
+    """Runs body(cache) on ranks that are threads and share the model."""
     model.set_attn_implementation("banyan")
 
     def rank(comm):
@@ -190,7 +190,7 @@ def test_ways_to_generate(name, words):
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma2"])
 def test_several_turns(name):
-    """The second prompt of a batch is padded as well, so the mask of the whole has a hole."""
+    """The second prompt of a batch is padded too, so the mask of the whole text has a gap."""
     model, (ids, mask), (more, more_mask) = build(name), prompts(2, 90), prompts(2, 60, seed=12)
 
     def turns(cache):
@@ -343,7 +343,7 @@ def test_keys_that_are_not_those_of_the_cache(lone):
     ],
 )
 def test_ranks_whose_caches_are_made_by_other_words(name, words):
-    """Each rank would attend to keys that another has too, or to none: no error, and wrong tokens."""
+    """Without a check, ranks would share keys or miss keys, and get wrong tokens without an error."""
     model, (ids, mask) = build("gemma2"), prompts(2, 60)
     model.set_attn_implementation("banyan")
 

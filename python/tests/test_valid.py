@@ -13,7 +13,7 @@ SHAPE = (6, 4, 16)
 
 
 def valid_partials(rank, valid):
-    """Partials whose masked rows are NaN: reading one would be seen."""
+    """Returns partials whose masked rows are NaN, so that a read of one shows in the result."""
     o, lse = partials(rank, SHAPE, empty=False)
     o[~valid], lse[~valid] = np.nan, np.nan
     return o, lse
@@ -109,7 +109,7 @@ def test_rejections(lone):
 
 
 def by_preset(name, o, lse):
-    """o and lse in base e, with -inf in rows without keys, as a kernel has them."""
+    """Returns o and lse in base e as a kernel writes them, with -inf in rows without keys."""
     empty = np.isneginf(lse)
     if name == "flash_attention_2":
         return o, np.where(empty, np.inf, lse).T.copy()

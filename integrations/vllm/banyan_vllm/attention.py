@@ -111,7 +111,7 @@ class Impl(CPUAttentionBackendImpl):
             self.words["sinks"] = self.comm.allgather(self.sinks.detach().float().contiguous()).reshape(-1)
 
     def split(self, kv_cache):
-        """Keys and values, each [pages, kv_heads, page_keys, dim]: a page has first the one and then the other."""
+        """Returns keys and values, each [pages, kv_heads, page_keys, dim]. A page has its keys before its values."""
         if self.float8 is not None:
             kv_cache = kv_cache.view(self.float8)
         pages, heads, keys, _ = kv_cache.shape

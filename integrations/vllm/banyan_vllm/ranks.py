@@ -12,7 +12,7 @@ import banyan.compat
 
 
 def communicator():
-    """That of the DCP group, with the threads and processors that vLLM gave this rank. Collective at the first call."""
+    """Returns the DCP group's communicator, with this vLLM rank's threads and CPUs. The first call is collective."""
     group = get_dcp_group()
     if group not in _made:
         before = os.sched_getaffinity(0)
@@ -35,7 +35,7 @@ def reject(what):
 
 
 def count():
-    """How many ranks the attention that is being made has: 1 without decode context parallelism, or in a draft."""
+    """Returns the DCP ranks of the attention layer that vLLM is making: 1 without DCP, or in a draft model."""
     from vllm.config import get_current_vllm_config_or_none
 
     config = get_current_vllm_config_or_none()

@@ -112,7 +112,7 @@ def greedy(tokens, **words):
 
 
 def generate(path, tp, dcp, words, lengths=PROMPTS, again=False):
-    """Returns what one rank computes: tokens, their logprobs, and figures of the cache."""
+    """Returns the tokens of one rank, their logprobs, and figures of the cache."""
     llm = engine(path, tp, dcp, words)
     for _ in range(2 if again else 1):
         out = llm.generate(prompts(lengths), greedy(NEW, logprobs=1), use_tqdm=False)
@@ -185,7 +185,7 @@ class Comparison:
         return self.known[key]
 
     def case(self, name):
-        """The columns of its line: logprobs, capacity, and a note."""
+        """Returns the columns of the case's line: logprobs, capacity, and a note."""
         kind, tp, dcp, words = CASES[name]
         own = {key: words[key] for key in OWN if key in words}
         words = {key: value for key, value in words.items() if key not in OWN}
@@ -238,7 +238,7 @@ SPEEDS = {"banyan-vllm": (2, 2), "stock vLLM with 2 tensor parallel ranks": (2, 
 
 
 def speed(path, tp, dcp):
-    """Requests per second for each of LOADS, of ranks that share the processors."""
+    """Returns requests per second for each of LOADS, with ranks that share the CPUs."""
     words = dict(max_model_len=4096, max_num_batched_tokens=512, kv_cache_memory_bytes=128 << 20)
 
     def work(rank):
@@ -308,7 +308,7 @@ def serve(path):
 
 
 def other_version():
-    """Returns what the plugin says to another vLLM, which it leaves as it is."""
+    """Returns the plugin's message about an unsupported vLLM, which it does not change."""
     import banyan_vllm
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
@@ -322,7 +322,7 @@ def other_version():
 
 
 def nodes(args):
-    """Returns what rank 0 computes on two nodes: network namespaces with an address and shared memory each."""
+    """Returns the result of rank 0 on two nodes, which are network namespaces with their own shared memory."""
     hosts = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../tests/hosts/hosts")
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "--models", os.path.abspath(args.models), "--rank", folder + "/rank"]
@@ -334,7 +334,7 @@ def nodes(args):
 
 
 def one_rank(path, out):
-    """A rank that another launcher has started: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set."""
+    """Runs a rank of another launcher, which has set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."""
     os.environ.update(LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", VLLM_PLUGINS="banyan")
     os.environ["VLLM_HOST_IP"] = f"10.77.0.{int(os.environ['GROUP_RANK']) + 1}"
     said = generate(path, int(os.environ["WORLD_SIZE"]), int(os.environ["WORLD_SIZE"]), interleave(16))

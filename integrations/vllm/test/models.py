@@ -66,7 +66,7 @@ KINDS = {
 
 
 def save(folder, kind):
-    """The folder of a model of this kind, which is made unless it is there."""
+    """Returns the folder of a model of this kind, and makes it if it is missing."""
     path = os.path.join(folder, kind)
     if os.path.exists(os.path.join(path, "model.safetensors")):
         return path
