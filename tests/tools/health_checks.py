@@ -36,7 +36,7 @@ def net(name, number, speed=400000):
 
 
 def nccl_dgx(host=""):
-    """Eight H100 on four NVSwitches, each below a PCI switch with a NIC of its own."""
+    """Eight H100 on four NVSwitches. Each is below a PCI switch with its own NIC."""
     text = '<system version="1">\n'
     for numa in range(2):
         text += f'<cpu {host} numaid="{numa}" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">\n'
@@ -107,7 +107,7 @@ def matrix(links="NV18"):
 
 
 def cells(*rows):
-    """The matrix of `nvidia-smi topo -m` whose cells above the diagonal are these."""
+    """Returns the matrix of `nvidia-smi topo -m` with these cells above the diagonal."""
     n = len(rows) + 1
     lines = ["\t" + "\t".join(f"GPU{g}" for g in range(n)) + "\tCPU Affinity\tNUMA Affinity"]
     for a in range(n):
@@ -183,7 +183,7 @@ def wires_of(*nodes):
 
 
 def cut(count, *nodes):
-    """Takes away the first cables between these nodes."""
+    """Removes the first cables between these nodes."""
     def change(wires):
         gone = list(filter(wires_of(*nodes), wires))[:count]
         assert len(gone) == count
@@ -198,7 +198,7 @@ def first(edit, *nodes):
 
 
 def without_spine(s):
-    """A spine that is gone has no block either, and the leaf switches do not list it."""
+    """A missing spine has no block, and the leaf switches do not list it."""
     def change(wires):
         return [w for w in wires if not wires_of(spine(s))(w)]
     return change
@@ -216,7 +216,7 @@ def description(text):
 # ---- damage ----------------------------------------------------------------------------------------------------------
 
 def sub(pattern, to, count=1, flags=re.S):
-    """Replaces so many matches; 0: all. It must match."""
+    """Replaces this many matches; 0: all. There must be a match."""
     def edit(text):
         text, times = re.subn(pattern, to, text, count=count, flags=flags)
         assert times > 0, f"{pattern} does not match"
@@ -237,7 +237,7 @@ def without_gpu(bus):
 
 
 def within(start, inner):
-    """Edits the part of the text from a match of `start` on."""
+    """Edits the text after the start of a match of `start`."""
     def edit(text):
         at = re.search(start, text, re.S)
         assert at is not None, f"{start} does not match"
@@ -445,7 +445,7 @@ class Health(unittest.TestCase):
                 self.assertEqual((muted, rest["findings"]), (0, []))
 
     def test_makers(self):
-        """Advice is for the tools of the maker, and for the kind of link."""
+        """Advice names the vendor's tools and the kind of link."""
         no_links = sub(r"( *<xgmi[^\n]*\n){7}", "")
         for name, text, found in [
                 ("amd", no_links(MI300X), "nvlink-missing"),
@@ -510,7 +510,7 @@ class Health(unittest.TestCase):
         self.assertEqual(len(result["findings"]), len({(f["id"], f.get("node")) for f in result["findings"]}))
 
     def test_profile_of_one_host(self):
-        """One host in good health is the measure of each host of a cluster."""
+        """A profile of one healthy host applies to each host of a cluster."""
         profile = self.file.with_name("profile")
         profile.write_text(HEALTHY["tray"])
         self.assertEqual(self.check(HEALTHY["trays"], "--profile", str(profile))[1]["findings"], [])
@@ -543,7 +543,7 @@ PROFILES = [
 
 @unittest.skipUnless(DUMPS.is_dir(), "no dumps of real machines beside the tree")
 class Dumps(Health):
-    """The same damage to dumps of real machines that are healthy."""
+    """Applies the same damage to dumps of healthy real machines."""
     test_healthy = test_damaged = test_every_kind = test_saved = test_profile = test_profile_of_one_host = None
     test_makers = test_partitions = None
 
@@ -582,7 +582,7 @@ ROUNDS = 2
 
 
 class Seeded(unittest.TestCase):
-    """One element at random of each healthy machine is taken away or made worse, by fixed seeds."""
+    """Removes or degrades one random element of each healthy machine, with fixed seeds."""
 
     def machines(self):
         for name, text in HEALTHY.items():

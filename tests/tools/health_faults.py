@@ -14,7 +14,7 @@ def sub(pattern, to):
 
 
 def within(spans, edit):
-    """Edits the first of the spans, in random order, that can be edited."""
+    """Tries the spans in random order and edits the first that accepts the edit."""
     def fault(text, rng):
         found = spans(text)
         rng.shuffle(found)
@@ -39,7 +39,7 @@ def gone(spans, least=2):
 # ---- NCCL's XML ------------------------------------------------------------------------------------------------------
 
 def pci_of(tag):
-    """The innermost <pci> elements with that tag."""
+    """Returns the innermost <pci> elements with that tag."""
     def spans(text):
         found, stack = [], []
         for m in re.finditer(r"<(/?)(pci|gpu|nic)\b[^>]*?(/?)>", text):
@@ -56,7 +56,7 @@ def pci_of(tag):
 
 
 def scaled(pattern, scale, least):
-    """Scales each number that a pattern finds."""
+    """Scales each number that a pattern matches."""
     def edit(text):
         ends = [m for m in re.finditer(pattern, text, re.S) if float(m[1]) >= least]
         for m in reversed(ends):
@@ -105,7 +105,7 @@ def smi_faults():
 # ---- matrices --------------------------------------------------------------------------------------------------------
 
 def matrix_fault(pick, cell=None):
-    """Without a device, or with other cells in its row and column. GPUs are counted anew."""
+    """Removes a device, or changes cells of its row and column. GPUs are renumbered."""
     def fault(text, rng):
         lines = text.splitlines()
         head = next(i for i, l in enumerate(lines) if re.match(r"\s+\S*GPU0\b", l))
@@ -187,7 +187,7 @@ FAULTS = {"nccl": nccl_faults(), "hwloc": {"GPU at half speed": within(hwloc_gpu
 
 
 def format_of(text):
-    """The format of a dump that has faults here; None."""
+    """Returns the format of a dump, or None if this file has no faults for it."""
     for name, pattern in [("nccl", r"<system\b"), ("hwloc", r"<topology\b"), ("smi", r"<nvidia_smi_log\b"),
                           ("fabric", r'(?m)^(?:Switch|Ca)\s+\d+ "'), ("matrix", r"(?m)^\s+GPU0\b")]:
         if re.search(pattern, text):

@@ -82,14 +82,14 @@ class Tools(unittest.TestCase):
         return done
 
     def rejected(self, data, *words):
-        """The file is rejected with a message that has these words, and names the file."""
+        """The file must be rejected with a message that has these words and names the file."""
         done = self.expect(run(DECODE, "--input", self.write(data)), 2)
         for word in ("input.safetensors", *words):
             self.assertIn(word, done.stderr)
         self.assertEqual(done.stdout, "")
 
     def decoded(self, done, ranks):
-        """The JSON object of a run that was verified."""
+        """Returns the JSON object of a verified run."""
         self.expect(done, 0)
         found = json.loads(done.stdout)
         self.assertEqual(found["ranks"], ranks)
@@ -190,7 +190,7 @@ class Decode(Tools):
         self.assertEqual(found["tokens_per_rank"], [1, 1, 0, 0, 0])
 
     def test_what_travels(self):
-        """Ring sends the other ranks' shards; tree sends partials, whatever the length of the cache."""
+        """Ring sends the shards of other ranks. Tree sends partials, whose size does not depend on the cache."""
         shape = ["--heads", "2", "--kv-heads", "1", "--head-dim", "64", "--repeat", "2", "--json", "--ranks", "3"]
         sent = [{r["method"]: r["bytes_sent_per_rank"] for r in
                  self.decoded(run(DECODE, *shape, "--tokens", str(tokens)), 3)["results"]} for tokens in (300, 3000)]
@@ -199,7 +199,7 @@ class Decode(Tools):
         self.assertEqual(sent[1]["ring"], 10 * sent[0]["ring"])
 
     def kernel_only(self, *options):
-        """The JSON object of a run of attention alone, whose figures fit one another."""
+        """Returns the JSON object of a run of attention alone, after a check that its figures agree."""
         found = json.loads(self.expect(run(DECODE, *options, "--json"), 0).stdout)
         for key in "kv_gbps", "read_gbps", "ratio", "gflops", "attention_us", "read_us", "max_abs_error", "max_rel_error":
             self.assertIsInstance(found[key], float, key)
@@ -242,7 +242,7 @@ class Decode(Tools):
             self.assertIn("--kernel-only", self.expect(run(DECODE, *options), 2).stderr)
 
     def test_local_attention_to_a_mapped_file(self):
-        """The oldest keys are in a file, the last ones in memory too: more, and fewer, than some sequences have."""
+        """The oldest keys are in a file and the last keys also in memory, more or fewer than some sequences have."""
         for options in ("--parts", "100"), ("--parts", "5000"), ("--parts", "400", "--batch", "3", "--ragged"), (
                 "--parts", "1", "--head-dim", "576", "--heads", "8", "--kv-heads", "1", "--dtype", "e4m3"):
             found = self.kernel_only("--kernel-only", "--tokens", "3000", "--repeat", "1", *options)
@@ -250,7 +250,7 @@ class Decode(Tools):
         self.assertIn("--parts goes with", self.expect(run(DECODE, "--parts", "5"), 2).stderr)
 
     def test_bytes_and_memory_are_those_of_the_formulae(self):
-        """They match banyan's layout to the byte, and the paper's where lines of 64 bytes hold whole rows."""
+        """They match banyan's layout exactly, and the paper's formulae if whole rows fill lines of 64 bytes."""
         for ranks, batch, heads, dim, keys in ((2, 1, 8, 32, 24), (3, 2, 7, 20, 30), (4, 1, 32, 128, 8), (8, 4, 64, 64, 16)):
             with self.subTest(ranks=ranks, batch=batch, heads=heads, dim=dim):
                 found = paper.decode(DECODE, ranks, ranks * keys, batch, heads, dim, "f16", 1)
@@ -269,7 +269,7 @@ class Decode(Tools):
                         self.assertLessEqual(sent, most, method)
 
     def test_overlap(self):
-        """Within a node nothing runs in slices, and what one operation does cannot be told apart."""
+        """Within a node nothing runs in slices, and the parts of an operation cannot be measured separately."""
         found = self.decoded(run(DECODE, "--ranks", "2", "--method", "overlap", "--json", *SMALL), 2)
         self.assertEqual([r["method"] for r in found["results"]], ["fused", "overlap"])
         for result in found["results"]:
@@ -315,7 +315,7 @@ class Decode(Tools):
         self.assertNotEqual(one, other)
 
     def test_not_verified(self):
-        """Values beyond the range of f16 cannot travel as f16: that must be seen and said."""
+        """Values beyond the range of f16 cannot be sent as f16. The tool must detect and report that."""
         path = self.write(safetensors(layer(scale=1e7)))
         done = self.expect(run(DECODE, "--ranks", "2", "--input", path, "--wire", "f16", "--method", "tree",
                                "--json"), 1)
@@ -355,7 +355,7 @@ class Files(Tools):
         self.rejected(pack(b'{"__metadata__": 3}', data), "__metadata__")
 
     def changed(self, name, **changes):
-        """The good file with fields of one tensor's entry changed, or the entry removed."""
+        """Returns the valid file with fields of one tensor's entry changed, or the entry removed."""
         good = safetensors(layer())
         length, = struct.unpack("<Q", good[:8])
         header = json.loads(good[8:8 + length])
@@ -404,7 +404,7 @@ class Files(Tools):
         self.assertIn("No such file", self.expect(run(DECODE, "--input", "/nonexistent"), 2).stderr)
 
     def test_random_damage(self):
-        """Bytes of the header changed at random: read or rejected, never a crash."""
+        """Files with random changes in the header are read or rejected, and never crash."""
         good = safetensors(layer(), {"scale": "0.5"})
         length, = struct.unpack("<Q", good[:8])
         chance = random.Random(SEED)
