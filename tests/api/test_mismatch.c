@@ -13,7 +13,7 @@ enum { OTHER_COUNTS = 1, OTHER_DTYPE = 2, OTHER_TOKENS = 4 };
 typedef struct call {
   call_kind kind;
   banyan_combine_desc desc; /* zero fields take the usual values */
-  int32_t bytes, root;      /* or dim; or distance, or what is other */
+  int32_t bytes, root;      /* also dim, distance or OTHER_* flags */
 } call;
 
 typedef struct pair {

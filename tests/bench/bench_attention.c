@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How fast threads read a KV cache while they attend to it, next to a plain loop of as many threads that sums the same
- * memory in the same run, and their ratio, for each kernel table and type. banyan-decode --kernel-only measures one
- * shape with the chosen kernels.
+ * Measures how fast attention threads read a KV cache, for each kernel table and type. A plain loop of as many threads
+ * sums the same memory in the same run, and the ratio of both speeds is printed. banyan-decode --kernel-only measures
+ * one shape with the chosen kernels.
  *
  *     bench_attention shapes [THREADS [ROUNDS]]      ratios of many shapes, each of 128 MiB
- *     bench_attention mla [THREADS [ROUNDS]]         128 heads on one KV head, beside a loop of FMA instructions
+ *     bench_attention mla [THREADS [ROUNDS]]         128 heads on one KV head, next to a loop of FMA instructions
  *     bench_attention sparse [THREADS [ROUNDS]]      the same over 2048 of 64 K keys, as pages of one key
  *
- * Rounds of the loop and of all tables take turns. The fastest round of each is printed, as others on the machine only
- * add time. Queries of a 16-bit cache have its type. Those of an 8-bit cache are bf16, as in models that keep such
- * caches. */
+ * Rounds of the loop alternate with rounds of all tables. The fastest round of each is printed, because other processes
+ * only add time. Queries of a 16-bit cache have the cache's type. Queries of an 8-bit cache are bf16, as in models with
+ * such caches. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdbool.h>

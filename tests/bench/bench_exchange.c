@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Measures UCX alone between two ranks, for comparison. Messages go there and back in turn, as ucx_perftest sends them,
- * and both ways at once, as in a combine of two ranks.
+ * Measures UCX without banyan between two ranks, for comparison. Messages alternate in direction, as in ucx_perftest,
+ * and then go both ways at once, as in a combine of two ranks.
  *
  *     tests/hosts/hosts 2x1 -- build/tests/bench/bench_exchange [BYTES]...     default 520 16640
  *
- * Active messages as src/transport/ucx/message.c sends them, but for its header, and nothing done with what comes.
- * Medians of half a round trip, or of two exchanges in a row. */
+ * It sends active messages like src/transport/ucx/message.c, but without a header, and the receiver ignores the data.
+ * It prints medians of half a round trip, or of two successive exchanges. */
 #ifdef HAVE_UCX
 #include <stdbool.h>
 #include <stdio.h>

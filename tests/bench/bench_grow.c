@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Measures how a communicator grows: making it, its first combine, and, after its last rank has died, making the one of
- * the ranks that are left, with its first combine.
+ * Measures how the cost of a communicator grows with its ranks: its creation, its first combine, and, after its last
+ * rank has died, the shrink to the survivors with their first combine.
  *
  *     bench_grow threads|processes|simulated RANKS
  *
- * Prints a JSON object: the seconds of rank 0, and its process's peak of memory. Threads are all ranks in one process.
- * A rank that is a thread dies by leaving; a process exits. With "simulated" rank 0 is alone, and a bootstrap plays the
- * others, eight on each node: only what rank 0 does itself to make its communicator is measured, up to the point where
- * it would first hear from a peer. */
+ * Prints a JSON object with the seconds of rank 0 and the peak memory of its process. With "threads" all ranks are in
+ * one process. A thread rank dies by leaving, a process rank by exiting. With "simulated", rank 0 is the only real
+ * rank, and a bootstrap simulates the others with eight on each node. This measures only the work of rank 0 to create
+ * its communicator, up to the first message that it would need from a peer. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
