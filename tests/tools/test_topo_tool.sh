@@ -241,7 +241,7 @@ for cpus in 1 2; do
   esac
 done
 
-# ---- plans for this machine use what was measured; those for others do not ---------------------------------------------
+# ---- plans for this machine use measured costs; plans for others do not ------------------------------------------------
 if [ -e "$work/costs.json" ]; then
   export BANYAN_COSTS=$work/costs.json
   tool banyan-plan
@@ -257,7 +257,7 @@ if [ -e "$work/costs.json" ]; then
   unset BANYAN_COSTS
 fi
 
-# ---- what is rejected -------------------------------------------------------------------------------------------------
+# ---- rejected input ---------------------------------------------------------------------------------------------------
 run 2 --from one-gpu.txt --from one-gpu.txt
 says '^banyan-topo: --from is given twice' err
 run 2 one-gpu.txt dgx-h100.txt

@@ -201,7 +201,7 @@ TEST(plans_are_held_against_it) {
   char *text = topo_measured_text(measured, NULL, false, 100);
   ck_assert_ptr_nonnull(strstr(text, "expected by plans:          alpha 80 ns + n * beta 0.0200 ns"));
 
-  measured = alike(8, 8); /* all pairs are equally near, so none is slower than the others */
+  measured = alike(8, 8); /* all pairs are equally near, so there is no slow kind */
   measured->planned[TOPO_NEAR_L3] = (topo_cost){80, 0.02};
   expect(measured, NULL, 1, "2.5 times the time that plans assume");
   ck_assert(!measured->findings[0].warning);

@@ -5,7 +5,7 @@
 #include "topo/model/guid.h"
 #include "tests/topo/topo_xml_util.h"
 
-/* The file has two GPUs below a switch and a third beside it, NICs with two ports and with one, and two NVSwitches. */
+/* The file has two GPUs below a switch and one GPU outside, NICs with one and two ports, and two NVSwitches. */
 TEST(nccl) {
   bny_topo *t = import(corpus_text("nccl/example.xml", NULL, NULL), "nccl-xml");
   ck_facts(t, "1 host; 2 numa; 1 pci; 3 gpu; 3 nic; 4 port; 3 switch; 5 nvlink; 1 sys;"

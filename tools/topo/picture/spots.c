@@ -164,7 +164,7 @@ static void name_box(const topo_work *work, int32_t node, topo_string *name, top
       topo_append(name, "%.60s", own->name);
     for (numa = node + 1; numa < topo->nnodes && topo->nodes[numa].parent != node; numa++) {
     }
-    /* The only NUMA node of a package has no box of its own. */
+    /* The only NUMA node of a package has no box. The box of its package names it. */
     if (numa == topo->nnodes || topo->nodes[numa].kind != BNY_TOPO_NUMA || work->fold.shown[numa]) numa = -1;
   }
   if (numa >= 0)
