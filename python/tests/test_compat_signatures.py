@@ -22,7 +22,8 @@ import pytest
 from packaging.version import Version
 
 TOP = pathlib.Path(os.environ.get("top_srcdir", pathlib.Path(__file__).parents[2]))
-INDEX = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/")
+DEFAULT = pytest.importorskip("pip._internal.models.index", reason="there is no pip, which knows the default index").PyPI
+INDEX = os.environ.get("PIP_INDEX_URL", DEFAULT.simple_url).rstrip("/")
 UNREADABLE = OSError, ValueError, http.client.HTTPException
 JSON = "application/vnd.pypi.simple.v1+json"
 # Each row: package, version, module here, file in the package, and names. For a class, all its public methods count.
