@@ -343,8 +343,8 @@ banyan_status bny_op_finish(banyan_op *op, bool block, int *done) {
     return give_up(op->comm, bny_exec_check(op->comm->exec, NULL));
   if (block) rest(op->comm);
   banyan_status status = bny_op_progress(op, block);
+  op->open = op->running;
   if (status != BANYAN_OK) return status;
   if (done) *done = !op->running;
-  op->open = op->running;
   return verdict(op);
 }
