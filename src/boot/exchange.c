@@ -3,7 +3,6 @@
  * all ranks, and exchanges of groups. */
 #include "boot/exchange.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,15 +12,6 @@
 #include "base/status.h"
 
 enum { RANKS_NAMED_AT_MOST = 16 };
-
-banyan_status bny_boot_reject(const char *format, ...) {
-  char text[BNY_ERROR_TEXT_BYTES];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: %s", text);
-}
 
 int64_t bny_boot_deadline_ns(int64_t timeout_ns) {
   int64_t now = bny_deadline_now();

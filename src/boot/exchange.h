@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "banyan.h"
+#include "base/status.h"
 
 typedef struct bny_exchange {
   const banyan_bootstrap *bootstrap;
@@ -55,8 +56,8 @@ banyan_status bny_group_exchange_end(bny_group_exchange *group);
 /* The meaning of a timeout of 0. */
 #define BNY_BOOT_DEFAULT_TIMEOUT_NS ((int64_t)30 * 1000 * 1000 * 1000)
 
-/* Sets the text of a wrong setting or argument, and returns BANYAN_ERR_ARGUMENT. */
-banyan_status bny_boot_reject(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Sets the text of a wrong setting or argument, and returns BANYAN_ERR_ARGUMENT. The format is a literal. */
+#define bny_boot_reject(...) bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: " __VA_ARGS__)
 
 /* Returns the moment timeout_ns from now; 0 or less means the default. It never overflows. */
 int64_t bny_boot_deadline_ns(int64_t timeout_ns);

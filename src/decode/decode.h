@@ -7,6 +7,7 @@
 #include "attention.h"
 #include "banyan.h"
 #include "base/pool.h"
+#include "base/status.h"
 #include "decode/prune.h"
 #include "op.h"
 
@@ -47,8 +48,8 @@ banyan_status bny_decode_attention_check_call(const banyan_attention_desc **desc
 enum { BNY_DECODE_EXACT_KEYS = 256, BNY_DECODE_EXACT_KEYS_MAX = BNY_DECODE_EXACT_KEYS << 20 };
 banyan_status bny_decode_check_blocks(const banyan_attention_desc *desc);
 
-/* Sets the text of a wrong argument of attention, and returns BANYAN_ERR_ARGUMENT. */
-banyan_status bny_decode_reject(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Sets the text of a wrong argument of attention, and returns BANYAN_ERR_ARGUMENT. The format is a literal. */
+#define bny_decode_reject(...) bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: " __VA_ARGS__)
 
 /* Checks a description. on_host: lengths may be read. */
 banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool on_host);

@@ -3,7 +3,6 @@
  * Checks banyan_queries, page lists, sinks, and queries in two parts. */
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 #include "base/status.h"
@@ -11,15 +10,6 @@
 #include "decode/queries.h"
 
 enum { TREE_TOKENS_MAX = 64 };
-
-banyan_status bny_decode_reject(const char *format, ...) {
-  char text[BNY_ERROR_TEXT_BYTES];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: %s", text);
-}
 
 static banyan_status check_queries_shape(const banyan_queries *queries) {
   if (queries->tokens < 0) return bny_decode_reject("queries.tokens is %d, negative", queries->tokens);
