@@ -41,7 +41,7 @@ BNY_DEVICE void bny_merge_await(bny_worker *self, const Sources &sources, int ba
       bny_worker_look(self, lacks ? sources.peer(source) : -1, lacks ? sources.slot(source) : 0);
   }
   bny_worker_arrived(self);
-  bny_warp_sync(); /* what one lane has acquired holds for all */
+  bny_warp_sync(); /* an acquire by one lane then holds for all lanes */
 }
 
 /* Polls a packet of source s in its `unit`. Sources with another layout overload this function. */

@@ -21,7 +21,7 @@ typedef struct bny_option_row {
   bool number; /* if false it is text, and the next four are 0 and NULL */
   int64_t standard, lowest, highest;
   const char *unit;
-  const char *words; /* what text may be, such as "on, off"; NULL: anything */
+  const char *words; /* accepted values of a text, such as "on, off"; NULL: any text */
   const char *help;
 } bny_option_row;
 

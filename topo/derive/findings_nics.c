@@ -156,7 +156,8 @@ void bny_topo_find_nic_alone(bny_topo_finder *s) {
 
 /* ---- the NIC of each GPU ----------------------------------------------------------------------------------------- */
 
-static bool knows_places(const bny_topo_derivation *d, int32_t node) { /* whether its NUMA node or package is known */
+/* Returns whether the NUMA node or the package of a device is known. */
+static bool knows_places(const bny_topo_derivation *d, int32_t node) {
   return bny_topo_ancestor(d->topo, node, BNY_TOPO_NUMA) >= 0 ||
          bny_topo_ancestor(d->topo, node, BNY_TOPO_PACKAGE) >= 0;
 }

@@ -19,7 +19,7 @@ typedef struct bny_topo_xml bny_topo_xml;
 bool bny_topo_xml_root(const char *text, size_t bytes, char *name, size_t name_bytes, int *line);
 bool bny_topo_xml_root_is(const char *text, size_t bytes, const char *name);
 
-bool bny_topo_xml_available(void); /* whether built with libxml2 */
+bool bny_topo_xml_available(void); /* true if this build has libxml2 */
 
 /* Returns a document that the caller frees. It returns NULL and sets *error (with the line) if the text is not
  * well-formed, too deep, too large or has entities, or if there is no libxml2. */

@@ -33,7 +33,8 @@ static void unite(int *group, int count, int a, int b) {
     if (group[i] == high) group[i] = low;
 }
 
-static bool cell_says(const bny_topo_matrix_cell *cell) { /* whether it contains a PCI path */
+/* Returns whether a cell contains a PCI path. */
+static bool cell_says(const bny_topo_matrix_cell *cell) {
   return cell->known && (step_of(cell->path) < STEPS || cell->path == BNY_TOPO_PATH_SYS);
 }
 

@@ -41,7 +41,7 @@ typedef struct topo_spot {
 /* The common facts of devices of a kind, which are shown at the foot of a host. */
 typedef struct topo_alike {
   int32_t count;
-  bool model, pcie, net, links; /* whether the devices agree in these */
+  bool model, pcie, net, links; /* true if all devices agree in this fact */
   topo_string name;             /* name of the model */
   topo_facts facts;
 } topo_alike;
