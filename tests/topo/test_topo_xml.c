@@ -1,6 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
  * XML of any format that is truncated, changed, hostile or just large, and the XML of nvidia-smi. */
+#include <pthread.h>
+
 #include "tests/topo/topo_xml_util.h"
+#include "topo/import/xml.h"
+
+/* Threads that are the first to read XML in this process. */
+static void *read_first(void *together) {
+  bny_topo_error error;
+  pthread_barrier_wait(together);
+  bny_topo_xml *xml = bny_topo_xml_parse("<a/>", 4, &error);
+  bny_topo_xml_free(xml);
+  return xml ? together : NULL;
+}
+
+TEST(threads_read_at_once) {
+  enum { THREADS = 16 };
+  pthread_t threads[THREADS];
+  pthread_barrier_t together;
+  pthread_barrier_init(&together, NULL, THREADS);
+  for (int i = 0; i < THREADS; i++) ck_assert_int_eq(pthread_create(&threads[i], NULL, read_first, &together), 0);
+  for (int i = 0; i < THREADS; i++) {
+    void *good;
+    pthread_join(threads[i], &good);
+    ck_assert_ptr_nonnull(good);
+  }
+  pthread_barrier_destroy(&together);
+}
 
 static const rejection rejected[] = {
     {"<system version=\"1\">\n<cpu numaid=\"0\">", 2, "ends too early, in <cpu> of line 2"},

@@ -358,6 +358,7 @@ static void number(bny_topo_xml *xml) {
 
 bny_topo_xml *bny_topo_xml_parse(const char *text, size_t bytes, bny_topo_error *error) {
   if (!is_bounded(text, bytes, error)) return NULL;
+  xmlInitParser(); /* Without this, threads that create the first contexts at once leak a mutex of libxml2 2.9. */
   bny_topo_xml *xml = calloc(1, sizeof *xml);
   reading r = {.error = error, .context = xmlCreatePushParserCtxt(NULL, NULL, NULL, 0, NULL)};
   bool ok = xml != NULL && r.context != NULL;
