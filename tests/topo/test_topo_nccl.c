@@ -30,7 +30,19 @@ TEST(nccl_of_instances) {
   ck_facts(load(NCCL_HEAD "<pci busid=\"0000:01:00.0\"><gpu dev=\"0\" sm=\"90\" rank=\"0\"/><gpu dev=\"0\" "
                           "sm=\"90\" rank=\"1\"><nvlink target=\"0000:02:00.0\" count=\"4\"/></gpu></pci><pci "
                           "busid=\"0000:02:00.0\"><gpu dev=\"1\" sm=\"90\" rank=\"2\"/></pci>" NCCL_TAIL),
-           "GPU0.1 device GPU0; GPU0.1 GPU1 NVL");
+           "GPU0.1 device GPU0; GPU0.1 GPU1 NVL; GPU0 GPU0.1 NVL");
+}
+
+/* Without links of their device, instances are no island, also beside GPUs that are one. */
+TEST(nccl_of_instances_without_links) {
+#define LINKED(bus, number, other) \
+  "<pci busid=\"" bus "\"><gpu dev=\"" number "\" sm=\"80\"><nvlink target=\"" other "\" count=\"4\"/></gpu></pci>"
+  ck_facts(
+      load(NCCL_HEAD LINKED("0000:02:00.0", "0", "0000:03:00.0") LINKED(
+          "0000:03:00.0", "1",
+          "0000:02:00.0") "<pci busid=\"0000:01:00.0\"><gpu dev=\"2\" sm=\"80\" rank=\"2\"/><gpu dev=\"2\" sm=\"80\" "
+                          "rank=\"3\"/></pci>" NCCL_TAIL),
+      "GPU2.1 device GPU2; GPU2 GPU2.1 PIX; GPU0 GPU1 NVL; GPU2.1 GPU1 PHB; 3 island");
 }
 
 /* A virtual machine's PCI links have no speed. Assumed speeds are not reported as the file's. */

@@ -51,7 +51,7 @@ static void gpu_links_follow(bny_topo_derivation *d) {
         parts[device] = 0;
       } else if (pass == 1) {
         parts[device]++;
-        bny_topo_unite(d->roots, node, device);
+        if (d->nvl[d->rank_of[device]].count > 0) bny_topo_unite(d->roots, node, device);
         if (node != device) d->nvl[r] = d->nvl[d->rank_of[device]];
       } else {
         d->nvl[r].parts = parts[device];

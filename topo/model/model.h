@@ -6,6 +6,7 @@
  * fill a model through the functions below; derivation (levels, rails, findings) only reads it.
  *
  * A GPU below a GPU is a partition of that device. It shares the device's location, PCI link and links to other nodes.
+ * Partitions of one device reach one another over its NVLinks or xGMI links (NVL); if it has none, the path is PIX.
  *
  * A model owns its memory. Indices are stable, because nodes and links are never removed. The functions are not
  * thread-safe and keep no global state. */

@@ -24,6 +24,13 @@ static bool share_fabric(const bny_topo *topo, int32_t a, int32_t b) {
   return false;
 }
 
+/* Returns whether a GPU has links to other GPUs or to a switch. */
+static bool has_fabric(const bny_topo *topo, int32_t gpu) {
+  for (int32_t l = bny_topo_first_link(topo, gpu); l >= 0; l = bny_topo_next_link(topo, gpu, l))
+    if (joins_devices(&topo->links[l]) && bny_topo_other_end(topo, gpu, l) != gpu) return true;
+  return false;
+}
+
 static bool near_cpu(const bny_topo *topo, int32_t n) {
   return node_at(topo, n)->kind == BNY_TOPO_NUMA || node_at(topo, n)->kind == BNY_TOPO_PACKAGE;
 }
@@ -157,7 +164,7 @@ bny_topo_path bny_topo_path_between(const bny_topo *topo, int32_t a, int32_t b) 
   if (a == b) return BNY_TOPO_PATH_SELF;
   int32_t device_a = device_of(topo, a), device_b = device_of(topo, b);
   if (device_a == device_b) /* partitions of a GPU, or ports of a NIC */
-    return node_at(topo, device_a)->kind == BNY_TOPO_GPU ? BNY_TOPO_PATH_NVL : BNY_TOPO_PATH_PIX;
+    return has_fabric(topo, device_a) ? BNY_TOPO_PATH_NVL : BNY_TOPO_PATH_PIX;
   if (share_fabric(topo, device_a, device_b)) return BNY_TOPO_PATH_NVL;
   int32_t host_a = bny_topo_ancestor(topo, a, BNY_TOPO_HOST), host_b = bny_topo_ancestor(topo, b, BNY_TOPO_HOST);
   if (host_a != host_b) return host_a < 0 || host_b < 0 ? BNY_TOPO_PATH_NONE : BNY_TOPO_PATH_NET;
