@@ -16,23 +16,23 @@ static const style styles[] = {[BNY_STEP_COPY] = {"copy", "compute", "#3a94cf"},
                                [BNY_STEP_DELIVER] = {"deliver", "compute", "#0072b2"}};
 
 static void json_write(FILE *file, const sim_job *job, const char *title) {
-  fputs("[\n", file);
+  fputc('[', file);
   for (int32_t r = 0; r < job->stages[0].request->nranks; r++)
     fprintf(file,
-            "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"args\":{\"name\":\"rank %d of %d (%s, "
-            "simulated)\"}},\n",
-            r, r, job->stages[0].request->nranks, title);
+            "%s\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"args\":{\"name\":\"rank %d of %d (%s, "
+            "simulated)\"}}",
+            r > 0 ? "," : "", r, r, job->stages[0].request->nranks, title);
   for (int64_t i = 0; i < job->nevents; i++) {
     const sim_event *e = &job->events[i];
     const style *style = &styles[e->kind];
-    fprintf(file, "{\"name\":\"%s", style->name);
+    fprintf(file, ",\n{\"name\":\"%s", style->name);
     if (e->peer >= 0) fprintf(file, " %d", e->peer);
     fprintf(file, "\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":0,\"ts\":%.3f,\"dur\":%.3f,\"args\":{",
             style->category, e->rank, e->begin_ns / 1e3, (e->end_ns - e->begin_ns) / 1e3);
     if (e->peer >= 0) fprintf(file, "\"peer\":%d,\"bytes\":%lld", e->peer, (long long)e->bytes);
-    fprintf(file, "}}%s\n", i + 1 < job->nevents ? "," : "");
+    fputs("}}", file);
   }
-  fputs("]\n", file);
+  fputs("\n]\n", file);
 }
 
 /* A row for each rank: steps as boxes, waits pale, sends as ticks above. */

@@ -128,7 +128,17 @@ static void xgmi_make(sim_platform *p, int32_t *group) {
   }
 }
 
-/* Adds one link for each distinct key. Without a topology, each rank has its own NIC. */
+/* Without a topology each rank has a NIC of its own for each level above the first, with the speed of that level. */
+static void levels_make(sim_platform *p, int32_t *group) {
+  for (int32_t r = 0; r < p->levels->nranks; r++) {
+    for (int32_t k = 1; k < p->levels->nlevels; k++) {
+      int32_t link = link_add(p, SIM_NIC, r, 1 / p->levels->levels[k].link.beta_ns_per_byte);
+      if (k == 1) group[r] = link;
+    }
+  }
+}
+
+/* Adds one link for each distinct key. */
 static void kind_make(sim_platform *p, const plan_ranks *ranks, sim_kind kind, keyed *keys) {
   const bny_locality *localities = ranks->localities;
   int32_t nranks = ranks->nranks;
@@ -137,25 +147,24 @@ static void kind_make(sim_platform *p, const plan_ranks *ranks, sim_kind kind, k
   for (int32_t r = 0; r < nranks; r++) p->group[kind][r] = -1;
   for (int32_t k = 0; k < p->levels->nlevels; k++)
     if (p->classes[k] > BNY_LINK_PCIE_SYS) network = (bny_link_class)p->classes[k];
-  if (!class_is_used(p, kind) || (localities == NULL && kind != SIM_NIC)) return;
+  if (localities == NULL && kind == SIM_NIC) levels_make(p, p->group[kind]);
+  if (!class_is_used(p, kind) || localities == NULL) return;
   if (kind == SIM_XGMI) {
     if (p->classes[0] == BNY_LINK_XGMI) xgmi_make(p, p->group[kind]);
     return;
   }
-  if (localities != NULL) keys_fill(localities, nranks, kind, keys);
-  for (int32_t r = 0; r < nranks && localities == NULL; r++) keys[r] = (keyed){(uint64_t)r + 1, r};
+  keys_fill(localities, nranks, kind, keys);
   qsort(keys, (size_t)nranks, sizeof *keys, by_key);
   for (int32_t i = 0, next; i < nranks; i = next) {
     double nics = 0;
     for (next = i; next < nranks && keys[next].key == keys[i].key; next++) {
       /* A NIC that several ranks share counts once: each brings its part. */
-      double one = localities != NULL ? nic_speed(&localities[keys[next].rank], network)
-                                      : 1 / p->levels->levels[p->levels->nlevels - 1].link.beta_ns_per_byte;
+      double one = nic_speed(&localities[keys[next].rank], network);
       nics = kind == SIM_NIC ? one : nics + one;
     }
     if (keys[i].key == 0) continue;
-    const bny_locality *locality = localities != NULL ? &localities[keys[i].rank] : NULL;
-    int32_t link = link_add(p, kind, keys[i].rank, speed_of(p, locality, kind, next - i, nics));
+    double speed = speed_of(p, &localities[keys[i].rank], kind, next - i, nics);
+    int32_t link = link_add(p, kind, keys[i].rank, speed);
     for (int32_t k = i; k < next; k++) p->group[kind][keys[k].rank] = link;
   }
 }
@@ -184,6 +193,11 @@ static void route(const sim_platform *p, int32_t from, int32_t to, sim_route *wa
   double message_ns = bny_link_message_ns(cost);
   *way = (sim_route){.latency_ns = cost->alpha_ns * p->latency_scale};
   *(cost->posted > 0 ? &way->post_ns : &way->seen_ns) = message_ns;
+  if (p->by_level && level > 0) {
+    way->links[way->nlinks++] = p->group[SIM_NIC][from] + 2 * (level - 1);
+    way->links[way->nlinks++] = p->group[SIM_NIC][to] + 2 * (level - 1) + 1;
+    return;
+  }
   switch ((bny_link_class)p->classes[level]) {
   case BNY_LINK_NVLINK:
   case BNY_LINK_C2C: hops(p, nvlink, from, to, way); break;
@@ -207,7 +221,11 @@ static void route(const sim_platform *p, int32_t from, int32_t to, sim_route *wa
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 sim_platform sim_platform_make(const plan_ranks *ranks) {
-  sim_platform p = {.levels = ranks->levels, .latency_scale = 1, .memory_scale = 1, .route = route};
+  sim_platform p = {.levels = ranks->levels,
+                    .by_level = ranks->localities == NULL,
+                    .latency_scale = 1,
+                    .memory_scale = 1,
+                    .route = route};
   keyed *keys = tool_new((size_t)ranks->nranks, sizeof *keys);
   for (int32_t k = 0; k < p.levels->nlevels; k++) {
     const bny_locality_note *note = bny_locality_note_of(&ranks->notes, p.levels->levels[k].name);

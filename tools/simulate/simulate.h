@@ -50,6 +50,7 @@ typedef struct sim_route {
 
 typedef struct sim_platform {
   const bny_levels *levels;
+  bool by_level;                   /* no topology: each rank has a NIC for each level above the first */
   int32_t classes[BNY_LEVELS_MAX]; /* by level: the bny_link_class of its links */
   int32_t nlinks;
   sim_link *links;
