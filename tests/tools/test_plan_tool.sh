@@ -114,6 +114,11 @@ json 'o["proved"] and o["steps"] > 0 and len(o["holds"]) >= 4 and o["error"] is 
 run 0 --prove --ranks 4096 --levels 8 --algorithm recursive_doubling
 says 'proved'
 
+# A name that is no UTF-8 does not spoil JSON.
+cp "$top/tests/topologies/one-gpu.txt" "$work/"$'\xff'
+run 0 --from "$work/"$'\xff' --json
+json 'o["topology"].endswith("/?")'
+
 # ---- GOAL: sends and receives match each other and the plans ----
 cat >"$work/goal.py" <<'PYTHON'
 import collections, re, sys
@@ -164,6 +169,9 @@ if "$program" --simulate --ranks 2 >/dev/null 2>"$work/err"; then
   # Four NICs are below a leaf switch whose uplink has the speed of one NIC.
   simulated "($near)(o['simulated_us'], 4 * 8388.608 / 50 + 4 + 10)" --from 'leaf:2@400g host:4 nvswitch gpu:1@sm90 nic:1@400g' $shift --distance 4
   json 'o["busiest"].startswith("leaf switch of rank") and max(l["load"] for l in o["links"]) <= 1.0001'
+  # Groups of 2 and 4 in one of 8: rank 0 sends at the speed of level 1, rank 2 at that of level 2, 4 and 16 times slower.
+  simulated "($near)(o['first_us'], 8388.608 * (0.12 + 0.06) + 2) and ($near)(o['simulated_us'], 8388.608 * (0.48 + 0.06) + 16)" \
+    --ranks 8 --levels 2,4 $shift --distance 2
   # Two runs agree, and shorter latencies do not make a machine slower.
   simulated 'o["messages"] > 0 and o["first_us"] <= o["simulated_us"] and o["ring_us"] > o["attention_us"]' --from "$cluster"
   cp "$work/out" "$work/once"
@@ -179,12 +187,14 @@ if "$program" --simulate --ranks 2 >/dev/null 2>"$work/err"; then
     run 0 --simulate --from "$cluster" --timeline "$work/timeline.$timeline"
     says '^busiest of all: '
   done
+  run 0 --simulate --collective barrier --ranks 1 --timeline "$work/empty.json"
   checks=$((checks + 1))
   python3 - "$work" <<'PYTHON' || complain 'timelines'
 import json, sys, xml.dom.minidom
 events = json.load(open(sys.argv[1] + "/timeline.json"))
 spans = [e for e in events if e["ph"] == "X"]
 assert {e["pid"] for e in spans} == set(range(16)) and {"send", "compute", "wait"} == {e["cat"] for e in spans}
+assert [e["ph"] for e in json.load(open(sys.argv[1] + "/empty.json"))] == ["M"]
 xml.dom.minidom.parse(sys.argv[1] + "/timeline.svg")
 PYTHON
   run 0 --regret --from "$cluster" --json
@@ -225,6 +235,13 @@ run 2 --ranks 8 --cost --prove
 run 2 --ranks 8 --bytes 1K --tokens 4
 run 2 --ranks 8 --collective allgather --heads 4
 run 2 --ranks 8 --rank 3
+run 2 --ranks 8 --root 3
+run 2 --ranks 8 --distance 2
+run 2 --ranks 8 --compare --collective shift --keys 3
+run 2 --ranks 8 --step-ns 0
+run 2 --ranks 8 --goal --json
+run 2 --ranks 8 --compare --keys 1099511627776 --kv-heads 1048576
+says 'more than 1 PiB' err
 run 2 --ranks 8 --print --rank 8
 run 2 --ranks 8 --scatter root --root 8
 run 2 --ranks 8 --wire f64

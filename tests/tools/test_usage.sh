@@ -112,8 +112,9 @@ for name in perf decode plan topo info; do
   run 0 --version
   says "^banyan-$name [0-9]"
   if [ -c /dev/full ]; then
-    "$program" --help >/dev/full 2>&1
+    "$program" --help >/dev/full 2>"$work/err"
     same "banyan-$name --help to a full device" $? 2
+    says "^banyan-$name: cannot write to standard output" err
   fi
   run 0 --help
   same "columns of banyan-$name --help" "$(($(wc -L <"$work/out") <= 100))" 1

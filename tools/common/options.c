@@ -250,7 +250,8 @@ bool tool_options_parse(const tool_program *program, int argc, char **argv, void
         printf("%s %s\n", program->name, banyan_version());
       else if (speaks)
         (code == CODE_MAN ? print_man : print_help)(program);
-      *exit_status = tool_flush(stdout) ? TOOL_EXIT_OK : TOOL_EXIT_USAGE;
+      bool written = tool_flush(stdout) || tool_error_stdout(&error);
+      *exit_status = written ? TOOL_EXIT_OK : tool_options_fail(program, &error);
       return false;
     }
     ok = code == '?' || code == ':' ? reject(code, argv, &error)

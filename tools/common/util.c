@@ -28,6 +28,10 @@ bool tool_error_set(tool_error *error, const char *format, ...) {
   return false;
 }
 
+void tool_printable(char *text) {
+  for (; *text != '\0'; text++) *text = *text < ' ' || *text > '~' ? '?' : *text;
+}
+
 bool tool_error_usage(tool_error *error, bool ok) {
   error->status = ok ? error->status : TOOL_EXIT_USAGE;
   return ok;

@@ -28,8 +28,9 @@ typedef struct arguments {
   int32_t ranks;     /* 0: not given */
   int32_t cores;     /* 0: one for each rank */
   int32_t tokens, heads;
-  size_t bytes;                                      /* 0: not given */
-  const char *rows_only, *combine_only, *keys_given; /* first option of each group on the command line; NULL: none */
+  size_t bytes; /* 0: not given */
+  /* first option of each group on the command line; NULL: none */
+  const char *rows_only, *combine_only, *keys_given, *simulate_only, *root_given, *distance_given;
   plan_shape shape;
   plan_keys keys;
   plan_view view;
@@ -76,8 +77,10 @@ static const tool_option options[] = {
      TOOL_BYTES_AT(bytes, 1 << 30)},
     {"algorithm", "NAME", "The algorithm; by default the one with the lowest predicted cost.",
      TOOL_TEXT_AT(shape.algorithm)},
-    {"root", "R", "For --scatter root and broadcast; default 0.", TOOL_INT_AT(shape.root, 0, PLAN_RANKS_MAX - 1)},
-    {"distance", "N", "For shift; default 1.", TOOL_INT_AT(shape.distance, -PLAN_RANKS_MAX, PLAN_RANKS_MAX)},
+    {"root", "R", "For --scatter root and broadcast; default 0.", TOOL_INT_AT(shape.root, 0, PLAN_RANKS_MAX - 1),
+     TOOL_GROUP(root_given)},
+    {"distance", "N", "For shift; default 1.", TOOL_INT_AT(shape.distance, -PLAN_RANKS_MAX, PLAN_RANKS_MAX),
+     TOOL_GROUP(distance_given)},
     {"outbox", "BYTES",
      "The outbox that a plan may use on a rank. The default is no limit. The library uses half of BANYAN_ARENA_KIB and "
      "splits larger calls.",
@@ -97,13 +100,13 @@ static const tool_option options[] = {
     {.help = "For one view, and for all"},
     {"rank", "R", "With --print: of this rank alone.", TOOL_INT_AT(view.rank, 0, PLAN_RANKS_MAX - 1)},
     {"timeline", "FILE", "With --simulate: write a timeline of all ranks for Perfetto, or as a picture (.svg).",
-     TOOL_TEXT_AT(view.timeline)},
+     TOOL_TEXT_AT(view.timeline), TOOL_GROUP(simulate_only)},
     {"step-ns", "N", "With --simulate: the time of the executor for each step; default 0.",
-     TOOL_INT_AT(view.step_ns, 0, 1000000)},
+     TOOL_INT_AT(view.step_ns, 0, 1000000), TOOL_GROUP(simulate_only)},
     {"scale", "WHAT=FACTOR",
      "With --simulate: scale one input of the machine: the speed of links of one kind (nvlink, xgmi, pcie, packages, "
      "nic, leaf, spine) or of memory, or the latency.",
-     TOOL_TEXT_AT(view.scale)},
+     TOOL_TEXT_AT(view.scale), TOOL_GROUP(simulate_only)},
     {"keys", "N", "With --compare and --simulate: keys that each rank holds; default 4096.",
      TOOL_INT_AT(keys.per_rank, 1, (int64_t)1 << 40), TOOL_GROUP(keys_given)},
     {"kv-heads", "H", "With --compare and --simulate: KV heads; default 8, or --heads if that is less.",
@@ -134,11 +137,14 @@ static bool check_options(const arguments *a, tool_error *error) {
     return tool_error_set(error, rows ? "--bytes and --tokens both say the size" : "a barrier has no --bytes");
   if (a->keys_given != NULL && a->action != ACTION_COMPARE && a->action != ACTION_SIMULATE)
     return tool_error_set(error, "--%s belongs to --compare and --simulate", a->keys_given);
-  if ((a->view.timeline != NULL || a->view.scale != NULL || a->view.step_ns > 0) && a->action != ACTION_SIMULATE)
-    return tool_error_set(error, "--%s belongs to --simulate",
-                          a->view.scale != NULL      ? "scale"
-                          : a->view.timeline != NULL ? "timeline"
-                                                     : "step-ns");
+  if (a->keys_given != NULL && !combine) return tool_error_set(error, "--%s belongs to combine", a->keys_given);
+  if (a->simulate_only != NULL && a->action != ACTION_SIMULATE)
+    return tool_error_set(error, "--%s belongs to --simulate", a->simulate_only);
+  if (a->root_given != NULL && a->shape.scatter != BANYAN_SCATTER_ROOT && a->shape.collective != BNY_BROADCAST)
+    return tool_error_set(error, "--root belongs to --scatter root and broadcast");
+  if (a->distance_given != NULL && a->shape.collective != BNY_SHIFT)
+    return tool_error_set(error, "--distance belongs to shift");
+  if (a->view.json && a->action == ACTION_GOAL) return tool_error_set(error, "--goal has a form of its own: no --json");
   if (a->view.rank >= 0 && a->action != ACTION_PRINT) return tool_error_set(error, "--rank belongs to --print");
   if (a->view.memory_most > 0 && a->action != ACTION_PROVE) return tool_error_set(error, "--memory belongs to --prove");
   if (a->shape.algorithm != NULL && a->action == ACTION_REGRET)
@@ -157,7 +163,8 @@ static bool complete_shape(arguments *a, tool_error *error) {
     return tool_error_set(error, "a partial or tensor of %zu bytes is more than 1 GiB", plan_shape_bytes(shape));
   if (a->view.memory_most == 0) a->view.memory_most = (size_t)8 << 30;
   if (a->keys.kv_heads == 0) a->keys.kv_heads = shape->heads < 8 ? shape->heads : 8;
-  return true;
+  return plan_shard_bytes(shape, &a->keys) <= 0x1p50 ||
+         tool_error_set(error, "keys and values of a rank of more than 1 PiB: give fewer --keys or --kv-heads");
 }
 
 static bool check_ranks(const arguments *a, const plan_ranks *ranks, tool_error *error) {

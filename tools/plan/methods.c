@@ -44,13 +44,16 @@ static void from_candidate(const bny_request *request, const bny_candidate *cand
   bny_estimate_print_form(estimate, method->form, sizeof method->form, &length);
 }
 
+double plan_shard_bytes(const plan_shape *shape, const plan_keys *keys) {
+  return 2.0 * (double)keys->per_rank * keys->kv_heads * shape->value_dim * (double)tool_dtype_bytes(shape->wire);
+}
+
 /* Ring Attention sends a shard of keys and values to the next rank p - 1 times. Each step waits for the slowest link,
  * over which the rank at the edge of its group sends everything. It needs memory for two more shards. */
 static void ring_attention(const plan_ranks *ranks, const plan_shape *shape, const plan_keys *keys,
                            plan_method *method) {
   double steps = ranks->nranks - 1;
-  double shard =
-      2.0 * (double)keys->per_rank * keys->kv_heads * shape->value_dim * (double)tool_dtype_bytes(shape->wire);
+  double shard = plan_shard_bytes(shape, keys);
   int32_t last = ranks->levels->nlevels - 1;
   double slowest = 0;
   for (int32_t k = 0; k <= last; k++) {

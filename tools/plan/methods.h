@@ -39,6 +39,9 @@ typedef struct plan_keys {
   int32_t kv_heads;
 } plan_keys;
 
+/* The bytes of keys and values on a rank. */
+double plan_shard_bytes(const plan_shape *shape, const plan_keys *keys);
+
 /* Lists all algorithms of the library for this shape. */
 bool plan_methods_weigh(const plan_ranks *ranks, const plan_shape *shape, plan_methods *methods, tool_error *error);
 

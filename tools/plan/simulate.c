@@ -130,7 +130,7 @@ typedef struct outcome {
 
 static void rivals_run(simulator *s, outcome *out) {
   const plan_view *view = s->view;
-  double shard = sim_shard_bytes(view->shape, view->keys);
+  double shard = plan_shard_bytes(view->shape, view->keys);
   out->attention_ns = shard / sim_memory_speed(view->ranks) / s->platform.memory_scale;
   for (int i = 0; i < 2; i++) {
     sim_case rival;

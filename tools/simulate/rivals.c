@@ -53,10 +53,6 @@ bool sim_case_allreduces(const plan_ranks *ranks, const plan_shape *shape, sim_c
 
 /* ---- Ring Attention ---------------------------------------------------------------------------------------------- */
 
-double sim_shard_bytes(const plan_shape *shape, const plan_keys *keys) {
-  return 2.0 * (double)keys->per_rank * keys->kv_heads * shape->value_dim * (double)tool_dtype_bytes(shape->wire);
-}
-
 double sim_memory_speed(const plan_ranks *ranks) {
   const bny_locality *locality = ranks->localities;
   if (locality != NULL && locality->memory_gbytes_per_s > 0) return locality->memory_gbytes_per_s;
@@ -95,7 +91,7 @@ static bny_plan *ring_plan(int32_t rank, int32_t nranks, size_t bytes) {
 
 bool sim_case_ring(const plan_ranks *ranks, const plan_shape *shape, const plan_keys *keys, sim_case *made,
                    tool_error *error) {
-  size_t bytes = (size_t)sim_shard_bytes(shape, keys);
+  size_t bytes = (size_t)plan_shard_bytes(shape, keys);
   *made = (sim_case){.nstages = 1, .ring = true};
   made->requests[0] = (bny_request){.call.collective = BNY_SHIFT,
                                     .nranks = ranks->nranks,

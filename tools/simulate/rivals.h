@@ -27,8 +27,7 @@ bool sim_case_ring(const plan_ranks *ranks, const plan_shape *shape, const plan_
                    tool_error *error);
 void sim_case_release(sim_case *made);
 
-/* The bytes of keys and values on a rank, and its speed of reading them. */
-double sim_shard_bytes(const plan_shape *shape, const plan_keys *keys);
+/* The speed at which a rank reads keys and values. */
 double sim_memory_speed(const plan_ranks *ranks);
 
 #endif

@@ -213,7 +213,7 @@ static void set_up_view(const arguments *a, topo_view *view) {
   view->all = a->all;
 }
 
-/* Sets the title to the name of the input, as printable UTF-8. */
+/* Sets the title to the name of the input. */
 static void set_title(machine *m, const char *from) {
   const char *name = from == NULL ? "this machine" : strcmp(from, "-") == 0 ? "standard input" : from;
   size_t length = strlen(name);
@@ -221,11 +221,7 @@ static void set_title(machine *m, const char *from) {
     snprintf(m->title, sizeof m->title, "...%s", name + length - (sizeof m->title - 4));
   else
     snprintf(m->title, sizeof m->title, "%s", name);
-  bny_topo *printable = bny_topo_new(); /* a node's name is made printable */
-  bny_topo_node node = {.kind = BNY_TOPO_HOST, .parent = -1, .index = -1, .compute = -1, .name = m->title};
-  if (printable != NULL && bny_topo_add_node(printable, &node) == 0)
-    snprintf(m->title, sizeof m->title, "%s", printable->nodes[0].name);
-  bny_topo_free(printable);
+  tool_printable(m->title);
 }
 
 /* Sets the costs that plans assume between CPU ranks by default. */
