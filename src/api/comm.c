@@ -40,13 +40,14 @@ banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan
   if (!bootstrap || !comm) return bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap and comm must not be NULL");
   bootstrap = bny_sized_read(&bny_sized_bootstrap, "bootstrap", bootstrap, &bootstrap_room);
   if (!bootstrap) return BANYAN_ERR_ARGUMENT;
+  banyan_status status = check_bootstrap(bootstrap);
+  if (status != BANYAN_OK) return status;
   if (config) {
     config = bny_sized_read(&bny_sized_comm_config, "config", config, &config_room);
-    if (!config) return BANYAN_ERR_ARGUMENT;
+    status = config ? check_config(config) : BANYAN_ERR_ARGUMENT;
+    if (status != BANYAN_OK) config = NULL; /* peers get the error in the first exchange, so they do not wait */
   }
-  banyan_status status = check_bootstrap(bootstrap);
-  if (status == BANYAN_OK && config) status = check_config(config);
-  return status == BANYAN_OK ? bny_comm_make(bootstrap, config, bootstrap->rank, NULL, comm) : status;
+  return bny_comm_make(bootstrap, config, status, bootstrap->rank, NULL, comm);
 }
 
 void banyan_comm_destroy(banyan_comm *comm) {

@@ -299,18 +299,22 @@ static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstr
   bny_exchange exchange = {bootstrap, bny_deadline_now() + settings->timeout_ns};
   bny_facts_gather(bootstrap, settings, own_status, &own);
   banyan_status status = bny_exchange_all(&exchange, &own, all, sizeof own);
-  if (status == BANYAN_OK) status = bny_facts_compare(all, bootstrap);
+  all[bootstrap->rank] = own; /* this rank's own error precedes that of the exchange */
+  if (status == BANYAN_OK || own.status != BANYAN_OK) status = bny_facts_compare(all, bootstrap);
   if (status == BANYAN_OK) status = build(comm, &exchange, settings, all, localities);
   free(localities);
   free(all);
   return status;
 }
 
-banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, int32_t origin,
-                            const banyan_comm *parent, banyan_comm **comm) {
+banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm_config *config,
+                            banyan_status own_status, int32_t origin, const banyan_comm *parent, banyan_comm **comm) {
   bny_settings settings;
   bny_log_rank(bootstrap->rank);
-  banyan_status own_status = read_settings(config, origin, &settings);
+  if (own_status == BANYAN_OK)
+    own_status = read_settings(config, origin, &settings);
+  else
+    settings = (bny_settings){.origin = origin, .timeout_ns = usual_timeout_ns};
   settings.parent = parent;
   if (parent) settings.options.levels = NULL; /* BANYAN_LEVELS describes all ranks of the first communicator */
   banyan_comm *made = calloc(1, sizeof *made);
@@ -357,7 +361,7 @@ banyan_status bny_comm_make_part(const banyan_comm *comm, const banyan_bootstrap
     snprintf(device, sizeof device, "%s:%d", own->ops->name, own->facts.ordinal);
     config.device = device;
   }
-  banyan_status status = bny_comm_make(bootstrap, &config, comm->origin, color >= 0 ? comm : NULL, part);
+  banyan_status status = bny_comm_make(bootstrap, &config, BANYAN_OK, comm->origin, color >= 0 ? comm : NULL, part);
   if (status != BANYAN_OK) return status;
   (*part)->stream = comm->stream;
   if (comm->dump && (*part)->dump) {

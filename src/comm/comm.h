@@ -53,11 +53,12 @@ struct banyan_comm {
   struct bny_ops *ops; /* owned by op/, which frees them before the communicator; NULL until the first operation */
 };
 
-/* Makes a communicator for the rank that was `origin` in the first communicator. The arguments have been checked.
+/* Makes a communicator for the rank that was `origin` in the first communicator. own_status: BANYAN_OK, or the result
+ * of the checks of this rank's arguments, which all ranks then get; config is NULL in that case.
  * parent: a communicator whose ranks continue to use this machine, so the new one keeps its share of the cores. NULL:
  * none. */
-banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, int32_t origin,
-                            const banyan_comm *parent, banyan_comm **comm);
+banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm_config *config,
+                            banyan_status own_status, int32_t origin, const banyan_comm *parent, banyan_comm **comm);
 
 /* Makes a communicator from some ranks of another, with its settings. color: the color of a split, after which the
  * other communicator continues; BANYAN_COLOR_NONE: a shrink. */

@@ -332,9 +332,12 @@ TEST(a_wrong_setting_is_told_to_all) {
 /* Each process has its own environment. The other ranks get the error at once, not at their deadline. */
 static void create_with_one_wrong(world_rank *self) {
   const char *name = self->argument;
+  banyan_comm_config config = BANYAN_COMM_CONFIG_INIT;
   if (self->rank == 1) setenv(name, "a name that is longer than any name of this kind need be by far", 1);
+  if (self->rank == 1 && strcmp(name, "config.threads") == 0) config.threads = -1;
+  if (self->rank == 1 && strcmp(name, "config.size") == 0) config.size = 0;
   double begun = world_now_s();
-  banyan_status status = banyan_comm_create(&self->bootstrap, NULL, &self->comm);
+  banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
   world_check(self,
               status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), name) &&
                   (self->rank == 1 || strstr(banyan_last_error(), "rank 1: ")),
@@ -342,8 +345,9 @@ static void create_with_one_wrong(world_rank *self) {
   world_check(self, world_now_s() - begun < 10, "it took %.1f s", world_now_s() - begun);
 }
 
-TEST_LOOP(nobody_waits_for_a_rank_with_wrong_settings, 3) {
-  static const char *const names[] = {"BANYAN_NODE", "BANYAN_LEVELS", "BANYAN_ARENA_KIB"};
+TEST_LOOP(nobody_waits_for_a_rank_with_wrong_settings, 5) {
+  static const char *const names[] = {"BANYAN_NODE", "BANYAN_LEVELS", "BANYAN_ARENA_KIB", "config.threads",
+                                      "config.size"};
   WORLD_RUN(create_with_one_wrong, .nranks = 3, .processes = true, .bare = true,
             .argument = (void *)(uintptr_t)names[_i]);
 }
