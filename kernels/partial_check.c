@@ -38,17 +38,14 @@ bool bny_rows_overlap(int64_t tokens, int64_t token_stride, int64_t heads, int64
 static const char *check_enums(const banyan_partial *partial) {
   if (partial->values_dtype == BANYAN_I8) return "values_dtype is BANYAN_I8, which partials do not have";
   if (!bny_dtype_is_float(partial->values_dtype) && !bny_dtype_is_f8(partial->values_dtype))
-    return partial->values_dtype == 0 ? "values_dtype is unset" : "values_dtype is unknown";
+    return "values_dtype must be BANYAN_F32, F16, BF16, E4M3 or E5M2 (banyan_partial_init() sets all types)";
   if (partial->values_kind != BANYAN_VALUES_NORMALISED && partial->values_kind != BANYAN_VALUES_NUMERATOR)
-    return partial->values_kind == 0 ? "values_kind is unset" : "values_kind is unknown";
-  if (bny_dtype_bytes(partial->stats_dtype) == 1)
-    return "stats_dtype has eight bits; statistics are BANYAN_F32, BANYAN_F16 or BANYAN_BF16";
-  if (!bny_dtype_is_float(partial->stats_dtype))
-    return partial->stats_dtype == 0 ? "stats_dtype is unset" : "stats_dtype is unknown";
+    return "values_kind must be BANYAN_VALUES_NORMALISED or BANYAN_VALUES_NUMERATOR";
+  if (!bny_dtype_is_float(partial->stats_dtype)) return "stats_dtype must be BANYAN_F32, BANYAN_F16 or BANYAN_BF16";
   if (partial->stats_kind != BANYAN_STATS_LSE && partial->stats_kind != BANYAN_STATS_MAX_SUM)
-    return partial->stats_kind == 0 ? "stats_kind is unset" : "stats_kind is unknown";
+    return "stats_kind must be BANYAN_STATS_LSE or BANYAN_STATS_MAX_SUM";
   if (partial->base != BANYAN_BASE_E && partial->base != BANYAN_BASE_2)
-    return partial->base == 0 ? "base is unset" : "base is unknown";
+    return "base must be BANYAN_BASE_E or BANYAN_BASE_2";
   /* A numerator is relative to m, which an lse no longer contains. */
   if (partial->values_kind == BANYAN_VALUES_NUMERATOR && partial->stats_kind != BANYAN_STATS_MAX_SUM) {
     return "values_kind BANYAN_VALUES_NUMERATOR needs stats_kind BANYAN_STATS_MAX_SUM: a numerator means nothing "

@@ -43,7 +43,8 @@ void bny_boot_append_ranks(char *text, size_t bytes, size_t *length, const bool 
 banyan_status bny_exchange_all(const bny_exchange *exchange, const void *mine, void *all, size_t bytes) {
   int64_t left_ns = exchange->deadline_ns - bny_deadline_now();
   if (left_ns <= 0)
-    return bny_fail(BANYAN_ERR_TIMEOUT, "the deadline passed while ranks were getting to know each other");
+    return bny_fail(BANYAN_ERR_TIMEOUT,
+                    "the deadline passed before ranks had exchanged their settings (timeout_ns is in ns; 0: 30 s)");
   const banyan_bootstrap *bootstrap = exchange->bootstrap;
   bny_fail(BANYAN_OK, "%s", "");
   int result = bootstrap->allgather(bootstrap->context, mine, all, bytes, left_ns);

@@ -59,7 +59,7 @@ banyan_status bny_boot_address_check(const struct bny_boot_settings *settings, c
   bool is_ipv4 = ipv4_of(address, &ipv4), is_ipv6 = !is_ipv4 && address->sa_family == AF_INET6;
   bool is_wildcard = is_ipv4 ? ipv4 == 0 : is_ipv6 && IN6_IS_ADDR_UNSPECIFIED(ipv6);
   if (is_wildcard)
-    return bny_boot_reject("%s is \"%s\": must be the address of one interface of rank 0's host, not of all", name,
+    return bny_boot_reject("%s is \"%s\": must be the address of one interface of rank 0's node, not of all", name,
                            value);
   if (!settings->has_secret && !bny_boot_address_is_loopback(address))
     return bny_boot_reject("%s \"%s\" is %s, which other machines can reach: set BANYAN_SECRET or BANYAN_SECRET_FILE "

@@ -92,9 +92,10 @@ banyan_status bny_boot_fail_peer(const struct banyan_env *env, const struct bny_
     return bny_fail(BANYAN_ERR_TIMEOUT, "%s: rank %d%s did not answer rank %d of %d before the deadline", doing,
                     link->rank, at, settings->rank, settings->nranks);
   if (progress == BNY_BOOT_FORGED)
-    return bny_fail(BANYAN_ERR_BOOTSTRAP, "%s: what came from rank %d%s was altered on its way", doing, link->rank, at);
+    return bny_fail(BANYAN_ERR_BOOTSTRAP, "%s: data from rank %d%s was altered in transit", doing, link->rank, at);
   if (progress == BNY_BOOT_DONE)
-    return bny_fail(BANYAN_ERR_BOOTSTRAP, "%s: rank %d%s sent what is not of this protocol", doing, link->rank, at);
+    return bny_fail(BANYAN_ERR_BOOTSTRAP, "%s: rank %d%s sent data that is not of this protocol", doing, link->rank,
+                    at);
   if (link->error)
     return bny_fail_errno(BANYAN_ERR_PEER, link->error, "%s: the connection of rank %d of %d%s was lost", doing,
                           link->rank, settings->nranks, at);

@@ -70,7 +70,7 @@ static banyan_status fail_missing(const struct bny_boot_pending *pending) {
   bny_boot_append_ranks(text, sizeof text, &length, pending->joined, env->settings.nranks, false);
   bny_append(text, sizeof text, &length, " of %d did not connect within %.3g s to %s", env->settings.nranks,
              (double)(bny_deadline_now() - pending->begun_ns) * 1e-9, env->address);
-  bny_boot_append_loopback(text, sizeof text, &length, ", ", env);
+  if (!pending->rejection[0]) bny_boot_append_loopback(text, sizeof text, &length, ", ", env);
   bny_boot_append_origin(text, sizeof text, &length, &env->settings);
   if (pending->rejection[0]) bny_append(text, sizeof text, &length, "; rejected: %s", pending->rejection);
   if (pending->nforged > 0)

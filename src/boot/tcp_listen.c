@@ -111,7 +111,7 @@ static banyan_status try_to_listen(struct banyan_env *env, int64_t deadline_ns, 
     status =
         bny_fail_errno(BANYAN_ERR_BOOTSTRAP, error, "banyan_env_create: rank 0 cannot listen on %s (%s)", env->address,
                        error == EADDRINUSE ? "set BANYAN_PORT to a free port on all ranks"
-                                           : "MASTER_ADDR must be an address of rank 0's host");
+                                           : "MASTER_ADDR must be an address of rank 0's node");
   return status;
 }
 

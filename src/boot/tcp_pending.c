@@ -197,8 +197,7 @@ static banyan_status settle(struct bny_boot_pending *pending, struct bny_boot_ca
 /* Sets the error of a duplicate rank if no job id shows which one is right. All ranks get this error. */
 static banyan_status fail_twice(const struct bny_boot_pending *pending, const char *reason) {
   return bny_fail(BANYAN_ERR_BOOTSTRAP,
-                  "banyan_env_create: at %s %s: if these are two jobs, their ranks cannot be told apart (give each job "
-                  "a port of its own, or another BANYAN_JOB)",
+                  "banyan_env_create: at %s %s: if these are two jobs, give each its own port or BANYAN_JOB",
                   pending->env->address, reason);
 }
 
@@ -225,9 +224,9 @@ static enum bny_boot_verdict judge(const struct bny_boot_pending *pending, const
     bny_boot_append_job(reason, BNY_BOOT_REASON_BYTES, &length, env->settings.job, expected, env->began_s);
     return BNY_BOOT_OTHER_JOB;
   } else if (rank == 0 && own == 0) {
-    bny_append(reason, BNY_BOOT_REASON_BYTES, &length, "rank 0 has come twice: of ");
+    bny_append(reason, BNY_BOOT_REASON_BYTES, &length, "rank 0 joined twice: from ");
     bny_boot_append_job(reason, BNY_BOOT_REASON_BYTES, &length, hello->job, nranks, le64toh(hello->began_s));
-    bny_append(reason, BNY_BOOT_REASON_BYTES, &length, " and of ");
+    bny_append(reason, BNY_BOOT_REASON_BYTES, &length, " and from ");
     bny_boot_append_job(reason, BNY_BOOT_REASON_BYTES, &length, env->settings.job, expected, env->began_s);
   } else if (nranks != expected) {
     snprintf(reason, BNY_BOOT_REASON_BYTES, "rank %u has WORLD_SIZE %u where rank %d has %u", rank, nranks, own,

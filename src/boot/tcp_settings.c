@@ -123,12 +123,12 @@ void bny_boot_append_job(char *text, size_t bytes, size_t *length, const char *j
 
 void bny_boot_append_origin(char *text, size_t bytes, size_t *length, const struct bny_boot_settings *settings) {
   if (!settings->rank_from) return;
-  bny_append(text, bytes, length, " (rank %d is that by %s=%d and %s=%d", settings->rank, settings->rank_from,
+  bny_append(text, bytes, length, " (rank %d is set by %s=%d and %s=%d", settings->rank, settings->rank_from,
              settings->rank, settings->size_from, settings->nranks);
   if (settings->local_from)
-    bny_append(text, bytes, length, ", all on one node by %s=%d", settings->local_from, settings->nranks);
+    bny_append(text, bytes, length, ", one node by %s=%d", settings->local_from, settings->nranks);
   if (strcmp(settings->rank_from, "SLURM_PROCID") == 0)
-    bny_append(text, bytes, length, ", which a shell of salloc has as well: start the ranks by srun");
+    bny_append(text, bytes, length, "; a shell of salloc has these variables too: start the ranks by srun");
   bny_append(text, bytes, length, ")");
 }
 
@@ -155,6 +155,10 @@ static banyan_status read_port(struct bny_boot_settings *settings) {
   bool shared = strcmp(name, "MASTER_PORT") == 0 && agent && strcmp(agent, "True") == 0;
   long port;
   if (is_alone(settings) && !getenv(name)) return BANYAN_OK;
+  if (!getenv(name) && strcmp(settings->rank_from, "OMPI_COMM_WORLD_RANK") == 0)
+    return bny_boot_reject(
+        "MASTER_PORT is not set: pass a free port to all ranks (mpirun -x MASTER_PORT=29500), or make "
+        "ranks of MPI_COMM_WORLD (banyan_mpi.h)");
   banyan_status status = read_number(name, 1, 65535, "a port, a whole number of 1..65535", &port);
   if (status) return status;
   settings->port = (int)port;
@@ -179,7 +183,7 @@ static banyan_status read_interface(struct bny_boot_settings *settings) {
 static banyan_status read_address(struct bny_boot_settings *settings) {
   const char *host = getenv("MASTER_ADDR");
   if (!host ? !is_alone(settings) && !settings->is_one_node : !*host)
-    return bny_boot_reject("MASTER_ADDR is %s: must be the address of rank 0's host", host ? "\"\"" : "not set");
+    return bny_boot_reject("MASTER_ADDR is %s: must be the address of rank 0's node", host ? "\"\"" : "not set");
   if (host && strlen(host) >= sizeof settings->host)
     return bny_boot_reject("MASTER_ADDR is \"%.64s...\": longer than %zu characters", host, sizeof settings->host - 1);
   if (host) strcpy(settings->host, host);

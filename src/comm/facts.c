@@ -119,10 +119,11 @@ banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bo
                       "): builds that may plan differently do not work together",
                       i, other->version, other->plan_id, own->version, own->plan_id);
     if (other->rank != i || other->nranks != own->nranks)
-      return bny_fail(BANYAN_ERR_MISMATCH,
-                      "the rank in place %d says that it is rank %d of %d, not %d of %d: the bootstrap's allgather is "
-                      "not in rank order or mixes groups",
-                      i, other->rank, other->nranks, i, own->nranks);
+      return bny_fail(
+          BANYAN_ERR_MISMATCH,
+          "entry %d of the allgather is from rank %d of %d, must be from rank %d of %d: the bootstrap's allgather is "
+          "not in rank order or mixes groups",
+          i, other->rank, other->nranks, i, own->nranks);
     if (other->status > BANYAN_OK && other->status <= BANYAN_ERR_ABORTED)
       return bny_fail((banyan_status)other->status, "rank %d: %.*s", i, BNY_FACTS_ERROR_BYTES - 1, other->error);
     if (other->part_bytes != own->part_bytes)

@@ -131,7 +131,7 @@ TEST_LOOP(a_rank_that_comes_twice_fails_a_job_without_id, 2) {
   start(2, (struct part){.rank = twice, .nranks = 3, .secret = "x", .timeout_s = 5});
   finish_all(3);
   for (int i = 0; i < 3; i++) ck_assert(outcomes[i].create);
-  assert_text(0, twice ? "rank 1 has already joined" : "rank 0 has come twice: of a job without id (3 ranks, since 20");
+  assert_text(0, twice ? "rank 1 has already joined" : "rank 0 joined twice: from a job without id (3 ranks, since 20");
   for (int i = 1; i < 3 && twice; i++) assert_text(i, "rank 1 has already joined");
   for (int i = 0; i < 3; i += 2) /* either of the two ranks 0 may listen */
     if (!twice) assert_text(i, "BANYAN_JOB");

@@ -386,7 +386,7 @@ TEST_LOOP(rejects_with_a_reason, 3) {
     const char *reason;
   } cases[] = {{99, 1, 2, "version 99"},
                {BNY_BOOT_VERSION, 2, 2, "rank 2 cannot join"},
-               {BNY_BOOT_VERSION, 0, 2, "rank 0 has come twice"}};
+               {BNY_BOOT_VERSION, 0, 2, "rank 0 joined twice"}};
   struct bny_boot_challenge challenge;
   struct bny_boot_welcome welcome;
   struct bny_boot_hello hello = {.version = htole32(cases[_i].version),
@@ -435,7 +435,7 @@ TEST_LOOP(notices_altered_frames, 3) {
   finish(0);
   ck_assert_int_eq(outcomes[0].create, BANYAN_OK);
   ck_assert_int_eq(outcomes[0].gather, BANYAN_ERR_BOOTSTRAP);
-  assert_text(0, "came from rank 1 was altered");
+  assert_text(0, "data from rank 1 was altered");
   bny_boot_link_close(&link);
 }
 

@@ -55,7 +55,7 @@ TEST(descriptors_that_mean_nothing_are_rejected) {
     REJECTED(output, "out of range", p.values_token_stride = INT64_MIN);
     REJECTED(output, "out of range", p.stats_head_stride = INT64_MAX);
     REJECTED(output, "BANYAN_I8", p.values_dtype = BANYAN_I8);
-    REJECTED(output, "stats_dtype has eight bits", p.stats_dtype = BANYAN_E4M3);
+    REJECTED(output, "stats_dtype must be BANYAN_F32", p.stats_dtype = BANYAN_E4M3);
     REJECTED(output, "values_scale is given", p.values_scale = check_scales);
     REJECTED(output, "values_scale is not aligned", p.values_dtype = BANYAN_E5M2;
              p.values_scale = (const float *)(const void *)((const char *)check_scales + 1));
