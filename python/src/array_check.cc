@@ -27,7 +27,7 @@ void array::want_shape(int dim, int64_t size, const char *of) const {
 }
 
 void array::want_contiguous_rows() const {
-  if (ndim == 0 || shape[ndim - 1] <= 1 || strides[ndim - 1] == 1) return;
+  if (ndim == 0 || shape[ndim - 1] <= 1 || strides[ndim - 1] == 1 || count() == 0) return;
   reject(name, "the last dimension is not contiguous: its stride is " + std::to_string(strides[ndim - 1]) +
                    " elements, and banyan wants 1");
 }
