@@ -24,7 +24,7 @@ from transformers.masking_utils import causal_mask_function
 
 from . import _core
 from .communicator import Communicator
-from .errors import MismatchError, UnsupportedError
+from .errors import MismatchError, StateError, UnsupportedError
 
 # Keywords that models pass to attention, where they have no effect.
 _WITHOUT_EFFECT = {
@@ -72,13 +72,11 @@ class Mask:
     contiguous = __getitem__
 
 
-def _is_plain(mask_function: Any, window: int | None) -> bool:
-    """Returns True if the function is that of causal attention, with a window if there is one."""
-    reach = window or 1
-    at = torch.tensor([0, 1, reach - 1, reach, reach + 1, 2 * reach])
-    query, key = at[:, None], at[None]
-    sees = torch.as_tensor(mask_function(0, 0, query, key)).expand(6, 6)
-    return torch.equal(sees, (key <= query) & (key > query - (window or 1 << 30)))
+def _is_plain(mask_function: Any, window: int | None, batch: Any, query: Any, key: Any) -> bool:
+    """Returns True if the function is that of causal attention, with a window if there is one, at these positions."""
+    sees = torch.as_tensor(mask_function(batch[:, None, None], 0, query[:, None], key))
+    first = query[:, None] - (1 << 30 if window is None else window)  # 0 in configs that have windows in no layer
+    return bool((sees == (key <= query[:, None]) & (key > first)).all())
 
 
 def mask(
@@ -95,23 +93,34 @@ def mask(
     **_: Any,
 ) -> Mask:
     """The mask function of "banyan" for AttentionMaskInterface. Any but a causal mask with padding is rejected."""
-    if use_vmap or not allow_is_causal_skip or not _is_plain(mask_function, local_size):
-        raise UnsupportedError(
-            "banyan attends by causal masks, sliding windows and padding. Here the mask is another one: of packed "
-            "sequences, chunks, images, bidirectional attention, or a static cache"
-        )
     _updated.layer = None
     if isinstance(attention_mask, Mask):  # made before the forward pass, as for static caches
         return attention_mask
-    end = kv_offset + kv_length
+    first, end = int(q_offset), int(kv_offset) + kv_length  # those of a static cache are tensors
+    if allow_is_causal_skip:
+        reach = local_size or 1
+        at = torch.tensor([0, 1, reach - 1, reach, reach + 1, 2 * reach])
+        where = torch.tensor([0]), at, at
+    else:  # a step of a static cache, where the mask is compared at all positions, or another mask
+        where = torch.arange(batch_size), torch.tensor([first]), torch.arange(end)
+        use_vmap = use_vmap or q_length > 1
+    if use_vmap or not _is_plain(mask_function, local_size, *where):
+        raise UnsupportedError(
+            "banyan attends by causal masks, sliding windows and padding. Here the mask is another one: of packed "
+            "sequences, chunks, images, or bidirectional attention"
+        )
     if attention_mask is not None:
-        if attention_mask.shape[1] < end:
+        if attention_mask.shape[1] < first + q_length:
             raise UnsupportedError(
-                f"attention_mask: it has {attention_mask.shape[1]} tokens, and the keys are {end}. It and the input_ids "
-                "of generate() have all tokens so far; reset() empties a cache. Static caches are not served"
+                f"attention_mask: it has {attention_mask.shape[1]} tokens, and the keys are {first + q_length}. It and "
+                "the input_ids of generate() have all tokens so far, and use_cache is not False. reset() empties a "
+                "cache"
             )
-        attention_mask = None if bool(attention_mask[:, :end].all()) else attention_mask.bool()
-    return Mask(batch_size, q_length, int(q_offset), (kv_offset, end), local_size, attention_mask)
+        rest = end - attention_mask.shape[1]  # a static cache has room for more keys than tokens
+        attention_mask = torch.nn.functional.pad(attention_mask[:, :end].bool(), (0, max(rest, 0)))
+        if bool(attention_mask[:, : first + q_length].all()):
+            attention_mask = None
+    return Mask(batch_size, q_length, first, (int(kv_offset), end), local_size, attention_mask)
 
 
 def attention(
@@ -142,11 +151,15 @@ def attention(
     index, here = (getattr(module, "layer_idx", None), end - first) if layer is None else (layer.index, layer.rows)
     if key.shape[2] != here or getattr(module, "layer_idx", index) != index:
         raise UnsupportedError(
-            f"layer {getattr(module, 'layer_idx', '')} attends to {key.shape[2]} keys, and the cache has {here} for "
+            f"layer {getattr(module, 'layer_idx', '')} attends to {key.shape[2]} keys, and the "
+            f"{'mask' if layer is None else 'cache'} has {here} for "
             f"layer {index}: layers that share keys or change their number are not served"
         )
-    if layer is not None and others.get("use_cache") is False:
-        raise UnsupportedError("use_cache: it is False, and a ShardedCache is given: leave one of them out")
+    if layer is not None and layer.window not in (None, attention_mask.window):
+        raise UnsupportedError(
+            f"layer {index} has a window of {layer.window} in its config, and of {attention_mask.window} in its mask: "
+            'take a ShardedCache with windows="local"'
+        )
     batch, heads, count, _ = query.shape
     words = {
         **attention_mask.words,
@@ -171,9 +184,9 @@ class ShardedLayer(CacheLayerMixin):
     is_sliding = False
     supports_early_init = False
 
-    def __init__(self, cache: ShardedCache, index: int) -> None:
+    def __init__(self, cache: ShardedCache, index: int, window: int | None) -> None:
         super().__init__()
-        self.cache, self.index, self.length = cache, index, 0
+        self.cache, self.index, self.window, self.length = cache, index, window, 0
 
     @property
     def here(self) -> int:
@@ -294,11 +307,16 @@ class ShardedCache(Cache):
             if not hasattr(given, method):
                 wanted = "model.config" if name == "config" else "a banyan.Communicator"
                 raise TypeError(f"{name}: it is {wanted}, and not a {type(given).__name__}")
-        for name, word in (("windows", windows), ("prefill", prefill)):
-            if word not in ("local", "sharded"):
-                raise ValueError(f'{name}: {word!r}: it is "local" or "sharded"')
+        choices = "local", "sharded"
+        for name, word, known in (
+            ("windows", windows, choices),
+            ("prefill", prefill, choices),
+            ("kind", kind, ("blocks", "ranges")),
+        ):
+            if word not in known:
+                raise ValueError(f'{name}: {word!r}: it is "{known[0]}" or "{known[1]}"')
         for name, number in (("max_length", max_length), ("block", block)):
-            if not hasattr(number, "__index__") or not 1 <= number < 1 << 31:
+            if not hasattr(number, "__index__") or isinstance(number, bool) or not 1 <= number < 1 << 31:
                 raise ValueError(f"{name}: {number!r}: it is an integer from 1 to 2^31 - 1")
         self.comm, self.max_length, self.block, self.prefill = comm, max_length, block, prefill
         rule = _core.Ownership(
@@ -330,7 +348,7 @@ class ShardedCache(Cache):
                     "full_attention and sliding_attention"
                 )
             if kind == "full_attention" or (kind == "sliding_attention" and windows == "sharded"):
-                layers.append(ShardedLayer(self, index))
+                layers.append(ShardedLayer(self, index, words.get("sliding_window")))
             else:
                 layers.append(DYNAMIC_LAYER_TYPE_MAPPING[kind](**words))
         return layers
@@ -390,6 +408,18 @@ class ShardedCache(Cache):
         """The keyword argument for generate() and models: {"cache": self}, or {"past_key_values": self} before 5.24."""
         return {_KEYWORD: self}
 
+    def _lengths(self) -> list[int]:
+        return [layer.get_seq_length() for layer in self.layers if isinstance(layer, CacheLayerMixin)]
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        lengths = self._lengths()
+        if min(lengths) < max(lengths):
+            raise StateError(
+                f"an earlier call ended between layers: some have {min(lengths)} tokens, and some {max(lengths)}. "
+                "reset() empties the cache; after the failure of a rank recover() goes on with it"
+            )
+        return super().get_mask_sizes(query_length, layer_idx)
+
     # ---- figures -----------------------------------------------------------------------------------------------------
 
     @property
@@ -433,7 +463,7 @@ class ShardedCache(Cache):
         models compute all keys again. If another rank fails meanwhile, call it again.
         """
         sharded = self._sharded()
-        lengths = [layer.get_seq_length() for layer in self.layers if isinstance(layer, CacheLayerMixin)]
+        lengths = self._lengths()
         fewer, members = self.comm.shrink()
         self.comm.close()
         self.comm = fewer

@@ -58,17 +58,19 @@ MODELS = {
     "deepseek_v2": ("DeepseekV2Config", MLA),
     "deepseek_v3": ("DeepseekV3Config", MLA),
 }
+FOUR = {"num_hidden_layers": 4, "sliding_window": 48}
 MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
 FAMILIES = {
     "qwen2": ("Qwen2Config", {"use_sliding_window": True, "sliding_window": 48, "max_window_layers": 1}),
+    "qwen2_moe": ("Qwen2MoeConfig", {**MOE, "num_experts": 4, "shared_expert_intermediate_size": 64}),
     "qwen3_moe": ("Qwen3MoeConfig", {**MOE, "num_experts": 4}),
     "glm4_moe": ("Glm4MoeConfig", {**MOE, "n_routed_experts": 4}),
     "mixtral": ("MixtralConfig", {"num_local_experts": 4}),
     "phi3": ("Phi3Config", {"sliding_window": 48}),
-    "olmo3": ("Olmo3Config", {"sliding_window": 48}),
-    "cohere2": ("Cohere2Config", {"sliding_window": 48}),
+    "olmo3": ("Olmo3Config", FOUR),  # the fourth layer has no window
+    "cohere2": ("Cohere2Config", FOUR),
     "starcoder2": ("Starcoder2Config", {"sliding_window": 48}),
-    "exaone4": ("Exaone4Config", {"sliding_window": 48, "sliding_window_pattern": 4}),
+    "exaone4": ("Exaone4Config", {**FOUR, "sliding_window_pattern": 4}),
     "granite": ("GraniteConfig", {}),
     "gpt_neox": ("GPTNeoXConfig", {}),
     "gpt2": ("GPT2Config", {"n_embd": 64, "n_head": 4, "n_layer": 3, "n_positions": 2048}),
@@ -211,7 +213,9 @@ def test_without_a_sharded_cache_attention_is_local(name):
     model.set_attn_implementation("eager")
     want = generate(model, ids, mask)
     model.set_attn_implementation("banyan")
-    alike([generate(model, ids, mask)], want)
+    static = {"cache_implementation": "static", "max_new_tokens": NEW}
+    alike([generate(model, ids, mask), generate(model, ids, mask, **static)], want)
+    alike([generate(model, ids[2:], mask[2:], **static)], [tokens[..., 2:, :] for tokens in want])
     model.set_attn_implementation("eager")
     want = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
     model.set_attn_implementation("banyan")
@@ -251,8 +255,6 @@ def test_what_the_attention_does_not_serve():
         model(input_ids=ids, attention_mask=torch.zeros(2, 1, 20, 20))
     with rejected("of packed sequences, chunks"):
         model(input_ids=ids[:1], position_ids=torch.arange(10).repeat(1, 2), use_cache=False)
-    with rejected("Static caches"):
-        generate(model, ids, mask, cache_implementation="static")
     layer, query = model.model.layers[0].self_attn, torch.zeros(1, 4, 3, 16)
     for words in ({"position_bias": query}, {"indices": query}, {"dropout": 0.1}, {"output_attentions": True}):
         with rejected(f"banyan's attention has no {next(iter(words))}"):
@@ -287,8 +289,8 @@ def test_what_the_cache_does_not_serve(lone):
     ):
         with rejected(text):
             ShardedCache(getattr(hf, kind)(**words), lone, 100)
-    wrong = {"windows": "both", "prefill": None, "block": 0, "max_length": "9", "config": model, "comm": None}
-    for name, word in wrong.items():
+    wrong = {"windows": "both", "kind": None, "prefill": None, "block": True, "max_length": 0, "config": model}
+    for name, word in {**wrong, "comm": None}.items():
         with rejected(f"^{name}: ", (TypeError, ValueError)):
             ShardedCache(**{"config": model.config, "comm": lone, "max_length": 100, name: word})
     cache, one = ShardedCache(model.config, lone, 20 + NEW - 1), ids[:, :1]
@@ -301,7 +303,7 @@ def test_what_the_cache_does_not_serve(lone):
     with rejected("it has 20 tokens, and the keys are"):  # the prompt lacks the tokens of the cache
         generate(model, ids, mask, **cache.keyword)
     cache.reset()
-    with rejected("use_cache: it is False"):
+    with rejected("tokens so far, and use_cache is not False"):
         generate(model, ids, mask, use_cache=False, **cache.keyword)
     cache.reset()
     with rejected("the cache has 2 sequences, and here are 1", ValueError):
@@ -327,8 +329,34 @@ def test_keys_that_are_not_those_of_the_cache(lone):
         with rejected(text):
             layer = model.model.layers[at].self_attn
             hf.AttentionInterface()["banyan"](layer, query, key[:, :, :kept], value[:, :, :kept], seen)
-    with rejected("attends to 4 keys, and the cache has 5"):  # without a ShardedCache
+    model.config.layer_types, model.config.sliding_window = ["sliding_attention"] * 3, 7
+    ShardedCache(model.config, lone, 100, windows="sharded").update(states, states, 0)
+    with rejected("layer 0 has a window of 7 in its config, and of None in its mask"):  # the model masks no windows
+        hf.AttentionInterface()["banyan"](model.model.layers[0].self_attn, query, states, states, seen)
+    with rejected("attends to 4 keys, and the mask has 5"):  # without a ShardedCache
         hf.AttentionInterface()["banyan"](layer, query, states[:, :, 1:], states[:, :, 1:], seen)
+
+
+@pytest.mark.parametrize("windows", ["local", "sharded"])
+def test_a_call_that_ends_between_layers(windows, lone):
+    """Without a check, later layers would lack keys without an error, as a mask is sized by one layer."""
+    model, (ids, mask) = build("gemma2"), prompts(2, 60)
+    model.set_attn_implementation("banyan")
+    cache = ShardedCache(model.config, lone, 90, windows=windows)
+    want = generate(model, ids, mask, **cache.keyword)
+    cache.reset()
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    hook = model.model.layers[1].self_attn.o_proj.register_forward_hook(stop)
+    with pytest.raises(KeyboardInterrupt):
+        generate(model, ids, mask, **cache.keyword)
+    hook.remove()
+    with rejected("ended between layers: some have 0 tokens, and some 60. reset", banyan.StateError):
+        model(input_ids=ids[:, -1:], **cache.keyword)
+    cache.reset()
+    alike([generate(model, ids, mask, **cache.keyword)], want)
 
 
 @pytest.mark.parametrize(
