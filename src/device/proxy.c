@@ -313,7 +313,7 @@ static void *run_thread(void *argument) {
 static banyan_status register_half(bny_proxy *proxy, int32_t rank, int half) {
   bny_transport *transport = proxy->transport;
   bny_device *device = proxy->engine->device;
-  void *host = rank == transport->rank ? transport->ops->outbox(transport, half)
+  void *host = rank == transport->rank ? transport->halves[half]
                                        : (void *)(uintptr_t)transport->ops->peer_outbox(transport, rank, half);
   void *address = NULL;
   banyan_status status = device->ops->host_register(device, host, transport->half_bytes, &address);

@@ -30,7 +30,7 @@ static void resolve_source(const bny_run *run, const bny_source *source, int hal
   bny_transport *transport = run->exec->transport;
   if (source->message < 0) {
     *slot = &run->plan->slots[source->slot];
-    *outbox = transport->ops->outbox(transport, half);
+    *outbox = transport->halves[half];
   } else {
     const bny_message *message = &run->plan->messages[source->message];
     *slot = &message->what;
@@ -46,7 +46,7 @@ static void bind_step(bny_run *run, int32_t index, int half) {
   bool rows = bny_collective_has_rows(plan->collective);
   if (step->kind == BNY_STEP_COPY || step->kind == BNY_STEP_MERGE) {
     const bny_slot *slot = &plan->slots[step->slot];
-    char *outbox = transport->ops->outbox(transport, half);
+    char *outbox = transport->halves[half];
     if (rows)
       bound->to = view_of(run, slot, outbox, &step->slice);
     else
@@ -64,7 +64,7 @@ static void bind_step(bny_run *run, int32_t index, int half) {
   }
   if (step->kind == BNY_STEP_WAIT) {
     const bny_message *message = &plan->messages[step->message];
-    bound->is_same_node = !transport->ops->is_same_node || transport->ops->is_same_node(transport, message->peer);
+    bound->is_same_node = bny_transport_is_same_node(transport, message->peer);
     bound->landing =
         bound->is_same_node ? NULL : transport->ops->landing(transport, message->peer, message->slot, half);
     bound->arrived = transport->ops->signal(transport, message->peer, message->slot, half);
@@ -153,7 +153,7 @@ static void list_peers(bny_run *run) {
   for (int32_t i = 0; ops->admit && i < plan->nmessages; i++) {
     int32_t peer = plan->messages[i].peer;
     if (bny_run_is_empty(run, run->message_bytes[i])) continue;
-    if (!run->seen[peer] && !ops->is_same_node(transport, peer)) run->senders[run->nsenders++] = peer;
+    if (!run->seen[peer] && !bny_transport_is_same_node(transport, peer)) run->senders[run->nsenders++] = peer;
     run->seen[peer] = true;
   }
 }

@@ -23,7 +23,7 @@ static void touch_outbox(const bny_exec *exec) {
   enum { PAGE = 4096 };
   bny_transport *transport = exec->transport;
   for (int half = 0; half < 2; half++) {
-    volatile char *outbox = transport->ops->outbox(transport, half);
+    volatile char *outbox = transport->halves[half];
     for (size_t i = 0; i < exec->round_bytes / 2 && i < transport->half_bytes; i += PAGE) outbox[i] = 0;
   }
 }
@@ -46,7 +46,7 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
   *made = (bny_exec){
       .transport = transport,
       .kernels = config->kernels,
-      .fault = transport->ops->fault(transport),
+      .fault = transport->fault,
       .line = transport->ops->line(transport, transport->rank),
       .call = transport->ops->call(transport, transport->rank),
       .known_done = known_done,
@@ -61,7 +61,7 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
       .sleep_ns = SLEEP_NS,
       .timeout_ns = config->timeout_ns,
       .round_bytes = transport->ops->progress ? 0 : config->cache_bytes + config->cache_bytes / 4,
-      .rejected = transport->ops->rejected(transport),
+      .rejected = transport->rejected,
       .failure = {.culprit = -1},
       .record = record,
   };

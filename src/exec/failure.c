@@ -142,7 +142,7 @@ static bool learn_call(bny_exec *exec, int32_t rank, uint32_t epoch) {
   enum { PATIENCE_NS = 50000000 };
   bny_transport *transport = exec->transport;
   const bny_transport_ops *ops = transport->ops;
-  if (!ops->ask || ops->is_same_node(transport, rank)) return true;
+  if (!ops->ask || bny_transport_is_same_node(transport, rank)) return true;
   int64_t deadline_ns = bny_clock_ns() + PATIENCE_NS;
   bool knows = false;
   while (bny_clock_ns() < deadline_ns) {

@@ -104,7 +104,7 @@ static banyan_status fail_mismatch(bny_exec *exec, const bny_notice *call, int32
  * it first would leave and be blamed. */
 static bool holds_up(bny_exec *exec, int32_t dead, int32_t peer, int32_t slot) {
   bny_transport *transport = exec->transport;
-  bool is_same_node = !transport->ops->is_same_node || transport->ops->is_same_node(transport, dead);
+  bool is_same_node = bny_transport_is_same_node(transport, dead);
   return transport->ops->is_dead(transport, dead) && !has_finished(exec, dead) &&
          (is_same_node || dead == peer || slot == BNY_WAIT_REACH);
 }

@@ -74,7 +74,7 @@ bool bny_rejection_add(bny_transport *transport, const bny_rejection *rejection)
     atomic_store_explicit(&entry[LAST], rejection->last, memory_order_release);
   else
     write_entry(entry, rejection);
-  atomic_fetch_add_explicit(transport->ops->rejected(transport), 1, memory_order_release);
+  atomic_fetch_add_explicit(transport->rejected, 1, memory_order_release);
   if (transport->ops->pass_on) transport->ops->pass_on(transport, rejection);
   return true;
 }

@@ -113,9 +113,7 @@ typedef struct bny_transport bny_transport;
 
 typedef struct bny_transport_ops {
   const char *name;
-  /* Addresses in a half: of this rank's outbox, of a peer's outbox as this rank reads it, and of a peer's signal of a
-   * slot. */
-  char *(*outbox)(bny_transport *transport, int half);
+  /* Addresses in a half: of a peer's outbox as this rank reads it, and of a peer's signal of a slot. */
   const char *(*peer_outbox)(bny_transport *transport, int32_t peer, int half);
   const bny_signal *(*signal)(bny_transport *transport, int32_t peer, int32_t slot, int half);
   /* Makes a slot of this rank's outbox, `bytes` at `offset` of the tag's half, visible to peers. */
@@ -124,8 +122,6 @@ typedef struct bny_transport_ops {
   bny_rank_line *(*line)(bny_transport *transport, int32_t rank);
   /* BNY_CALL_WORDS words that describe a rank's current call; only the owner writes its own. */
   bny_signal *(*call)(bny_transport *transport, int32_t rank);
-  /* Returns the fault word that all ranks share. */
-  bny_signal *(*fault)(bny_transport *transport);
   /* Waits up to sleep_ns (in the kernel) for any rank to die. Returns the lowest rank known to have died without having
    * left, or -1. */
   int32_t (*sleep)(bny_transport *transport, int64_t sleep_ns);
@@ -134,18 +130,14 @@ typedef struct bny_transport_ops {
   bny_rendezvous *(*rendezvous)(bny_transport *transport, int32_t rank, int half);
   /* Returns a number that changes as long as the rank polls while it waits. */
   uint64_t (*pulse)(bny_transport *transport, int32_t rank);
-  /* Returns the rejected calls that a rank of this node knows; NULL for other ranks. The second is the number of
-   * entries that this rank has made so far. */
+  /* Returns the rejected calls that a rank of this node knows; NULL for other ranks. */
   bny_rejections *(*rejections)(bny_transport *transport, int32_t rank);
-  bny_signal *(*rejected)(bny_transport *transport);
   void (*close)(bny_transport *transport);
 
   /* ---- for transports whose peers do not share memory; NULL in others --- */
 
   /* Advances pending communication, wherever a rank polls. Enters the kernel. */
   void (*progress)(bny_transport *transport);
-  /* True for ranks of this node, whose actions are visible without progress. */
-  bool (*is_same_node)(bny_transport *transport, int32_t rank);
   /* Returns the message whose signal was seen, which the receiver compares with its plan; NULL for a rank of this
    * node. */
   const bny_landing *(*landing)(bny_transport *transport, int32_t peer, int32_t slot, int half);
@@ -180,8 +172,12 @@ typedef enum bny_network { BNY_NETWORK_NONE, BNY_NETWORK_TCP, BNY_NETWORK_RDMA }
 struct bny_transport {
   const bny_transport_ops *ops;
   int32_t rank, nranks;
-  size_t half_bytes; /* bytes of half an outbox */
-  int32_t slots_max; /* per rank */
+  int32_t *place;       /* [nranks]: number among the ranks of this node; -1: on another node. NULL: all are here */
+  char *halves[2];      /* this rank's outbox */
+  size_t half_bytes;    /* bytes of a half */
+  int32_t slots_max;    /* per rank */
+  bny_signal *fault;    /* the fault word that all ranks share */
+  bny_signal *rejected; /* number of entries that this rank has made in its rejected calls */
   bny_network network;
   bool takes_cuda; /* between nodes: the network library of every rank moves memory of CUDA devices */
   bool puts;       /* between nodes: messages are put into the receiver's memory, without its help */
@@ -194,6 +190,11 @@ struct bny_transport {
                                  * them */
   int64_t recent_ns; /* a rank that answered within this time counts as alive; it grows with the time waited */
 };
+
+/* True for ranks of this node, whose actions are visible without progress. */
+static inline bool bny_transport_is_same_node(const bny_transport *transport, int32_t rank) {
+  return !transport->place || transport->place[rank] >= 0;
+}
 
 /* Sizes that follow from the facts of all ranks. */
 typedef struct bny_arena_config {

@@ -41,16 +41,21 @@ size_t bny_window_bytes(int32_t nranks, const bny_arena_config *config) {
 
 void bny_window_init(bny_window *window, const bny_transport_ops *ops, void *base, int32_t rank, int32_t nranks,
                      const bny_arena_config *config) {
+  header *shared = base;
   window->transport = (bny_transport){
       .ops = ops,
       .rank = rank,
       .nranks = nranks,
       .half_bytes = round_up(config->half_bytes, PAGE),
       .slots_max = config->slots_max,
+      .fault = &shared->fault,
+      .rejected = &shared->rejected,
   };
   window->base = base;
   window->bytes = bny_window_bytes(nranks, config);
   window->stride = rank_stride(config);
+  for (int half = 0; half < 2; half++)
+    window->transport.halves[half] = (char *)(uintptr_t)bny_window_peer_outbox(&window->transport, rank, half);
 }
 
 static rank_part *part_of(bny_transport *transport, int32_t rank) {
@@ -60,17 +65,8 @@ static rank_part *part_of(bny_transport *transport, int32_t rank) {
 
 _Atomic uint32_t *bny_window_users(bny_window *window) { return &((header *)(void *)window->base)->users; }
 
-bny_signal *bny_window_fault(bny_transport *transport) {
-  return &((header *)(void *)((bny_window *)transport)->base)->fault;
-}
-
 const char *bny_window_peer_outbox(bny_transport *transport, int32_t peer, int half) {
   return (const char *)part_of(transport, peer) + outbox_offset(transport->slots_max) +
-         (size_t)half * transport->half_bytes;
-}
-
-char *bny_window_outbox(bny_transport *transport, int half) {
-  return (char *)part_of(transport, transport->rank) + outbox_offset(transport->slots_max) +
          (size_t)half * transport->half_bytes;
 }
 
@@ -103,8 +99,4 @@ bny_signal *bny_window_call(bny_transport *transport, int32_t rank) { return par
 
 bny_rejections *bny_window_rejections(bny_transport *transport, int32_t rank) {
   return &part_of(transport, rank)->rejections;
-}
-
-bny_signal *bny_window_rejected(bny_transport *transport) {
-  return &((header *)(void *)((bny_window *)transport)->base)->rejected;
 }

@@ -24,23 +24,19 @@ void bny_window_init(bny_window *window, const bny_transport_ops *ops, void *bas
 _Atomic uint32_t *bny_window_users(bny_window *window);
 
 /* The functions below as entries of a bny_transport_ops. */
-#define BNY_WINDOW_OPS                                                                                  \
-  .outbox = bny_window_outbox, .peer_outbox = bny_window_peer_outbox, .signal = bny_window_signal,      \
-  .send = bny_window_send, .line = bny_window_line, .call = bny_window_call, .fault = bny_window_fault, \
-  .rendezvous = bny_window_rendezvous, .pulse = bny_window_pulse, .rejections = bny_window_rejections,  \
-  .rejected = bny_window_rejected
+#define BNY_WINDOW_OPS                                                                                              \
+  .peer_outbox = bny_window_peer_outbox, .signal = bny_window_signal, .send = bny_window_send,                      \
+  .line = bny_window_line, .call = bny_window_call, .rendezvous = bny_window_rendezvous, .pulse = bny_window_pulse, \
+  .rejections = bny_window_rejections
 
-char *bny_window_outbox(bny_transport *transport, int half);
 const char *bny_window_peer_outbox(bny_transport *transport, int32_t peer, int half);
 const bny_signal *bny_window_signal(bny_transport *transport, int32_t peer, int32_t slot, int half);
 void bny_window_send(bny_transport *transport, uint64_t tag, int32_t slot, size_t offset, size_t bytes,
                      const int32_t *peers, int32_t npeers);
 bny_rank_line *bny_window_line(bny_transport *transport, int32_t rank);
 bny_signal *bny_window_call(bny_transport *transport, int32_t rank);
-bny_signal *bny_window_fault(bny_transport *transport);
 bny_rendezvous *bny_window_rendezvous(bny_transport *transport, int32_t rank, int half);
 uint64_t bny_window_pulse(bny_transport *transport, int32_t rank);
 bny_rejections *bny_window_rejections(bny_transport *transport, int32_t rank);
-bny_signal *bny_window_rejected(bny_transport *transport);
 
 #endif

@@ -135,13 +135,13 @@ void bny_net_send_offer(bny_net_peer *peer, uint64_t address, const void *rkey, 
 
 bny_rendezvous *bny_net_rendezvous_of(bny_transport *transport, int32_t rank, int half) {
   bny_net *net = bny_net_of(transport);
-  if (net->place[rank] >= 0) return net->local->ops->rendezvous(net->local, net->place[rank], half);
+  if (transport->place[rank] >= 0) return net->local->ops->rendezvous(net->local, transport->place[rank], half);
   return &net->rendezvous[2 * (size_t)rank + (size_t)half];
 }
 
 void bny_net_post(bny_transport *transport, int32_t rank, int half) {
   bny_net *net = bny_net_of(transport);
-  if (net->place[rank] >= 0) return; /* the rank reads it in place */
+  if (transport->place[rank] >= 0) return; /* the rank reads it in place */
   bny_net_take(net);
   bny_net_peer *peer = bny_net_connect_peer(net, rank);
   bny_net_packet *packet = peer && bny_net_can_send(peer) ? bny_net_packet_take(peer) : NULL;

@@ -140,7 +140,7 @@ static banyan_status mirror_for_puts(bny_net_peer *peer) {
 void bny_net_put_register_outbox(bny_net *net) {
   ucp_mem_map_params_t params = {
       .field_mask = MAP_PARAMETERS,
-      .address = net->local->ops->outbox(net->local, 0),
+      .address = net->local->halves[0],
       .length = 2 * net->local->half_bytes,
       .memory_type = UCS_MEMORY_TYPE_HOST,
   };

@@ -90,7 +90,7 @@ bool bny_net_put_is_ready(bny_net_peer *peer) {
 }
 
 static bool takes_puts(const bny_net *net, int32_t rank) {
-  const bny_net_peer *peer = net->place[rank] < 0 ? net->peers[rank] : NULL;
+  const bny_net_peer *peer = net->transport.place[rank] < 0 ? net->peers[rank] : NULL;
   return peer && peer->takes_puts && bny_net_can_send(peer);
 }
 
@@ -143,7 +143,7 @@ void bny_net_put_report_sleep(bny_net *net) {
       .slot = (int32_t)(uint32_t)waiting,
   };
   const bny_net_wish *known = &net->reported_sleep;
-  if (wish.rank < 0 || wish.slot < 0 || net->place[wish.rank] >= 0 || !net->peers[wish.rank]) return;
+  if (wish.rank < 0 || wish.slot < 0 || net->transport.place[wish.rank] >= 0 || !net->peers[wish.rank]) return;
   if (known->tag == wish.tag && known->rank == wish.rank && known->slot == wish.slot) return;
   net->reported_sleep = wish;
   bny_net_send_sleep(net->peers[wish.rank], &wish);

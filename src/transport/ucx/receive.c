@@ -9,7 +9,8 @@
 /* Returns the sender of a message: a rank of another node in this communicator that is not known to be broken; else
  * NULL. */
 static bny_net_peer *sender_of(bny_net *net, uint64_t cookie, int32_t rank) {
-  if (cookie != net->cookie || rank < 0 || rank >= net->transport.nranks || net->place[rank] >= 0) return NULL;
+  if (cookie != net->cookie || rank < 0 || rank >= net->transport.nranks || net->transport.place[rank] >= 0)
+    return NULL;
   bny_net_peer *peer = bny_net_meet(net, rank);
   return peer && !peer->broken ? peer : NULL;
 }

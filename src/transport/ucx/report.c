@@ -23,7 +23,7 @@ static bny_net_snapshot snapshot_of(bny_net *net, int32_t rank) {
   if (rank < 0 || rank >= transport->nranks) return made;
   const bny_net_peer *peer = net->peers[rank];
   bny_rank_line *line = transport->ops->line(transport, rank);
-  if (net->place[rank] < 0 && (!peer || !peer->reported_ns || peer->reported_started != load(&line->started)))
+  if (net->transport.place[rank] < 0 && (!peer || !peer->reported_ns || peer->reported_started != load(&line->started)))
     return made;
   made = (bny_net_snapshot){.rank = rank,
                             .started = load(&line->started),
@@ -45,7 +45,7 @@ static bny_net_packet *prepare(bny_net_peer *peer, bny_net_occasion occasion) {
   packet->of.report = (bny_net_report){.cookie = net->cookie,
                                        .rank = net->transport.rank,
                                        .occasion = (int32_t)occasion,
-                                       .fault = load(net->transport.ops->fault(&net->transport))};
+                                       .fault = load(net->transport.fault)};
   packet->of.report.of[0] = snapshot_of(net, net->transport.rank);
   packet->of.report.of[1].rank = packet->of.report.of[2].rank = -1;
   return packet;
@@ -140,7 +140,7 @@ void bny_net_answer(bny_net *net) {
 /* ---- received reports -------------------------------------------------------------------------------------------- */
 
 static void believe(bny_net *net, const bny_net_snapshot *of, bool itself) {
-  if (of->rank < 0 || of->rank >= net->transport.nranks || net->place[of->rank] >= 0) return;
+  if (of->rank < 0 || of->rank >= net->transport.nranks || net->transport.place[of->rank] >= 0) return;
   bny_net_peer *peer = bny_net_meet(net, of->rank);
   bny_rank_line *line = &net->lines[of->rank];
   uint32_t theirs = (uint32_t)(of->started >> 32), known = (uint32_t)(load(&line->started) >> 32);
@@ -164,7 +164,7 @@ void bny_net_receive_report(bny_net *net, const bny_net_report *report) {
   if (report->occasion == BNY_NET_HELLO) peer->hello_received = true;
   if (report->occasion == BNY_NET_ANSWER) peer->parted = true;
   if (report->occasion == BNY_NET_GOODBYE || (peer->hello_received && !peer->hello_sent)) bny_net_want_answer(peer);
-  bny_signal *fault = net->transport.ops->fault(&net->transport);
+  bny_signal *fault = net->transport.fault;
   uint64_t known = load(fault);
   if (report->fault && (!known || bny_fault_is_earlier(report->fault, known)))
     atomic_compare_exchange_strong(fault, &known, report->fault);
@@ -178,7 +178,7 @@ static bool is_recent_by(const bny_net *net, int64_t age_ns) {
 
 /* A rank of this node need not be asked, because its polls are visible while it waits. */
 static bool is_polling(bny_net *net, int32_t rank, int64_t now_ns) {
-  bny_net_watch *watch = &net->watches[net->place[rank]];
+  bny_net_watch *watch = &net->watches[net->transport.place[rank]];
   uint64_t looks = load(&net->transport.ops->line(&net->transport, rank)->looks);
   if (looks != watch->looks || !watch->seen_ns) *watch = (bny_net_watch){looks, now_ns};
   return is_recent_by(net, now_ns - watch->seen_ns);
@@ -200,12 +200,12 @@ static bool is_known_alive(bny_net *net, bny_net_peer *peer) {
 
 bool bny_net_ask(bny_transport *transport, int32_t rank) {
   bny_net *net = bny_net_of(transport);
-  if (net->place[rank] >= 0) return is_polling(net, rank, bny_clock_ns());
+  if (transport->place[rank] >= 0) return is_polling(net, rank, bny_clock_ns());
   bny_net_take(net);
   bny_net_peer *peer = net->peers[rank];
   bool knows = peer && is_known_alive(net, peer);
   /* State from before a fault is still useful after it. */
-  if (!knows && peer && peer->reported_ns && load(transport->ops->fault(transport)))
+  if (!knows && peer && peer->reported_ns && load(transport->fault))
     knows = peer->reported_started == load(&net->lines[rank].started);
   bny_net_give(net);
   return knows;
@@ -214,7 +214,7 @@ bool bny_net_ask(bny_transport *transport, int32_t rank) {
 /* For a rank of another node, the time of its last report; the rank is also asked. */
 uint64_t bny_net_pulse(bny_transport *transport, int32_t rank) {
   bny_net *net = bny_net_of(transport);
-  if (net->place[rank] >= 0) return net->local->ops->pulse(net->local, net->place[rank]);
+  if (transport->place[rank] >= 0) return net->local->ops->pulse(net->local, transport->place[rank]);
   bny_net_take(net);
   bny_net_peer *peer = net->peers[rank];
   if (peer) is_known_alive(net, peer);
@@ -239,7 +239,7 @@ int32_t bny_net_most_silent(bny_net *net) {
 /* Reports the fault over all endpoints, and every receiver forwards it. It includes the states of culprit and reporter,
  * so that a rank in another call can see what differs. */
 static void spread(bny_net *net, int64_t patience_ns) {
-  uint64_t fault = load(net->transport.ops->fault(&net->transport));
+  uint64_t fault = load(net->transport.fault);
   if (!fault) return;
   for (int32_t i = 0; i < net->nknown && net->spread != fault; i++) {
     bny_net_peer *peer = net->known[i];
@@ -275,7 +275,7 @@ void bny_net_send_goodbye(bny_net *net) {
     if (bny_net_can_send(net->known[i])) report_self(net->known[i], BNY_NET_GOODBYE);
   int64_t begun_ns = bny_clock_ns();
   while (!have_parted(net)) {
-    bool hurries = bny_interrupted() || load(net->transport.ops->fault(&net->transport)) != 0;
+    bool hurries = bny_interrupted() || load(net->transport.fault) != 0;
     if (bny_clock_ns() - begun_ns > (hurries ? PARTING_AT_FAULT_NS : PARTING_NS)) break;
     if (net->ucx.ucp_worker_progress(net->worker)) continue;
     bny_net_answer(net);

@@ -227,7 +227,7 @@ banyan_status bny_net_start(bny_net *net, const bny_net_config *config, ucp_addr
 }
 
 banyan_status bny_net_describe(char *text, size_t bytes) {
-  bny_net net = {.place = NULL};
+  bny_net net = {.peers = NULL};
   banyan_status status = bny_ucx_load(&net.ucx);
   if (status != BANYAN_OK) return status;
   bny_ucx_capture_log(&net.ucx, true);

@@ -17,56 +17,39 @@
 
 /* ---- memory and signals ------------------------------------------------------------------------------------------ */
 
-static char *net_outbox(bny_transport *transport, int half) {
-  bny_transport *local = bny_net_of(transport)->local;
-  return local->ops->outbox(local, half);
-}
-
 static const char *net_peer_outbox(bny_transport *transport, int32_t peer, int half) {
   bny_net *net = bny_net_of(transport);
-  if (net->place[peer] >= 0) return net->local->ops->peer_outbox(net->local, net->place[peer], half);
+  if (transport->place[peer] >= 0) return net->local->ops->peer_outbox(net->local, transport->place[peer], half);
   return net->peers[peer]->outbox + (size_t)half * transport->half_bytes;
 }
 
 static const bny_signal *net_signal(bny_transport *transport, int32_t peer, int32_t slot, int half) {
   bny_net *net = bny_net_of(transport);
-  if (net->place[peer] >= 0) return net->local->ops->signal(net->local, net->place[peer], slot, half);
+  if (transport->place[peer] >= 0) return net->local->ops->signal(net->local, transport->place[peer], slot, half);
   return &net->peers[peer]->signals[(size_t)half * (size_t)transport->slots_max + (size_t)slot];
 }
 
 static const bny_landing *net_landing(bny_transport *transport, int32_t peer, int32_t slot, int half) {
   bny_net *net = bny_net_of(transport);
-  if (net->place[peer] >= 0 || net->puts) return NULL; /* a put has no description besides its signal */
+  if (transport->place[peer] >= 0 || net->puts) return NULL; /* a put has no description besides its signal */
   return &net->peers[peer]->landings[(size_t)half * (size_t)transport->slots_max + (size_t)slot];
 }
 
 static bny_rank_line *net_line(bny_transport *transport, int32_t rank) {
   bny_net *net = bny_net_of(transport);
-  return net->place[rank] >= 0 ? net->local->ops->line(net->local, net->place[rank]) : &net->lines[rank];
+  return transport->place[rank] >= 0 ? net->local->ops->line(net->local, transport->place[rank]) : &net->lines[rank];
 }
 
 static bny_signal *net_call(bny_transport *transport, int32_t rank) {
   bny_net *net = bny_net_of(transport);
-  if (net->place[rank] >= 0) return net->local->ops->call(net->local, net->place[rank]);
+  if (transport->place[rank] >= 0) return net->local->ops->call(net->local, transport->place[rank]);
   return net->calls + (size_t)rank * BNY_CALL_WORDS;
-}
-
-static bny_signal *net_fault(bny_transport *transport) {
-  bny_transport *local = bny_net_of(transport)->local;
-  return local->ops->fault(local);
 }
 
 static bny_rejections *net_rejections(bny_transport *transport, int32_t rank) {
   bny_net *net = bny_net_of(transport);
-  return net->place[rank] >= 0 ? net->local->ops->rejections(net->local, net->place[rank]) : NULL;
+  return transport->place[rank] >= 0 ? net->local->ops->rejections(net->local, transport->place[rank]) : NULL;
 }
-
-static bny_signal *net_rejected(bny_transport *transport) {
-  bny_transport *local = bny_net_of(transport)->local;
-  return local->ops->rejected(local);
-}
-
-static bool net_is_same_node(bny_transport *transport, int32_t rank) { return bny_net_of(transport)->place[rank] >= 0; }
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
@@ -99,12 +82,12 @@ static void net_send(bny_transport *transport, uint64_t tag, int32_t slot, size_
       .slot = slot,
   };
   int half = (int)(tag >> 32 & 1);
-  const char *outbox = transport->outboxes[half] ? transport->outboxes[half] : net_outbox(transport, half);
+  const char *outbox = transport->outboxes[half] ? transport->outboxes[half] : transport->halves[half];
   const char *payload = outbox + offset;
   bny_net_take(net);
   if (net->puts) bny_net_put(net, &data, payload, peers, npeers);
   for (int32_t i = 0; i < npeers; i++) {
-    if (net->place[peers[i]] >= 0) continue;
+    if (transport->place[peers[i]] >= 0) continue;
     bny_net_peer *peer = net->peers[peers[i]];
     if (peer && !peer->takes_puts && bny_net_can_send(peer)) send_pieces(peer, &data, payload);
     if (transport->network == BNY_NETWORK_TCP || (net->puts && peer && !peer->takes_puts)) net->unflushed = true;
@@ -122,7 +105,7 @@ static void net_progress(bny_transport *transport) {
 
 static banyan_status net_admit(bny_transport *transport, int32_t rank) {
   bny_net *net = bny_net_of(transport);
-  if (net->place[rank] >= 0) return BANYAN_OK;
+  if (transport->place[rank] >= 0) return BANYAN_OK;
   bny_net_take(net);
   bny_net_peer *peer = bny_net_meet(net, rank);
   banyan_status status =
@@ -136,7 +119,7 @@ static banyan_status net_admit(bny_transport *transport, int32_t rank) {
  * endpoints before they read from the network; over RDMA if the lower rank connects first, and the other answers. */
 static bool net_reach(bny_transport *transport, int32_t rank) {
   bny_net *net = bny_net_of(transport);
-  if (net->place[rank] >= 0) return true;
+  if (transport->place[rank] >= 0) return true;
   bny_net_take(net);
   bool connects = transport->rank < rank || transport->network == BNY_NETWORK_TCP;
   bny_net_peer *peer = connects ? bny_net_connect_peer(net, rank) : bny_net_meet(net, rank);
@@ -187,7 +170,7 @@ static void net_acknowledge(bny_transport *transport, const int32_t *peers, int3
 
 static bool net_is_dead(bny_transport *transport, int32_t rank) {
   bny_net *net = bny_net_of(transport);
-  if (net->place[rank] >= 0) return net->local->ops->is_dead(net->local, net->place[rank]);
+  if (transport->place[rank] >= 0) return net->local->ops->is_dead(net->local, transport->place[rank]);
   bny_net_take(net); /* a thread that aborts may change dead flags and the list of peers */
   bool dead = net->peers[rank] && net->peers[rank]->dead;
   bny_net_give(net);
@@ -217,7 +200,7 @@ static void free_net(bny_net *net) {
   bny_net_free_peers(net);
   bny_net_free_packets(net);
   if (net->local) net->local->ops->close(net->local);
-  free(net->place), free(net->locals), free(net->watches), free(net->peers), free(net->known);
+  free(net->transport.place), free(net->locals), free(net->watches), free(net->peers), free(net->known);
   free(net->lines), free(net->calls), free(net->addresses), free(net->rendezvous), free(net->devices.list);
   free(net);
 }
@@ -246,22 +229,18 @@ static const char *net_trouble(bny_transport *transport, int32_t rank, bool *is_
 
 static const bny_transport_ops net_ops = {
     .name = "net",
-    .outbox = net_outbox,
     .peer_outbox = net_peer_outbox,
     .signal = net_signal,
     .send = net_send,
     .line = net_line,
     .call = net_call,
-    .fault = net_fault,
     .sleep = net_sleep,
     .is_dead = net_is_dead,
     .rendezvous = bny_net_rendezvous_of,
     .pulse = bny_net_pulse,
     .rejections = net_rejections,
-    .rejected = net_rejected,
     .close = net_close,
     .progress = net_progress,
-    .is_same_node = net_is_same_node,
     .landing = net_landing,
     .admit = net_admit,
     .reach = net_reach,
@@ -358,8 +337,8 @@ static bny_net *make_net(const banyan_bootstrap *bootstrap, const bny_arena_conf
       .transport = {.ops = &net_ops,
                     .rank = bootstrap->rank,
                     .nranks = bootstrap->nranks,
+                    .place = calloc(nranks, sizeof *net->transport.place),
                     .slots_max = arena->slots_max},
-      .place = calloc(nranks, sizeof *net->place),
       .locals = calloc(nranks, sizeof *net->locals),
       .watches = calloc(nranks, sizeof *net->watches),
       .peers = calloc(nranks, sizeof *net->peers),
@@ -371,7 +350,7 @@ static bny_net *make_net(const banyan_bootstrap *bootstrap, const bny_arena_conf
       .event_fd = -1,
       .busy = ATOMIC_FLAG_INIT,
   };
-  if (net->place && net->locals && net->watches && net->peers && net->known && net->lines && net->calls &&
+  if (net->transport.place && net->locals && net->watches && net->peers && net->known && net->lines && net->calls &&
       net->rendezvous) {
     memset((void *)net->lines, 0, nranks * sizeof *net->lines);
     return net;
@@ -386,9 +365,9 @@ static banyan_status connect_local(bny_net *net, const bny_exchange *exchange, c
   bny_group_exchange group;
   int32_t nlocals = 0;
   for (int32_t i = 0; i < net->transport.nranks; i++) {
-    net->place[i] = -1;
+    net->transport.place[i] = -1;
     if (config->node_of[i] != config->node_of[net->transport.rank]) continue;
-    net->place[i] = nlocals;
+    net->transport.place[i] = nlocals;
     net->locals[nlocals++] = i;
   }
   banyan_status status = bny_group_exchange_begin(exchange, config->node_of, &group);
@@ -398,9 +377,14 @@ static banyan_status connect_local(bny_net *net, const bny_exchange *exchange, c
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error());
   bny_group_exchange_end(&group);
-  if (status == BANYAN_OK) return BANYAN_OK;
-  return bny_fail(status, "among the %d ranks of this node, of which rank 0 is rank %d: %s", nlocals, net->locals[0],
-                  why);
+  if (status != BANYAN_OK)
+    return bny_fail(status, "among the %d ranks of this node, of which rank 0 is rank %d: %s", nlocals, net->locals[0],
+                    why);
+  memcpy(net->transport.halves, net->local->halves, sizeof net->transport.halves);
+  net->transport.half_bytes = net->local->half_bytes;
+  net->transport.fault = net->local->fault;
+  net->transport.rejected = net->local->rejected;
+  return BANYAN_OK;
 }
 
 banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config *config, bny_transport **transport) {
@@ -417,7 +401,6 @@ banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config
     free_net(net);
     return status;
   }
-  net->transport.half_bytes = net->local->half_bytes;
   if (net->puts) bny_net_put_register_outbox(net);
   *transport = &net->transport;
   return BANYAN_OK;

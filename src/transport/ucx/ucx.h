@@ -165,7 +165,6 @@ typedef struct bny_net_watch {
 struct bny_net {
   bny_transport transport; /* first */
   bny_transport *local;    /* window of this node's ranks */
-  int32_t *place;          /* by rank: its rank in the window; -1: on another node */
   int32_t *locals;         /* by rank in the window: its rank */
   bny_net_watch *watches;  /* likewise */
   bny_net_peer **peers;    /* by rank; NULL: none yet */
