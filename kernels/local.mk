@@ -93,7 +93,6 @@ cuda_sources = \
   %D%/cuda/fused.h \
   %D%/cuda/interpret.cuh \
   %D%/cuda/interpret_bytes.cuh \
-  %D%/cuda/interpret_heads.cuh \
   %D%/cuda/kernels.cu \
   %D%/cuda/kernels.def \
   %D%/cuda/exact_sum.h \

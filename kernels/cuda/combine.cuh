@@ -6,7 +6,6 @@
 
 #include "cuda/interpret.cuh"
 #include "cuda/interpret_bytes.cuh"
-#include "cuda/interpret_heads.cuh"
 #include "cuda/oneshot.cuh"
 
 #define BNY_CUDA_KERNEL(name, form, protocol, bits, how) BNY_##form##_KERNEL(name, protocol, bits, how)

@@ -2,7 +2,10 @@
  *
  * Runs programs that move bytes. Unit k is bytes [k U, (k + 1) U) of the collective's buffer, where U is the shape's
  * chunk_columns. Words therefore have the same alignment on all ranks, wherever ranges begin. The first and last unit
- * of a range may be partial. */
+ * of a range may be partial.
+ *
+ * With `heads`, programs all-gather heads. A unit is then one head of one token, as it lies in the caller's memory, at
+ * any strides. All ranks omit the tokens that a run does not have. */
 #ifndef BNY_CUDA_INTERPRET_BYTES_CUH
 #define BNY_CUDA_INTERPRET_BYTES_CUH
 
@@ -20,14 +23,17 @@ struct bny_bytes_range {
   }
 };
 
-/* Returns the range of a packet. It is empty if the packet does not exist. */
-template <int protocol>
-BNY_DEVICE bny_bytes_range bny_bytes_range_of(const bny_interpreter &run, int32_t unit, int packet) {
-  uint64_t columns = (uint64_t)run.program->shape.chunk_columns;
+/* Returns the range of a packet, in the collective's buffer or in the row of a head. It is empty if the packet does not
+ * exist. */
+template <int protocol, bool heads>
+BNY_DEVICE bny_bytes_range bny_bytes_range_of(const bny_interpreter &run, int32_t head, int packet) {
+  const bny_unit_shape &shape = run.program->shape;
+  uint64_t end = heads ? (uint64_t)shape.value_dim : run.step->byte0 + run.step->bytes;
   bny_bytes_range range;
-  range.byte = (uint64_t)unit * columns + 4 * (uint64_t)bny_packet_first<protocol>(packet);
-  range.low = run.step->byte0;
-  range.high = packet < run.work.packets ? run.step->byte0 + run.step->bytes : 0;
+  range.byte = 4 * (uint64_t)bny_packet_first<protocol>(packet);
+  if (!heads) range.byte += (uint64_t)head * (uint64_t)shape.chunk_columns;
+  range.low = heads ? 0 : run.step->byte0;
+  range.high = packet < run.work.packets ? end : 0;
   range.words = bny_packet_words<protocol>(packet);
   return range;
 }
@@ -83,50 +89,76 @@ BNY_DEVICE void bny_bytes_store(unsigned char *to, const bny_bytes_range &range,
   }
 }
 
-template <int protocol> BNY_DEVICE bny_packet bny_bytes_read(const bny_interpreter &run, int32_t unit, int packet) {
+template <int protocol, bool heads>
+BNY_DEVICE bny_packet bny_bytes_read(const bny_interpreter &run, int32_t token, int32_t head, int packet) {
+  const bny_device_call &call = *run.call;
   bny_packet made = {{0, 0, 0, 0}};
-  bny_bytes_range range = bny_bytes_range_of<protocol>(run, unit, packet);
-  if (!range.is_empty())
-    bny_bytes_load<protocol>(run.call->in_bytes + (int64_t)(range.byte - run.call->in_byte0), range, made.word);
+  bny_bytes_range range = bny_bytes_range_of<protocol, heads>(run, head, packet);
+  if (range.is_empty()) return made;
+  const unsigned char *from = heads ? (const unsigned char *)call.in.values : call.in_bytes;
+  int64_t row = heads ? token * call.in.values_token_stride + (head - call.in_head0) * call.in.values_head_stride
+                      : -(int64_t)call.in_byte0;
+  bny_bytes_load<protocol>(from + (row + (int64_t)range.byte), range, made.word);
   return made;
 }
 
-template <int protocol>
-BNY_DEVICE void bny_bytes_write(const bny_interpreter &run, int32_t unit, int packet, const bny_packet &value) {
-  bny_bytes_range range = bny_bytes_range_of<protocol>(run, unit, packet);
+template <int protocol, bool heads>
+BNY_DEVICE void bny_bytes_write(const bny_interpreter &run, int32_t token, int32_t head, int packet,
+                                const bny_packet &value) {
+  const bny_device_call &call = *run.call;
+  bny_bytes_range range = bny_bytes_range_of<protocol, heads>(run, head, packet);
   if (range.is_empty()) return;
-  unsigned char *to = run.call->out_bytes + ((int64_t)(range.byte - run.call->out_byte0) + run.step->shift);
-  bny_bytes_store<protocol>(to, range, value.word);
+  unsigned char *to = heads ? (unsigned char *)call.out.values : call.out_bytes;
+  int64_t row = heads ? token * call.out.values_token_stride + head * call.out.values_head_stride
+                      : run.step->shift - (int64_t)call.out_byte0;
+  bny_bytes_store<protocol>(to + (row + (int64_t)range.byte), range, value.word);
 }
 
-template <int protocol> BNY_DEVICE void bny_bytes_unit(bny_interpreter *run, int32_t unit) {
+template <int protocol, bool heads> BNY_DEVICE void bny_bytes_unit(bny_interpreter *run, int32_t token, int32_t head) {
   bool copies = run->step->kind == BNY_PROGRAM_COPY;
-  run->sources.head = unit;
+  run->sources.token = token;
+  run->sources.head = head;
   if (protocol == BNY_PROTOCOL_SIMPLE && !copies) bny_merge_await(&run->self, run->sources, 0, 1, 0);
   BNY_ROLLED for (int first = 0; first < run->work.packets && !run->self.failed; first += BNY_WARP_LANES) {
     int packet = first + (int)bny_lane();
     bool active = packet < run->work.packets;
     bny_packet value[1] = {};
     if (copies)
-      value[0] = bny_bytes_read<protocol>(*run, unit, packet);
+      value[0] = bny_bytes_read<protocol, heads>(*run, token, head, packet);
     else
       bny_merge_receive<protocol>(&run->self, run->sources, 0, 1, 0, packet, active, value);
     if (run->self.failed) return;
     if (run->step->kind == BNY_PROGRAM_DELIVER)
-      bny_bytes_write<protocol>(*run, unit, packet, value[0]);
+      bny_bytes_write<protocol, heads>(*run, token, head, packet, value[0]);
     else
-      bny_push_packet<protocol>(run->self, run->to, 0, unit, packet, active, value[0]);
+      bny_push_packet<protocol>(run->self, run->to, token, head, packet, active, value[0]);
   }
-  if (!run->self.failed) bny_push_row<protocol>(run->self, run->to, 0, unit, &run->pending);
+  if (!run->self.failed) bny_push_row<protocol>(run->self, run->to, token, head, &run->pending);
 }
 
-template <int protocol>
+template <int protocol, bool heads> BNY_DEVICE void bny_bytes_step(bny_interpreter *run) {
+  const bny_program_step *step = run->step;
+  bny_unit_rows rows;
+  bool more = bny_unit_rows_first(&rows, run->program->shape, run->work, heads ? step->token0 : 0,
+                                  heads ? step->tokens : 1, step->head0, step->heads);
+  BNY_ROLLED for (; more && !run->self.failed; more = bny_unit_rows_next(&rows)) {
+    if (heads && run->call->valid.most && rows.token >= run->valid.count) break;
+    bny_bytes_unit<protocol, heads>(run, rows.token, rows.head);
+  }
+  if (!run->self.failed) bny_push_end<protocol>(run->self, run->to, &run->pending);
+}
+
+template <int protocol, bool heads>
 BNY_DEVICE void bny_interpret_bytes(const bny_device_group &group, const bny_program *program,
                                     const bny_device_call &call) {
   bny_interpreter run;
   bny_worker_begin(&run.self, group);
   bny_worker_join(&run.self);
-  if (bny_worker_announces()) bny_worker_announce(run.self);
+  if (heads) run.valid = bny_valid_begin(call.valid);
+  if (bny_worker_announces()) {
+    if (heads && call.valid.most) bny_valid_announce(run.self.group, run.self.epoch, run.valid.count);
+    bny_worker_announce(run.self);
+  }
   uint32_t warps = bny_block_threads() / BNY_WARP_LANES;
   run.program = program;
   run.call = &call;
@@ -137,20 +169,15 @@ BNY_DEVICE void bny_interpret_bytes(const bny_device_group &group, const bny_pro
               bny_block() * warps + bny_warp(),
               bny_grid_blocks() * warps};
   BNY_ROLLED for (int32_t i = 0; i < program->nsteps; i++) {
-    bny_unit_rows rows;
     bny_interpret_set_step(&run, i);
-    bool more = bny_unit_rows_first(&rows, program->shape, run.work, 0, 1, run.step->head0, run.step->heads);
-    BNY_ROLLED for (; more && !run.self.failed; more = bny_unit_rows_next(&rows)) {
-      bny_bytes_unit<protocol>(&run, rows.head);
-    }
-    if (!run.self.failed) bny_push_end<protocol>(run.self, run.to, &run.pending);
+    bny_bytes_step<protocol, heads>(&run);
   }
 }
 
-#define BNY_BYTES_KERNEL(name, protocol, bits, how)                                                                    \
+#define BNY_BYTES_KERNEL(name, protocol, bits, heads)                                                                  \
   BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                                                               \
       name(BNY_PARAMETER(bny_device_group, group), const bny_program *program, BNY_PARAMETER(bny_device_call, call)) { \
-    bny_interpret_bytes<protocol>(group, program, call);                                                               \
+    bny_interpret_bytes<protocol, heads>(group, program, call);                                                        \
   }
 
 #endif

@@ -170,7 +170,7 @@ int32_t bny_device_blocks(const bny_unit_shape *shape, int32_t threads, int32_t 
   return (int32_t)(blocks < blocks_max ? blocks : blocks_max);
 }
 
-enum { ONESHOT, INTERPRET, BYTES, HEADS };
+enum { ONESHOT, INTERPRET, BYTES };
 
 /* Returns the name of a kernel of kernels.def, or NULL. */
 static const char *find_kernel(int form, int32_t protocol, int32_t bits, int how) {
@@ -198,5 +198,5 @@ const char *bny_device_oneshot_kernel(bny_protocol protocol, int32_t wire, banya
 const char *bny_device_program_kernel(const bny_program *program) {
   const int32_t wire = program->shape.wire;
   if (wire >= 0) return find_kernel(INTERPRET, program->protocol, bits_of(wire), 0);
-  return find_kernel(wire == BNY_UNIT_BYTES ? BYTES : HEADS, program->protocol, 0, 0);
+  return find_kernel(BYTES, program->protocol, 0, wire == BNY_UNIT_HEADS);
 }
