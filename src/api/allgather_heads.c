@@ -2,7 +2,6 @@
  * Implements the public calls that gather the heads of all ranks into one tensor. */
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "api/api.h"
 #include "op/valid.h"

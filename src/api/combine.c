@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#include "op/valid.h"
 #include "base/sized.h"
 #include "base/status.h"
 

@@ -3,7 +3,6 @@
 #include "base/deadline.h"
 
 #include <limits.h>
-#include <stddef.h>
 
 #include "banyan.h"
 #include "base/clock.h"

@@ -2,7 +2,6 @@
  * Makes the memory file of the flight recorder, and prints its contents. */
 #include "base/flight.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

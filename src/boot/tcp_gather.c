@@ -7,7 +7,6 @@
 #ifdef HAVE_SODIUM
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "boot/exchange.h"
 #include "base/deadline.h"

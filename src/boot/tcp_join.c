@@ -5,7 +5,6 @@
 
 #ifdef HAVE_SODIUM
 #include <endian.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -5,16 +5,12 @@
 #ifdef HAVE_SODIUM
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "boot/exchange.h"
 #include "base/deadline.h"
-#include "base/file.h"
 #include "base/log.h"
 
 /* The kernel may release a connection late, which keeps the port of a run that has just ended busy. */

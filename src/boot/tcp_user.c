@@ -6,7 +6,6 @@
 
 #ifdef HAVE_SODIUM
 #include <errno.h>
-#include <inttypes.h>
 #include <poll.h>
 #include <sodium.h>
 #include <stdio.h>

@@ -2,7 +2,6 @@
  * Opens the device of a communicator, shares its memory with other ranks, and reports failures of its kernels. */
 #include "comm/comm.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,6 @@
  * Updates the bounds of pages. */
 #include "decode/pruning.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 

@@ -14,7 +14,6 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "base/sized.h"
 #include "base/status.h"
 #include "decode/pruning.h"
 #include "exact.h"

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "base/status.h"
 #include "decode/decode.h"
 #include "decode/queries.h"
 

@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "base/clock.h"
 #include "merge_math.h"
 #include "op.h"
 #include "base/status.h"

@@ -9,7 +9,6 @@
 #include "device/decode_plan.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 #include "cuda/program.h"
 #include "base/status.h"

@@ -3,7 +3,6 @@
 #include "device/run.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "device/program.h"
 #include "base/hash.h"

@@ -3,8 +3,6 @@
  * launches. */
 #include "device/program.h"
 
-#include <string.h>
-
 #include "base/status.h"
 #include "f8.h"
 

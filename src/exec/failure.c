@@ -3,7 +3,6 @@
  * handles calls that a rank rejects. */
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/hash.h"

@@ -6,7 +6,6 @@
 #include "exec/exec.h"
 #include "exec/run.h"
 #include "base/hash.h"
-#include "base/status.h"
 #include "base/thread.h"
 
 /* Copies a box of rows; `to` and `from` do not overlap. Rows that are neighbours in both are copied at once. */

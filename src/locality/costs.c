@@ -20,7 +20,6 @@ banyan_status bny_costs_read(const char *path, bny_prices *prices) {
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>

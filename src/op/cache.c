@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "op/operation.h"
-#include "base/status.h"
 
 /* The order of the list depends only on the calls, which are the same on all ranks. So all ranks find the operation, or
  * none does. */

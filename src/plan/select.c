@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Selects the algorithm with the lowest predicted time, and explains why the others are not chosen. */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "plan/builder.h"

@@ -2,8 +2,6 @@
  * Computes who owns which rows or bytes, and cuts boxes into pieces. */
 #include "plan/slice.h"
 
-#include <string.h>
-
 void bny_slice_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number) {
   int32_t each = count / parts;
   int32_t larger = count % parts;

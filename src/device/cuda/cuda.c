@@ -4,7 +4,6 @@
 #include "device/cuda/entry.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

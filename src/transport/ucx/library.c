@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <ucm/api/ucm.h>
-#include <unistd.h>
 
 #include "base/status.h"
 

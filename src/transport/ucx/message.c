@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "base/status.h"
 #include "transport/ucx/ucx.h"
 
 bny_net_packet *bny_net_packet_take(bny_net_peer *peer) {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Sends and receives reports between ranks: a long wait, a failure, or a rank that leaves. */
-#include <string.h>
 
 #include "base/deadline.h"
 #include "base/clock.h"
