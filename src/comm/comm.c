@@ -452,9 +452,8 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
                bny_memory_kind_name(engine->arenas->kind));
   if (engine && comm->device.proxy)
     bny_append(text, bytes, &length, " within this node, %s, by a thread of each rank",
-               bny_proxy_is_direct(comm->device.proxy)
-                   ? "sent from device memory and received in host memory between nodes"
-                   : "staged in host memory between nodes");
+               comm->device.proxy->direct ? "sent from device memory and received in host memory between nodes"
+                                          : "staged in host memory between nodes");
   if (comm->transport->devices[0]) bny_append(text, bytes, &length, ", network devices %s", comm->transport->devices);
   describe_levels(comm, text, bytes, &length);
   if (comm->plans) bny_append(text, bytes, &length, ", plans made: %llu", (unsigned long long)comm->plans);

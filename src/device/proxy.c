@@ -16,21 +16,6 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-/* A segment of a plan. Its address is the label of its program. */
-struct bny_proxy_segment {
-  bny_proxy *proxy;
-  uint64_t key;
-  bny_plan *plan; /* the call's plan, reduced to the steps between nodes */
-  bny_run *run;
-  bny_binding binding;
-  bny_device_units *units; /* by slot of the plan */
-  bny_device_nodes nodes;
-  uint64_t bytes;
-  int32_t slot;  /* the slot whose units the proxy awaits from kernels */
-  uint32_t made; /* units of the slot that are complete */
-  bny_proxy_segment *next;
-};
-
 /* The arrays of words that follow a bny_proxy_words. */
 typedef enum word_use { UNITS, ARRIVALS } word_use;
 
@@ -208,12 +193,6 @@ banyan_status bny_proxy_segment_get(bny_proxy *proxy, const bny_request *request
   *segment = made;
   return BANYAN_OK;
 }
-
-const bny_device_nodes *bny_proxy_segment_nodes(const bny_proxy_segment *segment) { return &segment->nodes; }
-
-const bny_run *bny_proxy_segment_run(const bny_proxy_segment *segment) { return segment->run; }
-
-uint64_t bny_proxy_segment_bytes(const bny_proxy_segment *segment) { return segment->bytes; }
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
@@ -407,8 +386,6 @@ banyan_status bny_proxy_make(const bny_proxy_config *config, bny_proxy **proxy) 
   *proxy = made;
   return BANYAN_OK;
 }
-
-bool bny_proxy_is_direct(const bny_proxy *proxy) { return proxy->direct; }
 
 void bny_proxy_free(bny_proxy *proxy) {
   if (!proxy) return;

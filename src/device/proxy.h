@@ -17,8 +17,20 @@
 typedef struct bny_proxy bny_proxy;
 
 /* The segment of a plan that the proxy runs. It lives as long as the proxy, because graphs may have captured the
- * launch. */
-typedef struct bny_proxy_segment bny_proxy_segment;
+ * launch. Its address is the label of its program. */
+typedef struct bny_proxy_segment {
+  bny_proxy *proxy;
+  uint64_t key;
+  bny_plan *plan; /* the call's plan, reduced to the steps between nodes */
+  bny_run *run;
+  bny_binding binding;
+  bny_device_units *units; /* by slot of the plan */
+  bny_device_nodes nodes;  /* for the segment's program */
+  uint64_t bytes;          /* payload that a run sends to ranks of other nodes */
+  int32_t slot;            /* the slot whose units the proxy awaits from kernels */
+  uint32_t made;           /* units of the slot that are complete */
+  struct bny_proxy_segment *next;
+} bny_proxy_segment;
 
 /* One half of the memory for messages: those of this rank to other nodes, or those from one rank of another node. */
 typedef struct bny_proxy_half {
@@ -26,7 +38,7 @@ typedef struct bny_proxy_half {
   void *local; /* device memory, used instead of `host` */
 } bny_proxy_half;
 
-/* Fields are for proxy.c and its tests. Other code uses the functions below. */
+/* Fields are for proxy.c and its tests, except `direct`. */
 struct bny_proxy {
   bny_engine *engine;
   bny_exec *exec;
@@ -60,8 +72,6 @@ banyan_status bny_proxy_make(const bny_proxy_config *config, bny_proxy **proxy);
  * any more. */
 void bny_proxy_free(bny_proxy *proxy);
 
-bool bny_proxy_is_direct(const bny_proxy *proxy);
-
 /* ---- combines ---------------------------------------------------------------------------------------------------- */
 
 /* Local. Returns the segment of a request, and the same segment for an equal request. The request names its algorithm,
@@ -69,15 +79,6 @@ bool bny_proxy_is_direct(const bny_proxy *proxy);
  * nodes. One thread at a time may call it. */
 banyan_status bny_proxy_segment_get(bny_proxy *proxy, const bny_request *request, const bny_notice *call,
                                     const bny_device_settings *settings, bny_proxy_segment **segment);
-
-/* Returns the nodes for the program that belongs to the segment. */
-const bny_device_nodes *bny_proxy_segment_nodes(const bny_proxy_segment *segment);
-
-/* Returns the segment's run, for bny_run_reach(). */
-const bny_run *bny_proxy_segment_run(const bny_proxy_segment *segment);
-
-/* Returns the payload in bytes that a run of the segment sends to ranks of other nodes. */
-uint64_t bny_proxy_segment_bytes(const bny_proxy_segment *segment);
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 

@@ -146,7 +146,7 @@ static banyan_status make_program(bny_device_run *run, const bny_request *reques
   settings.piece_offsets = binding->piece_offsets;
   banyan_status status = BANYAN_OK;
   if (run->exec->proxy) status = bny_proxy_segment_get(run->exec->proxy, &named, call, &settings, &run->segment);
-  if (run->segment) settings.nodes = bny_proxy_segment_nodes(run->segment);
+  if (run->segment) settings.nodes = &run->segment->nodes;
   if (status == BANYAN_OK) status = bny_device_program_make(&named, plan->rank, &settings, &program);
   if (status != BANYAN_OK) return status;
   bny_arena_sizes needs = bny_device_program_needs(program);

@@ -102,11 +102,6 @@ static banyan_status cut_and_plan(banyan_op *op) {
   }
 }
 
-static const bny_run *network_run(const bny_op_kind *kind) {
-  const bny_proxy_segment *segment = kind->device_run ? bny_device_run_segment(kind->device_run) : NULL;
-  return segment ? bny_proxy_segment_run(segment) : kind->run; /* devices that share memory need no network */
-}
-
 /* All ranks compare their calls. Between nodes each rank then connects with the ranks that it will exchange data with.
  * The call ends when all ranks are done. */
 static banyan_status agree_by_deadline(banyan_op *op) {
@@ -118,7 +113,9 @@ static banyan_status agree_by_deadline(banyan_op *op) {
   call = call_of(op, &op->kinds[0], BNY_PHASE_CONNECT);
   bny_comm_agree_begin(comm, &call);
   for (int64_t i = 0; i < op->nkinds && status == BANYAN_OK; i++) {
-    const bny_run *run = network_run(&op->kinds[i]);
+    const bny_op_kind *kind = &op->kinds[i];
+    const bny_proxy_segment *segment = kind->device_run ? bny_device_run_segment(kind->device_run) : NULL;
+    const bny_run *run = segment ? segment->run : kind->run; /* devices that share memory need no network */
     if (run) status = bny_run_reach(comm->agree, run);
   }
   return status == BANYAN_OK ? bny_comm_agree_end(comm) : status;

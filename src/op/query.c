@@ -33,7 +33,7 @@ banyan_op_info bny_op_query(const banyan_op *op) {
     if (op->on_device) { /* kernels do not count saturated values */
       if (kind->plan->roundings > 0) found.saturated = BANYAN_NOT_COUNTED;
       const bny_proxy_segment *segment = op->within ? NULL : bny_device_run_segment(kind->device_run);
-      if (segment) found.bytes_between_nodes += bny_proxy_segment_bytes(segment);
+      if (segment) found.bytes_between_nodes += segment->bytes;
       continue;
     }
     /* Parts use the same arena in turn. */
