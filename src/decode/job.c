@@ -24,14 +24,11 @@ enum {
   SEGMENTS_MAX = 64, /* limit for a sequence: the tree has 6 levels */
   ROWS_MAX = BNY_ATTENTION_HEADS_MAX,
   PARTS_PER_THREAD = 8, /* small enough that a slow thread delays the others by only an eighth of its share */
-  LINE_BYTES = 64,
   EXACT_ROW_BYTES_MAX = sizeof(bny_exact_row) + 17 * BNY_ATTENTION_VALUE_DIM_MAX
 };
 _Static_assert(BNY_ATTENTION_BLOCK % BNY_DECODE_EXACT_KEYS == 0, "segments begin where blocks do");
 
 static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
-
-static int32_t divide_up(int32_t a, int32_t b) { return a / b + (a % b != 0); }
 
 /* ---- segments ---------------------------------------------------------------------------------------------------- */
 
@@ -45,12 +42,13 @@ int32_t bny_job_segment_keys(const bny_job *job, int32_t sequence) {
     keys += bny_decode_keys(part, sequence);
     parts++;
   }
-  return divide_up(divide_up(keys, SEGMENTS_MAX - (parts > 1 ? parts : 0)), BNY_ATTENTION_BLOCK) * BNY_ATTENTION_BLOCK;
+  return bny_job_divide_up(bny_job_divide_up(keys, SEGMENTS_MAX - (parts > 1 ? parts : 0)), BNY_ATTENTION_BLOCK) *
+         BNY_ATTENTION_BLOCK;
 }
 
 static int32_t segments_of_part(const bny_job *job, int32_t sequence, int32_t part, int32_t keys) {
   const banyan_attention_desc *desc = bny_decode_part(job->desc, part);
-  return desc->read_ahead_bytes > 0 || keys == 0 ? 0 : divide_up(bny_decode_keys(desc, sequence), keys);
+  return desc->read_ahead_bytes > 0 || keys == 0 ? 0 : bny_job_divide_up(bny_decode_keys(desc, sequence), keys);
 }
 
 int32_t bny_job_segments(const bny_job *job, int32_t sequence) {
@@ -403,11 +401,7 @@ void bny_job_add_keys(const bny_job *job, bny_row_task *rows, const bny_key_run 
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
 
 static int32_t parts_of(const bny_job *job, int32_t sequence) {
-  return divide_up(bny_job_segments(job, sequence), job->part_segments);
-}
-
-static bny_attention_sums *sums_of(const bny_job *job, int32_t part) {
-  return (bny_attention_sums *)(void *)(job->sums + (size_t)part * job->sums_bytes);
+  return bny_job_divide_up(bny_job_segments(job, sequence), job->part_segments);
 }
 
 void bny_job_merge(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t count) {
@@ -416,9 +410,9 @@ void bny_job_merge(const bny_job *job, const bny_attention_task *task, int32_t f
   bny_job_merge(job, task, first, half);
   bny_job_merge(job, task, first + half, count - half);
   if (job->is_exact)
-    add_exact(job, task->heads, sums_of(job, first), sums_of(job, first + half));
+    add_exact(job, task->heads, bny_job_sums(job, first), bny_job_sums(job, first + half));
   else
-    bny_attention_merge(task, sums_of(job, first), sums_of(job, first + half));
+    bny_attention_merge(task, bny_job_sums(job, first), bny_job_sums(job, first + half));
 }
 
 static int32_t sequence_of(const bny_job *job, int32_t part) {
@@ -446,12 +440,12 @@ static void run_part(bny_job *job, int32_t part) {
   int32_t first = index * job->part_segments;
   int32_t count = smaller(bny_job_segments(job, b) - first, job->part_segments);
   if (job->is_exact)
-    sum_exact(job, &rows, first, count, sums_of(job, part));
+    sum_exact(job, &rows, first, count, bny_job_sums(job, part));
   else
-    bny_job_sum(job, &rows, first, count, 0, sums_of(job, part));
+    bny_job_sum(job, &rows, first, count, 0, bny_job_sums(job, part));
   if (atomic_fetch_sub_explicit(&job->left[job->block_first[b] + number], 1, memory_order_acq_rel) > 1) return;
   bny_job_merge(job, &rows.task, part - index, parts);
-  deliver(job, &rows, sums_of(job, part - index));
+  deliver(job, &rows, bny_job_sums(job, part - index));
 }
 
 static void run_parts(void *context, int32_t place) {
@@ -477,8 +471,6 @@ static int64_t choose_parts(bny_job *job) {
   }
 }
 
-static size_t aligned(size_t bytes) { return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES; }
-
 void bny_job_set_up(bny_job *job) {
   const banyan_attention_desc *desc = job->desc;
   job->value_dim = bny_decode_value_dim(desc);
@@ -486,8 +478,8 @@ void bny_job_set_up(bny_job *job) {
   job->prunes = bny_prune_is_wanted(desc);
   job->row_bytes = bny_wire_row_bytes(BNY_WIRE_EXACT, job->value_dim);
   size_t rows = (size_t)(ROWS_MAX * bny_attention_padded(job->value_dim));
-  job->sums_bytes =
-      aligned(job->is_exact ? ROWS_MAX * job->row_bytes : offsetof(bny_attention_sums, n) + rows * sizeof(double));
+  job->sums_bytes = bny_job_aligned(job->is_exact ? ROWS_MAX * job->row_bytes
+                                                  : offsetof(bny_attention_sums, n) + rows * sizeof(double));
   job->group = desc->heads / desc->kv_heads;
   job->scale_log2 = (desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim)) * log2_e;
 }
@@ -499,9 +491,9 @@ static bool share_out(bny_job *job, bny_pool *pool) {
   int64_t parts = choose_parts(job), blocks = 0;
   for (int32_t b = 0; b < job->desc->batch; b++) blocks += (int64_t)bny_job_chunks(job, b) * job->desc->kv_heads;
   if (parts > INT32_MAX - job->threads * 2) return false;
-  size_t ranges = aligned((size_t)job->threads * sizeof *job->ranges);
-  size_t firsts = aligned(((size_t)job->desc->batch + 1) * sizeof *job->part_first);
-  size_t left = aligned((size_t)blocks * sizeof *job->left);
+  size_t ranges = bny_job_aligned((size_t)job->threads * sizeof *job->ranges);
+  size_t firsts = bny_job_aligned(((size_t)job->desc->batch + 1) * sizeof *job->part_first);
+  size_t left = bny_job_aligned((size_t)blocks * sizeof *job->left);
   char *memory =
       bny_pool_memory(pool, ranges + 2 * firsts + left + (parts > blocks ? (size_t)parts * job->sums_bytes : 0));
   if (!memory) return false;

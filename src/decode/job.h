@@ -80,6 +80,17 @@ void bny_job_set_part(const bny_job *job, bny_row_task *rows, int32_t part);
 int32_t bny_job_segment_keys(const bny_job *job, int32_t sequence);
 int32_t bny_job_segments(const bny_job *job, int32_t sequence);
 
+static inline int32_t bny_job_divide_up(int32_t a, int32_t b) { return a / b + (a % b != 0); }
+
+enum { LINE_BYTES = 64 };
+
+/* Returns the bytes of whole cache lines. */
+static inline size_t bny_job_aligned(size_t bytes) { return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES; }
+
+static inline bny_attention_sums *bny_job_sums(const bny_job *job, int32_t part) {
+  return (bny_attention_sums *)(void *)(job->sums + (size_t)part * job->sums_bytes);
+}
+
 /* Returns the left half of a tree over `count` leaves: the largest power of two below. */
 static inline int32_t bny_job_left_half(int32_t count) {
   int32_t half = 1;

@@ -10,27 +10,13 @@
 #include "base/status.h"
 #include "decode/pruning.h"
 
-enum {
-  ROWS = BNY_ATTENTION_HEADS_MAX,
-  LINE_BYTES = 64,
-  SEGMENTS_MAX = 64,
-  BLOCKS_PER_THREAD = 2,
-  PARTS_PER_THREAD = 8
-};
+enum { ROWS = BNY_ATTENTION_HEADS_MAX, SEGMENTS_MAX = 64, BLOCKS_PER_THREAD = 2, PARTS_PER_THREAD = 8 };
 
 typedef struct wave {
   bny_job *job;
   bny_prune_block *blocks;
   int32_t count, threads, parts; /* blocks, and the most parts of one */
 } wave;
-
-static int32_t divide_up(int32_t a, int32_t b) { return a / b + (a % b != 0); }
-
-static size_t aligned(size_t bytes) { return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES; }
-
-static bny_attention_sums *sums_at(const bny_job *job, int32_t part) {
-  return (bny_attention_sums *)(void *)(job->sums + (size_t)part * job->sums_bytes);
-}
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
@@ -43,8 +29,8 @@ typedef struct room {
 
 static size_t room_bytes(const room *room) {
   size_t pages = (size_t)room->pages;
-  return aligned(pages * ((size_t)(2 * room->rows + 1) * sizeof(float) + 2 * sizeof(int32_t) + 1 +
-                          (room->masks ? (size_t)room->page_keys : 0)));
+  return bny_job_aligned(pages * ((size_t)(2 * room->rows + 1) * sizeof(float) + 2 * sizeof(int32_t) + 1 +
+                                  (room->masks ? (size_t)room->page_keys : 0)));
 }
 
 static void lay_out(const room *room, char *memory, bny_prune_block *b) {
@@ -67,7 +53,7 @@ static int32_t parts_of(int32_t blocks, int32_t threads) {
 
 /* The bytes for blocks with their pages, and for the sums of each block and of its parts. */
 static size_t all_bytes(const room *room, int32_t blocks, int32_t parts, size_t sums_bytes) {
-  return aligned((size_t)blocks * sizeof(bny_prune_block)) +
+  return bny_job_aligned((size_t)blocks * sizeof(bny_prune_block)) +
          (size_t)blocks * (room_bytes(room) + (size_t)(parts + 1) * sums_bytes);
 }
 
@@ -82,7 +68,7 @@ banyan_status bny_prune_reserve(const banyan_attention_desc *desc, bny_pool *poo
   int64_t rows = (int64_t)bny_decode_tokens(desc) * (desc->heads / desc->kv_heads), known = pages->count;
   int32_t threads = bny_pool_threads(pool), blocks = BLOCKS_PER_THREAD * threads;
   if (pages->table && pages->table_stride > 0) known = pages->table_stride;
-  if (pages->table && known == 0 && pages->keys > 0) known = divide_up(desc->keys_max, pages->keys);
+  if (pages->table && known == 0 && pages->keys > 0) known = bny_job_divide_up(desc->keys_max, pages->keys);
   room room = {.pages = pages->table ? known : prune->batch_pages,
                .page_keys = bny_bounds_keys(desc),
                .rows = rows < ROWS ? (int32_t)rows : ROWS,
@@ -121,13 +107,14 @@ static void set_block(const wave *wave, const bny_row_block *at, bny_prune_block
 /* Cuts the keys of the stage into parts: subtrees of segments. */
 static void cut(const wave *wave, bny_prune_block *b) {
   if (b->stage == BNY_PRUNE_READ) {
-    b->segment_keys = divide_up(divide_up(b->some.keys, SEGMENTS_MAX), BNY_ATTENTION_BLOCK) * BNY_ATTENTION_BLOCK;
-    b->segments = b->some.keys > 0 ? divide_up(b->some.keys, b->segment_keys) : 1;
+    b->segment_keys =
+        bny_job_divide_up(bny_job_divide_up(b->some.keys, SEGMENTS_MAX), BNY_ATTENTION_BLOCK) * BNY_ATTENTION_BLOCK;
+    b->segments = b->some.keys > 0 ? bny_job_divide_up(b->some.keys, b->segment_keys) : 1;
   } else {
     b->segments = bny_job_segments(wave->job, b->rows.block.sequence);
   }
-  for (b->part_segments = 1; divide_up(b->segments, b->part_segments) > wave->parts;) b->part_segments *= 2;
-  b->parts = divide_up(b->segments, b->part_segments);
+  for (b->part_segments = 1; bny_job_divide_up(b->segments, b->part_segments) > wave->parts;) b->part_segments *= 2;
+  b->parts = bny_job_divide_up(b->segments, b->part_segments);
 }
 
 /* Called between stages by one thread. Returns false if the block is complete. */
@@ -135,7 +122,7 @@ static bool open_stage(const wave *wave, bny_prune_block *b) {
   if (b->stage == BNY_PRUNE_DONE)
     b->parts = 0;
   else if (b->stage == BNY_PRUNE_WEIGH)
-    b->parts = wave->threads > 1 ? divide_up(b->pages, BNY_PRUNE_CHUNK) : 1;
+    b->parts = wave->threads > 1 ? bny_job_divide_up(b->pages, BNY_PRUNE_CHUNK) : 1;
   else
     cut(wave, b);
   atomic_store_explicit(&b->next, 0, memory_order_relaxed);
@@ -165,7 +152,7 @@ static void run_part(const wave *wave, bny_prune_block *b, int32_t part) {
   }
   int32_t first = part * b->part_segments, left = b->segments - first;
   int32_t count = left < b->part_segments ? left : b->part_segments;
-  bny_attention_sums *sums = sums_at(wave->job, b->first_part + part);
+  bny_attention_sums *sums = bny_job_sums(wave->job, b->first_part + part);
   if (b->stage == BNY_PRUNE_READ)
     sum_list(b, first, count, sums);
   else
@@ -181,9 +168,9 @@ static void end_stage(const wave *wave, bny_prune_block *b) {
     bool lossy = b->stage == BNY_PRUNE_READ && bny_prune_is_lossy(job->desc);
     bny_job_merge(job, &b->rows.task, b->first_part, b->parts);
     if (lossy)
-      bny_attention_merge(&b->rows.task, b->sums, sums_at(job, b->first_part));
+      bny_attention_merge(&b->rows.task, b->sums, bny_job_sums(job, b->first_part));
     else
-      memcpy(b->sums, sums_at(job, b->first_part), job->sums_bytes);
+      memcpy(b->sums, bny_job_sums(job, b->first_part), job->sums_bytes);
     if (b->stage == BNY_PRUNE_READ)
       bny_prune_go_on(b, bny_job_segment_keys(job, b->rows.block.sequence));
     else
@@ -233,7 +220,7 @@ banyan_status bny_prune_run(bny_job *job, bny_pool *pool) {
   if (blocks < most) most = (int32_t)blocks;
   if (most == 0) return BANYAN_OK;
   wave.parts = parts_of(most, wave.threads);
-  size_t each = room_bytes(&room), heads = aligned((size_t)most * sizeof *wave.blocks);
+  size_t each = room_bytes(&room), heads = bny_job_aligned((size_t)most * sizeof *wave.blocks);
   size_t bytes = all_bytes(&room, most, wave.parts, job->sums_bytes);
   char *memory = pool ? bny_pool_memory(pool, bytes) : aligned_alloc(LINE_BYTES, bytes);
   if (!memory) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to prune %lld pages", (long long)room.pages);
@@ -245,7 +232,7 @@ banyan_status bny_prune_run(bny_job *job, bny_pool *pool) {
       bny_prune_block *b = &wave.blocks[wave.count];
       lay_out(&room, memory + heads + (size_t)wave.count * each, b);
       b->first_part = wave.count * (wave.parts + 1) + 1;
-      b->sums = sums_at(job, b->first_part - 1);
+      b->sums = bny_job_sums(job, b->first_part - 1);
       set_block(&wave, &at, b);
     }
     for (;;) {

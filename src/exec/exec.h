@@ -14,14 +14,8 @@
 
 #include "exec/notice.h"
 #include "exec/record.h"
-#include "exec/exec.h"
-#include "plan/plan.h"
-#include "plan/slice.h"
-#include "transport/transport.h"
-#include <stddef.h>
-#include <stdint.h>
-#include <stdbool.h>
 #include "exec/store.h"
+#include "plan/slice.h"
 
 /* Row (token, head) begins at `at` + token * token_stride + head * head_stride. Strides are in bytes. */
 typedef struct bny_strided {

@@ -6,7 +6,6 @@
 #define BNY_EXEC_RECORD_H
 
 #include "exec/notice.h"
-#include "exec/record.h"
 #include "plan/plan.h"
 #include "base/clock.h"
 #include "base/flight.h"

@@ -12,13 +12,9 @@
 #include "decode/queries.h"
 #include "base/status.h"
 
-static int32_t value_dim_of(const banyan_attention_desc *desc) {
-  return desc->value_dim ? desc->value_dim : desc->head_dim;
-}
-
 banyan_partial bny_attention_rows(const banyan_attention_desc *desc) {
   banyan_partial rows;
-  banyan_partial_init(&rows, NULL, BANYAN_F32, NULL, BANYAN_F32, desc->heads, value_dim_of(desc));
+  banyan_partial_init(&rows, NULL, BANYAN_F32, NULL, BANYAN_F32, desc->heads, bny_decode_value_dim(desc));
   rows.values_kind = BANYAN_VALUES_NUMERATOR;
   rows.stats_kind = BANYAN_STATS_MAX_SUM;
   rows.base = BANYAN_BASE_2;
@@ -30,7 +26,7 @@ banyan_partial bny_attention_rows(const banyan_attention_desc *desc) {
 static banyan_status make_rows(bny_attention *attention) {
   size_t rows = (size_t)(attention->tokens_max > 0 ? attention->tokens_max : 1) * (size_t)attention->desc.heads;
   size_t row_bytes =
-      bny_wire_row_bytes(attention->is_exact ? BNY_WIRE_EXACT : BNY_WIRE_F32, value_dim_of(&attention->desc));
+      bny_wire_row_bytes(attention->is_exact ? BNY_WIRE_EXACT : BNY_WIRE_F32, bny_decode_value_dim(&attention->desc));
   size_t values = rows * row_bytes, bytes = values + 2 * rows * sizeof(float);
   void *memory = NULL;
   if (attention->engine) {
@@ -180,7 +176,7 @@ bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, con
   if (attention->engine && (desc->batch != old->batch || bny_decode_tokens(desc) != bny_decode_tokens(old)))
     return false;
   if (bny_decode_tokens(desc) > attention->tokens_max || desc->heads != old->heads ||
-      value_dim_of(desc) != value_dim_of(old) || bny_prune_is_wanted(desc) != bny_prune_is_wanted(old))
+      bny_decode_value_dim(desc) != bny_decode_value_dim(old) || bny_prune_is_wanted(desc) != bny_prune_is_wanted(old))
     return false;
   banyan_attention_desc mine = *desc;
   if (attention->combines && comm->rank > 0) mine.sinks = NULL;
@@ -278,7 +274,7 @@ banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t 
     skip_keys(&parts[i], first);
   }
   if (desc.parts) desc.parts = parts;
-  int64_t row_bytes = (int64_t)bny_wire_row_bytes(BNY_WIRE_EXACT, value_dim_of(&desc));
+  int64_t row_bytes = (int64_t)bny_wire_row_bytes(BNY_WIRE_EXACT, bny_decode_value_dim(&desc));
   if (attention->is_exact)
     out.values = (char *)out.values + first * out.stats_token_stride * row_bytes;
   else

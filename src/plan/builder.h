@@ -61,6 +61,11 @@ typedef struct bny_algorithm {
 
 extern const bny_algorithm *const bny_algorithms[]; /* ends with NULL */
 
+/* Returns whether every rank has room for it. */
+static inline bool bny_estimate_fits(const bny_request *request, const bny_estimate *estimate) {
+  return estimate->outbox_bytes <= request->outbox_bytes && estimate->slots <= request->slots_max;
+}
+
 /* Predicted time in nanoseconds, from the request's link costs. */
 double bny_estimate_ns(const bny_request *request, const bny_estimate *estimate);
 

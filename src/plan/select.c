@@ -33,10 +33,6 @@ static bool is_named(const bny_algorithm *algorithm, const char *name) {
   return strcmp(algorithm->name, name) == 0 || strcmp(full, name) == 0;
 }
 
-static bool fits(const bny_request *request, const bny_estimate *estimate) {
-  return estimate->outbox_bytes <= request->outbox_bytes && estimate->slots <= request->slots_max;
-}
-
 static bny_candidate candidate_of(const bny_request *request, int32_t index) {
   const bny_algorithm *algorithm = bny_algorithms[index];
   bny_candidate made = {.algorithm = algorithm, .named = true, .rejection = algorithm->reject(request)};
@@ -45,7 +41,7 @@ static bny_candidate candidate_of(const bny_request *request, int32_t index) {
   algorithm->estimate(request, &made.estimate);
   if (made.estimate.ns == 0) bny_estimate_spread(request, &made.estimate);
   made.ns = bny_estimate_ns(request, &made.estimate);
-  made.fits = fits(request, &made.estimate);
+  made.fits = bny_estimate_fits(request, &made.estimate);
   return made;
 }
 

@@ -5,6 +5,7 @@
  * their groups, level by level, and in the island to all ranks. For a rank without a NIC, a carrier of its island
  * sends. */
 #include "plan/compose.h"
+#include "plan/spread.h"
 
 /* Returns the holder of the bytes in the level-`level` group of `rank`; for a carrier, itself. */
 static int32_t holder(const bny_levels *levels, int32_t level, int32_t rank, const int32_t *lanes) {
@@ -53,17 +54,16 @@ static int32_t depth_of(const bny_levels *levels, int32_t rank, int32_t owner, c
   return depth;
 }
 
-static bny_key key_of(int32_t owner) { return (bny_key){.phase = BNY_PHASE_SPREAD, .piece = owner}; }
-
 /* Receives, forwards and delivers the bytes of one owner. */
 static void pass_on(bny_builder *builder, int32_t owner, const int32_t *lanes, int32_t *peers) {
   const bny_levels *levels = builder->request->levels;
   int32_t rank = builder->rank, receivers = receivers_of(levels, rank, owner, lanes, peers);
   bny_slice bytes = bny_slice_input(builder->request, owner);
   bny_source source = bny_source_slot(0);
-  if (owner != rank) source = bny_builder_receive_key(builder, source_of(levels, rank, owner, lanes), key_of(owner));
+  if (owner != rank)
+    source = bny_builder_receive_key(builder, source_of(levels, rank, owner, lanes), bny_spread_key(owner));
   if (owner == rank || receivers > 0) {
-    int32_t slot = bny_builder_slot(builder, &bytes, key_of(owner));
+    int32_t slot = bny_builder_slot(builder, &bytes, bny_spread_key(owner));
     bny_builder_merge_or_copy(builder, slot, &source, owner != rank);
     bny_builder_send_list(builder, slot, peers, receivers);
     source = bny_source_slot(slot);

@@ -205,10 +205,6 @@ static bny_estimate estimate_cut(const bny_request *request, const tree_weight *
   return estimate;
 }
 
-static bool fits(const bny_request *request, const bny_estimate *estimate) {
-  return estimate->outbox_bytes <= request->outbox_bytes && estimate->slots <= request->slots_max;
-}
-
 int32_t bny_tree_choose(const bny_request *request, const bny_tree_strategy *strategy, bny_tree_shape *shape,
                         bny_estimate *estimate) {
   tree_cut cuts[CUTS_MAX];
@@ -222,7 +218,7 @@ int32_t bny_tree_choose(const bny_request *request, const bny_tree_strategy *str
     for (int32_t i = 0; i < ncuts; i++) {
       bny_estimate one = estimate_cut(request, &weight, &cuts[i], &owners);
       double ns = bny_estimate_ns(request, &one);
-      bool has_fit = chosen > 0 && fits(request, estimate), one_fits = fits(request, &one);
+      bool has_fit = chosen > 0 && bny_estimate_fits(request, estimate), one_fits = bny_estimate_fits(request, &one);
       if (chosen > 0 && (one_fits == has_fit ? ns >= least : has_fit)) continue;
       chosen = cuts[i].pieces;
       least = ns;
