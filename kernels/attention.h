@@ -25,8 +25,7 @@
  * Determinism. The result of a task depends only on its own arguments, and not on addresses, the batch, or other heads
  * of the task. Results of different tables differ within rounding.
  */
-#ifndef BNY_KERNELS_ATTENTION_H
-#define BNY_KERNELS_ATTENTION_H
+#pragma once
 
 #include <math.h>
 #include <stdbool.h>
@@ -181,5 +180,3 @@ const bny_attention_kernels *bny_attention_kernels_find(const char *name);
 /* Returns the fastest supported table that matches the table of op.h with this name. If there is none or name is NULL,
  * returns the fastest of all. */
 const bny_attention_kernels *bny_attention_kernels_beside(const char *name);
-
-#endif

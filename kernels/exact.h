@@ -18,8 +18,7 @@
  * contributions lose less than 2^-22 of it. docs/certain.md has the proof on one screen.
  *
  * Infinities and NaN have no digits. Each column has flags for them, which sums combine by OR. */
-#ifndef BNY_KERNELS_EXACT_H
-#define BNY_KERNELS_EXACT_H
+#pragma once
 
 #include "merge_math.h"
 
@@ -128,5 +127,3 @@ BNY_HD static inline double bny_exact_m(double top, double whole) {
 BNY_HD static inline double bny_exact_value(int64_t hi, int64_t lo) {
   return bny_times_double((double)hi, 0x1p42) + (double)lo;
 }
-
-#endif

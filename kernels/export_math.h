@@ -8,8 +8,7 @@
  * The rounding error of m therefore goes into d. If d would then leave the range of the type, its power of two first
  * goes into m. From |m| = 2^24 on, f32 itself rounds m on import and export, and d stays unchanged. An m such as -1e30
  * is exported with its imported d, and importing it again gives the same m. */
-#ifndef BNY_EXPORT_MATH_H
-#define BNY_EXPORT_MATH_H
+#pragma once
 
 #include "banyan.h"
 #include "merge_math.h"
@@ -119,5 +118,3 @@ BNY_HD static inline float bny_export_lse(const bny_export_rules *rules, float m
 BNY_HD static inline int bny_export_lse_fits(float lse, float d) {
   return !(bny_stat_is_infinite(lse) | bny_stat_is_infinite(d)) | (d == 0.0f);
 }
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Reading is exact. Writing rounds to nearest even and saturates: larger values and infinities become the largest
  * finite number. A NaN becomes 0x7f. */
-#ifndef BNY_F8_H
-#define BNY_F8_H
+#pragma once
 
 #include "merge_math.h"
 
@@ -101,5 +100,3 @@ BNY_HD static inline uint8_t bny_block_code(float value, float inverse) {
   uint32_t finite = (bny_bits_of_float(value) & 0x7fffffffu) < 0x7f800000u;
   return finite != 0 ? bny_e4m3_of_float(bny_times(value, inverse)) : (uint8_t)0x7f;
 }
-
-#endif

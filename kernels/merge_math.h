@@ -19,8 +19,7 @@
  * of d into m. A finite value that the type still cannot hold (beyond 65504 in f16) is saturated and not made infinite,
  * because an infinity would become NaN when its row is scaled by zero. The caller's own infinities and NaN are kept.
  */
-#ifndef BNY_MERGE_MATH_H
-#define BNY_MERGE_MATH_H
+#pragma once
 
 #include <float.h>
 #include <stdint.h>
@@ -260,5 +259,3 @@ BNY_HD static inline double bny_stats_rebase(float m, float given, int base_e) {
   shift = shift > -1000.0 ? shift : -1000.0;
   return bny_exp2(shift < 1000.0 ? shift : 1000.0);
 }
-
-#endif

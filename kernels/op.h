@@ -8,8 +8,7 @@
  * byte of scale for each 32 of them, and zeros up to a multiple of four bytes: value = code x 2^(byte - 127). See f8.h
  * and bny_wire_layout(). A row of the exact order is a bny_exact_row: see exact.h.
  */
-#ifndef BNY_KERNELS_OP_H
-#define BNY_KERNELS_OP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -151,5 +150,3 @@ bool bny_dtype_is_float(banyan_dtype dtype);
 
 /* Returns true for eight-bit floats, which have a scale. */
 bool bny_dtype_is_f8(banyan_dtype dtype);
-
-#endif

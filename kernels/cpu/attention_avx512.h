@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The attention kernels of AVX-512 and AMX share these vectors. The including file defines ATTENTION_FORMS. */
-#ifndef BNY_CPU_ATTENTION_AVX512_H
-#define BNY_CPU_ATTENTION_AVX512_H
+#pragma once
 
 #include <immintrin.h>
 
@@ -55,5 +54,3 @@ INLINE vec vec_exp2(vec x) {
   vec whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   return _mm512_maskz_scalef_ps(kept, exp2_fraction(_mm512_sub_ps(x, whole)), whole);
 }
-
-#endif

@@ -3,8 +3,7 @@
  * All tables of attention kernels share these bounds of pages, by boxes and by codes of keys. Vectors have a lane for
  * each of eight keys, so products need no sums over lanes. The margin that the caller adds to each logit covers the
  * rounding here. The including file defines ATTENTION_FORMS. */
-#ifndef BNY_CPU_ATTENTION_BOUNDS_H
-#define BNY_CPU_ATTENTION_BOUNDS_H
+#pragma once
 
 #include "attention_loop.h"
 
@@ -174,5 +173,3 @@ static void attention_code_masses(const bny_code_query *query, const bny_code_ke
                     &x[0][r % BOUNDS_QUAD], &tops[r], &masses[r]);
   }
 }
-
-#endif

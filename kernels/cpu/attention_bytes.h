@@ -2,8 +2,7 @@
  *
  * These conversions of eight-bit elements to bf16 are exact. They need AVX-512 with permutations of bytes (VBMI). Low
  * and high bytes are separate, so that the caller interleaves them in the order that it needs. */
-#ifndef BNY_CPU_ATTENTION_BYTES_H
-#define BNY_CPU_ATTENTION_BYTES_H
+#pragma once
 
 #include <immintrin.h>
 #include <stdint.h>
@@ -49,5 +48,3 @@ INLINE void bf16_of_i8(__m512i bytes, __m512i *low, __m512i *high) {
   *high = _mm512_ternarylogic_epi32(*high, bytes, _mm512_set1_epi8((char)0x80), 0xf8);
   *high = _mm512_mask_mov_epi8(*high, _mm512_movepi8_mask(magnitude), _mm512_set1_epi8((char)0xc3));
 }
-
-#endif

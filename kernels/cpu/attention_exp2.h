@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Computes powers of two in vectors. The including file defines vec, vec_set1 and vec_fma. */
-#ifndef BNY_CPU_ATTENTION_EXP2_H
-#define BNY_CPU_ATTENTION_EXP2_H
+#pragma once
 
 #include "attention_inline.h"
 
@@ -16,5 +15,3 @@ INLINE vec exp2_fraction(vec f) {
   y = vec_fma(y, f, vec_set1(0x1.62e432p-1f));
   return vec_fma(y, f, vec_set1(1.0f));
 }
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Inlining compiles the loops of attention once for each form of the cache and number of heads. With sanitizers that
  * takes minutes, so loops are functions there, which compute the same. */
-#ifndef BNY_CPU_ATTENTION_INLINE_H
-#define BNY_CPU_ATTENTION_INLINE_H
+#pragma once
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
@@ -25,6 +24,4 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 #define UNROLL2 _Pragma("GCC unroll 2")
-#endif
-
 #endif

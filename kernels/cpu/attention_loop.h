@@ -33,8 +33,7 @@
  * If some row does not see a whole tile, the tile is processed row by row, and only the keys that the row sees are
  * read. So a value that a row does not see may be NaN, and a row's bits do not depend on the other rows.
  */
-#ifndef BNY_CPU_ATTENTION_LOOP_H
-#define BNY_CPU_ATTENTION_LOOP_H
+#pragma once
 
 #include <float.h>
 #include <math.h>
@@ -685,6 +684,4 @@ static void attention_run(const bny_attention_task *task, int32_t first, int32_t
   for (int32_t h = 0; attention_is_wide(task, task->kv_dtype) && h < task->heads; h++)
     if (attention_overflowed(task, sums, h)) attention_again(task, first, last, h, sums);
 }
-#endif
-
 #endif

@@ -2,8 +2,7 @@
  *
  * These hooks of attention_loop.h are for kernels whose forms are types: rows keep the order of their columns. The
  * including file defines ATTENTION_FORMS, and the other hooks. */
-#ifndef BNY_CPU_ATTENTION_PLAIN_H
-#define BNY_CPU_ATTENTION_PLAIN_H
+#pragma once
 
 #include "attention_loop.h"
 
@@ -22,5 +21,3 @@ static void attention_pack(const bny_attention_task *task, banyan_dtype form, at
   (void)work;
   (void)h;
 }
-
-#endif

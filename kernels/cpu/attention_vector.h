@@ -11,8 +11,7 @@
  *   vec_any_positive             whether any lane is above 0
  *   vec_exp2                     2^x for x <= 0; 0 below 2^-125; NaN for NaN
  */
-#ifndef BNY_CPU_ATTENTION_VECTOR_H
-#define BNY_CPU_ATTENTION_VECTOR_H
+#pragma once
 
 #include "attention_exp2.h"
 #include "attention_loop.h"
@@ -52,5 +51,3 @@ static void attention_convert(const char *row, int32_t count, banyan_dtype dtype
   { LANES(rows, 1), LANES(rows, 2), LANES(rows, 3), LANES(rows, 4) }
 static const float lanes_shown[4][ATTENTION_QUAD][BNY_ATTENTION_LANES_MAX]
     __attribute__((aligned(64))) = {LANES_OF_ROWS(1), LANES_OF_ROWS(2), LANES_OF_ROWS(3), LANES_OF_ROWS(4)};
-
-#endif

@@ -13,8 +13,7 @@
  *
  * Each key and value is loaded and converted once for a block of heads. Rows are prefetched a few KiB ahead.
  */
-#ifndef BNY_CPU_ATTENTION_WIDE_H
-#define BNY_CPU_ATTENTION_WIDE_H
+#pragma once
 
 #include "attention_vector.h"
 
@@ -413,5 +412,3 @@ INLINE void attention_accumulate(const bny_attention_task *task, banyan_dtype dt
     h += left < VALUE_HEADS ? left : VALUE_HEADS;
   }
 }
-
-#endif

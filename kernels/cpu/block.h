@@ -3,8 +3,7 @@
  * Converts and merges the statistics of a block of rows. Each table's file includes this, so that loops over rows are
  * vectorised for its instruction set. The arithmetic is that of merge_math.h. Loops have the block's full length:
  * entries past the last row hold an empty row. */
-#ifndef BNY_KERNELS_CPU_BLOCK_H
-#define BNY_KERNELS_CPU_BLOCK_H
+#pragma once
 
 #include <math.h>
 #include <string.h>
@@ -349,5 +348,3 @@ static inline int block_export(const row_block *block, const block_stats *stats,
   }
   return -1;
 }
-
-#endif

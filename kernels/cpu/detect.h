@@ -2,8 +2,7 @@
  *
  * These functions say whether this processor can run a table of kernels. They run before a table is chosen, so they are
  * compiled without the flags of any instruction set. tests/tree/check-kernels disassembles them. */
-#ifndef BNY_CPU_DETECT_H
-#define BNY_CPU_DETECT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -12,5 +11,3 @@ bool bny_cpu_has_avx2(void);
 bool bny_cpu_has_avx512(void);
 bool bny_cpu_has_avx512_bf16(void);
 bool bny_cpu_has_amx(void);
-
-#endif

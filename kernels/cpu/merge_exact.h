@@ -3,8 +3,7 @@
  * Encodes, merges and finishes rows of BANYAN_ORDER_EXACT on the host: see exact.h. Each instruction set compiles the
  * loops over columns. Statistics and conventions of callers go through the f32 wire, a row at a time. The
  * including file defines first the operations of merge_vector.h. */
-#ifndef BNY_CPU_MERGE_EXACT_H
-#define BNY_CPU_MERGE_EXACT_H
+#pragma once
 
 #include "exact.h"
 #include "merge_template.h"
@@ -285,5 +284,3 @@ static int64_t exact_finish(const bny_box *box, int count, const bny_wire_view *
   }
   return unfit;
 }
-
-#endif

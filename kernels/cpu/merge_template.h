@@ -2,8 +2,7 @@
  *
  * Defines encode(), merge() and merge_finish(), written once over a vector type. The including file defines first the
  * operations of merge_vector.h. */
-#ifndef BNY_CPU_MERGE_TEMPLATE_H
-#define BNY_CPU_MERGE_TEMPLATE_H
+#pragma once
 
 #include "merge_vector.h"
 
@@ -357,5 +356,3 @@ static int64_t merge_finish(const bny_box *box, bny_wire wire, int count, const 
   }
   return unfit;
 }
-
-#endif

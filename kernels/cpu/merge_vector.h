@@ -11,8 +11,7 @@
  *   vec_saturate(v, limit)                like bny_saturate()
  *   vec_count_over(v, limit)              lanes that vec_saturate() changes
  */
-#ifndef BNY_CPU_MERGE_VECTOR_H
-#define BNY_CPU_MERGE_VECTOR_H
+#pragma once
 
 #include "block.h"
 
@@ -270,5 +269,3 @@ static void convert_to_caller(const float *from, int elements, void *to, banyan_
   else
     convert_row_from(from, BANYAN_F32, 1.0f, elements, to, to_dtype, false);
 }
-
-#endif

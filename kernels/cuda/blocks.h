@@ -4,8 +4,7 @@
  * rounds of 32 packets. A round begins with a header of eight words: m, d, and one byte of scale per block of the
  * round. Codes follow, four to a word. Each block therefore takes eight words of one round, and a lane holds words of
  * at most two blocks. One lane holds all words of scales and shares them with the others. */
-#ifndef BNY_CUDA_BLOCKS_H
-#define BNY_CUDA_BLOCKS_H
+#pragma once
 
 #include "cuda/packets.h"
 #include "f8.h"
@@ -134,5 +133,3 @@ BNY_DEVICE float bny_block_value(const bny_packet &value, int index, const bny_b
 #endif
   return bny_mul(code, bny_scale_of_byte(bny_block_scale_at(scales, index)));
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The combine kernels' entries. */
-#ifndef BNY_CUDA_COMBINE_CUH
-#define BNY_CUDA_COMBINE_CUH
+#pragma once
 
 #include "cuda/interpret.cuh"
 #include "cuda/interpret_bytes.cuh"
@@ -11,5 +10,3 @@
 #define BNY_CUDA_KERNEL(name, form, protocol, bits, how) BNY_##form##_KERNEL(name, protocol, bits, how)
 #include "cuda/kernels.def"
 #undef BNY_CUDA_KERNEL
-
-#endif

@@ -5,8 +5,7 @@
  * serve one query token per sequence that sees all keys. decode_general.cuh has the additional parts of general
  * kernels. decode_output.cuh writes the result to the caller's memory. decode_combine.cuh can combine it with the
  * results of other ranks instead. decode_kernels.def lists the kernels. */
-#ifndef BNY_CUDA_DECODE_CUH
-#define BNY_CUDA_DECODE_CUH
+#pragma once
 
 #include "cuda/decode_combine.cuh"
 #include "cuda/decode_latent.cuh"
@@ -58,5 +57,3 @@
   }
 #include "cuda/decode_kernels.def"
 #undef BNY_DECODE_KERNEL
-
-#endif

@@ -7,8 +7,7 @@
  * A combine takes no registers during attention. Its functions are not inlined, and each warp keeps its state in shared
  * memory. A warp loads the run's number only when it has a row to push. It then also loads the words that show whether
  * it may write to peers' inboxes. */
-#ifndef BNY_CUDA_DECODE_COMBINE_CUH
-#define BNY_CUDA_DECODE_COMBINE_CUH
+#pragma once
 
 #include "cuda/decode_output.cuh"
 #include "cuda/fused.h"
@@ -81,5 +80,3 @@ struct bny_decode_epilogue {
       bny_decode_combine_end<0>(combine, states);
   }
 };
-
-#endif

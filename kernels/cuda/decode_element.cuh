@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The differences between bf16 and f16 in decode kernels. */
-#ifndef BNY_CUDA_DECODE_ELEMENT_CUH
-#define BNY_CUDA_DECODE_ELEMENT_CUH
+#pragma once
 
 #include "cuda/device.h"
 #include "merge_math.h"
@@ -59,5 +58,3 @@ template <class Element> BNY_DEVICE void bny_decode_split(float low, float high,
   *coarse = Element::pack(low, high);
   *fine = Element::pack(low - Element::low(*coarse), high - Element::high(*coarse));
 }
-
-#endif

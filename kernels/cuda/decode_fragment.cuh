@@ -6,8 +6,7 @@
  * and rare. The weights p = 2^(t - m) are summed in f32, and multiplied with V as sums of two 16-bit terms. One term
  * alone would cause an error of 2^-9 (bf16) of sum(p |v|) / d. The second term costs no time, because the warp waits
  * for memory anyway. */
-#ifndef BNY_CUDA_DECODE_FRAGMENT_CUH
-#define BNY_CUDA_DECODE_FRAGMENT_CUH
+#pragma once
 
 #include <float.h>
 
@@ -141,5 +140,3 @@ BNY_DEVICE void bny_fragment_put_stats(float *m, float *d, const bny_fragment<co
     d[bny_lane() / 4 + 8 * row] = partial.d[row];
   }
 }
-
-#endif

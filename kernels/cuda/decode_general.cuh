@@ -10,8 +10,7 @@
  * Positions increase with the keys of a shard, even if blocks interleave over ranks. A bound of positions is therefore
  * a bound of keys. A row sees keys [low, high), and key high + j if bit j of `bits` is set. Keys that no row of a
  * sequence sees are not read. A tile that all rows see takes no mask. */
-#ifndef BNY_CUDA_DECODE_GENERAL_CUH
-#define BNY_CUDA_DECODE_GENERAL_CUH
+#pragma once
 
 #include "cuda/decode_fragment.cuh"
 #include "cuda/decode_walk.cuh"
@@ -504,5 +503,3 @@ template <> struct bny_decode_kind<BNY_ROWS_lean> {
   template <int> BNY_DEVICE bny_lean_rows make_rows(const bny_decode_call &, const item &) { return {}; }
   BNY_DEVICE float scale(const bny_decode_call &call, const bny_lean_rows &) { return call.scale_log2; }
 };
-
-#endif

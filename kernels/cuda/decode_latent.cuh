@@ -15,8 +15,7 @@
  *
  * Copies into other tiles are in flight while the warps compute with one tile. A warp flags lost keys in the tile
  * itself, in the space between chunks. */
-#ifndef BNY_CUDA_DECODE_LATENT_CUH
-#define BNY_CUDA_DECODE_LATENT_CUH
+#pragma once
 
 #include "cuda/decode_fragment.cuh"
 #include "cuda/decode_general.cuh"
@@ -326,5 +325,3 @@ BNY_DEVICE void bny_decode_latent(const bny_decode_call &call, Epilogue &epilogu
     if (bny_decode_walk_has(walk, item)) bny_latent_attend<Element, shape>(call, walk, item, &stages, epilogue);
   epilogue.end();
 }
-
-#endif

@@ -13,8 +13,7 @@
  *
  * A sync of the warp or block separates reads of a tile from later copies into it. A bulk copy that follows plain
  * stores also needs bny_fence_async(). */
-#ifndef BNY_CUDA_DECODE_LOAD_CUH
-#define BNY_CUDA_DECODE_LOAD_CUH
+#pragma once
 
 #include "cuda/decode_shape.h"
 #include "cuda/device.h"
@@ -141,5 +140,3 @@ BNY_DEVICE void bny_load_values(uint32_t *b, const unsigned char *tile, int firs
   bny_load_matrix_4_transposed(b, tile + lane % 8 * shape::PITCH + (first + lane / 8 % 2) * shape::ROW_BYTES +
                                       2 * column + lane / 16 * 16);
 }
-
-#endif

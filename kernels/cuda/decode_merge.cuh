@@ -8,8 +8,7 @@
  *
  * No block waits for another CTA group. Each block writes the rows of its split to scratch memory and counts itself
  * (acq_rel). The last block at a counter continues alone, and resets it for the next launch. */
-#ifndef BNY_CUDA_DECODE_MERGE_CUH
-#define BNY_CUDA_DECODE_MERGE_CUH
+#pragma once
 
 #include <float.h>
 
@@ -317,5 +316,3 @@ BNY_DEVICE void bny_decode_finish(const bny_decode_call &call, const Item &item,
   bny_fence_async(); /* orders these accesses before the next bulk copies into this memory */
   bny_block_sync();
 }
-
-#endif

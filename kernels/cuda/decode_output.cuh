@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Writes finished rows to the caller's memory, in any convention. */
-#ifndef BNY_CUDA_DECODE_OUTPUT_CUH
-#define BNY_CUDA_DECODE_OUTPUT_CUH
+#pragma once
 
 #include "cuda/decode_merge.cuh"
 #include "cuda/partial.h"
@@ -40,5 +39,3 @@ BNY_DEVICE void bny_decode_output(const bny_device_group *group, const banyan_pa
     bny_output_put(out.values, out.values_dtype, first + bny_decode_column(quad), values);
   }
 }
-
-#endif

@@ -14,8 +14,7 @@
  *
  * A CTA group shares at most two items with others: the one at the beginning of its share and the one at the end.
  * Partials therefore need two slots of scratch memory per CTA group, for any batch. */
-#ifndef BNY_CUDA_DECODE_SHAPE_H
-#define BNY_CUDA_DECODE_SHAPE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -187,5 +186,3 @@ BNY_DECODE_INLINE uint64_t bny_decode_scratch_floats(const bny_decode_division *
 BNY_DECODE_INLINE uint64_t bny_decode_counters(const bny_decode_division *division, uint32_t cluster) {
   return 3 * (uint64_t)division->teams * cluster;
 }
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The iteration of a CTA group over its share of units (decode_shape.h). Every warp of a CTA group computes the same
  * walk from lengths in device memory, and waits for nothing. */
-#ifndef BNY_CUDA_DECODE_WALK_CUH
-#define BNY_CUDA_DECODE_WALK_CUH
+#pragma once
 
 #include "cuda/decode_load.cuh"
 #include "cuda/decode_merge.cuh"
@@ -212,5 +211,3 @@ BNY_DEVICE bny_decode_keys bny_decode_keys_of_item(const bny_decode_call &call, 
   const int32_t *pages = call.page_table ? call.page_table + item.sequence * call.page_table_stride : nullptr;
   return {pages, item.sequence, item.kv_head, item.keys, (uint32_t)call.page_shift, call.pages};
 }
-
-#endif

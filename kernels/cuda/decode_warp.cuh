@@ -4,8 +4,7 @@
  *
  * Each warp fills its own ring of tiles: K of a key tile, its V, K of the next key tile and so on. While it computes
  * with one tile, copies into all others are in flight. No warp waits for another before the end of a split. */
-#ifndef BNY_CUDA_DECODE_WARP_CUH
-#define BNY_CUDA_DECODE_WARP_CUH
+#pragma once
 
 #include "cuda/decode_fragment.cuh"
 #include "cuda/decode_general.cuh"
@@ -317,5 +316,3 @@ BNY_DEVICE void bny_decode_warp(const bny_decode_call &call, Epilogue &epilogue)
     if (bny_decode_walk_has(walk, item)) bny_warps_attend<Element, shape>(call, &walk, item, &ring, epilogue);
   epilogue.end();
 }
-
-#endif

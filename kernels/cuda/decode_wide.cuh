@@ -12,8 +12,7 @@
  *
  * Q and tiles lie in nine panels (device.h) of 64 columns each. The last panel of a tile has no values, so the fine
  * terms of weights overwrite it after the logits. */
-#ifndef BNY_CUDA_DECODE_WIDE_CUH
-#define BNY_CUDA_DECODE_WIDE_CUH
+#pragma once
 
 #include "cuda/decode_latent.cuh"
 
@@ -267,5 +266,3 @@ BNY_DEVICE void bny_decode_wide(const bny_decode_call &call, Epilogue &epilogue)
     if (bny_decode_walk_has(walk, item)) bny_wide_attend<Element>(call, walk, item, shared, epilogue);
   epilogue.end();
 }
-
-#endif

@@ -73,8 +73,7 @@
  *   bny_grid_wait(): all earlier grids of the stream are done and their writes visible
  *   bny_grid_release(): the next grid of the stream may be launched
  */
-#ifndef BNY_CUDA_DEVICE_H
-#define BNY_CUDA_DEVICE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -114,5 +113,3 @@ BNY_DEVICE float bny_warp_sum(float value) {
 BNY_DEVICE void bny_mbarrier_wait(uint64_t *barrier, uint32_t parity) {
   while (!bny_mbarrier_test(barrier, parity)) bny_pause();
 }
-
-#endif

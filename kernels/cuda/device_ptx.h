@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The functions of device.h as CUDA intrinsics and inline PTX (ISA 8.4 and later, sm_80 and later). */
-#ifndef BNY_CUDA_DEVICE_PTX_H
-#define BNY_CUDA_DEVICE_PTX_H
+#pragma once
 
 #define BNY_DEVICE static __device__ __forceinline__
 /* A rarely called function that is not inlined. */
@@ -365,5 +364,3 @@ BNY_DEVICE void bny_grid_release(void) {}
 #endif
 
 #include "cuda/device_warpgroup.h"
-
-#endif

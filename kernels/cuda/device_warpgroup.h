@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The warpgroup functions of device.h as inline PTX (wgmma, only on sm_90a). */
-#ifndef BNY_CUDA_DEVICE_WARPGROUP_H
-#define BNY_CUDA_DEVICE_WARPGROUP_H
+#pragma once
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
 #define BNY_WARPGROUPS
@@ -62,7 +61,5 @@ BNY_PTX_WARPGROUP(f16)
 #undef BNY_PTX_64
 #undef BNY_PTX_16
 #undef BNY_PTX_4
-
-#endif
 
 #endif

@@ -3,8 +3,7 @@
  * Computes sums of BANYAN_ORDER_EXACT on a device: see kernels/exact.h. The rank that merges a row has the partials of
  * all ranks, so only f32 is sent. Each column has its own top, whereas on the host all columns of a row share one. Both
  * are exact sums of digits, but the digits differ, so the last bit may differ from the host's. */
-#ifndef BNY_CUDA_EXACT_SUM_H
-#define BNY_CUDA_EXACT_SUM_H
+#pragma once
 
 #include "cuda/unit.h"
 #include "exact.h"
@@ -97,5 +96,3 @@ BNY_DEVICE bny_lane_values<protocol, 32> bny_exact_values(const bny_exact_lanes<
 BNY_DEVICE float bny_exact_factor(const banyan_partial &out, int32_t head) {
   return out.values_scale ? bny_unscaled_factor(1.0f, out.values_scale[head * out.values_scale_stride]) : 1.0f;
 }
-
-#endif

@@ -14,8 +14,7 @@
  * A run may have its own number of tokens (valid.h). Rows are then pushed by tokens of the run, at the positions of the
  * plan's tokens. The warp that announces the run first sends this number to peers. It therefore joins before it sends:
  * only then may it overwrite its number of the run before last. */
-#ifndef BNY_CUDA_FUSED_H
-#define BNY_CUDA_FUSED_H
+#pragma once
 
 #include "cuda/oneshot.cuh"
 
@@ -246,5 +245,3 @@ BNY_DEVICE void bny_fused_end(bny_fused_run *run) {
   else
     bny_fused_end_of<0>(run);
 }
-
-#endif

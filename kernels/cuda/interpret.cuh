@@ -2,8 +2,7 @@
  *
  * The interpreter, which runs all steps of any program in one launch. Every warp executes the steps for its own units.
  * No warp waits for another warp of this rank. */
-#ifndef BNY_CUDA_INTERPRET_CUH
-#define BNY_CUDA_INTERPRET_CUH
+#pragma once
 
 #include "cuda/valid.h"
 #include "cuda/remote.h"
@@ -254,5 +253,3 @@ BNY_DEVICE void bny_interpret(const bny_device_group &group, const bny_program *
       name(BNY_PARAMETER(bny_device_group, group), const bny_program *program, BNY_PARAMETER(bny_device_call, call)) { \
     bny_interpret<protocol, bits>(group, program, call);                                                               \
   }
-
-#endif

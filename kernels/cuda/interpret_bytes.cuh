@@ -6,8 +6,7 @@
  *
  * With `heads`, programs all-gather heads. A unit is then one head of one token, as it lies in the caller's memory, at
  * any strides. All ranks omit the tokens that a run does not have. */
-#ifndef BNY_CUDA_INTERPRET_BYTES_CUH
-#define BNY_CUDA_INTERPRET_BYTES_CUH
+#pragma once
 
 #include "cuda/interpret.cuh"
 
@@ -179,5 +178,3 @@ BNY_DEVICE void bny_interpret_bytes(const bny_device_group &group, const bny_pro
       name(BNY_PARAMETER(bny_device_group, group), const bny_program *program, BNY_PARAMETER(bny_device_call, call)) { \
     bny_interpret_bytes<protocol, heads>(group, program, call);                                                        \
   }
-
-#endif

@@ -8,8 +8,7 @@
  *   const unsigned char *unit(int s)     where its unit lies, in this rank's inbox
  *   const uint64_t *signal(int s)        the unit's signal: SIMPLE
  *   int32_t peer(int s), slot(int s)     the rank and slot to blame if the unit does not arrive */
-#ifndef BNY_CUDA_MERGE_H
-#define BNY_CUDA_MERGE_H
+#pragma once
 
 #include "cuda/unit.h"
 #include "cuda/worker.h"
@@ -269,5 +268,3 @@ BNY_DEVICE_COLD void bny_merge_parts_apart(bny_worker *self, const Sources &sour
                                            bny_merge_part<protocol, bits> *merged) {
   bny_merge_parts<protocol, bits, width>(self, sources, count, work, packet, wire, merged);
 }
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The oneshot kernels. In one launch each rank pushes its rows to the ranks that own them, and merges the rows that it
  * owns. */
-#ifndef BNY_CUDA_ONESHOT_CUH
-#define BNY_CUDA_ONESHOT_CUH
+#pragma once
 
 #include "cuda/exact_sum.h"
 #include "cuda/valid.h"
@@ -305,5 +304,3 @@ BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_one
                         : (how) == BNY_ONESHOT_WIDE ? bny_oneshot_width<bits>()      \
                                                     : 0>(group, what, call);         \
   }
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Stores a lane's words as packets in an inbox, and loads them. Lane p % 32 handles packet p of a unit. program.h
  * defines the protocols. */
-#ifndef BNY_CUDA_PACKETS_H
-#define BNY_CUDA_PACKETS_H
+#pragma once
 
 #include "cuda/device.h"
 #include "cuda/program.h"
@@ -87,5 +86,3 @@ BNY_DEVICE bool bny_packet_arrived(const bny_quad &raw, int packet, uint64_t epo
 BNY_DEVICE bny_packet bny_packet_of(const bny_quad &raw) {
   return {{raw.word[0], raw.word[1], raw.word[2], raw.word[3]}};
 }
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Reads and writes rows of the caller's partials in place, in the caller's convention. The arithmetic is that of
  * kernels/cpu, through merge_math.h, so a device and a processor give the same bits. */
-#ifndef BNY_CUDA_PARTIAL_H
-#define BNY_CUDA_PARTIAL_H
+#pragma once
 
 #include "cuda/worker.h"
 #include "export_math.h"
@@ -280,5 +279,3 @@ BNY_DEVICE float bny_export_row(const bny_device_group *group, const banyan_part
   float factor = bny_export_stats(group, out, token, head, m, d, writes);
   return out.values_scale ? bny_unscaled_factor(factor, out.values_scale[head * out.values_scale_stride]) : factor;
 }
-
-#endif

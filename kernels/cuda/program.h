@@ -21,8 +21,7 @@
  *
  * The flag is derived from the epoch, so nothing is cleared between runs. Flags have the same offsets in all units of a
  * protocol, and protocols do not share inboxes. Data is therefore never mistaken for a flag. */
-#ifndef BNY_CUDA_PROGRAM_H
-#define BNY_CUDA_PROGRAM_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -331,6 +330,4 @@ BNY_PROGRAM_INLINE int32_t bny_protocol_packet_bytes(int32_t protocol) { return 
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

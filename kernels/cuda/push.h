@@ -6,8 +6,7 @@
  *   unsigned char *unit(int d, int64_t number)           address of that unit
  *   uint64_t *signal(int d, int64_t number)              that unit's signal: SIMPLE
  *   bool alike()                                         number() is the same for all d */
-#ifndef BNY_CUDA_PUSH_H
-#define BNY_CUDA_PUSH_H
+#pragma once
 
 #include "cuda/packets.h"
 #include "cuda/worker.h"
@@ -68,5 +67,3 @@ template <int protocol, class Destinations>
 BNY_DEVICE void bny_push_end(const bny_worker &self, const Destinations &to, bny_push_pending *pending) {
   if (protocol == BNY_PROTOCOL_SIMPLE && pending->count > 0) bny_push_signals(self, to, pending);
 }
-
-#endif

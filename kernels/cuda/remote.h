@@ -5,8 +5,7 @@
  * packet by packet, like a unit in an inbox of protocol SIMPLE. Only the addresses of its words differ. The first chunk
  * of a row holds the row's statistics. The scales of e4m3 follow a row's codes; each round of packets has its own
  * scales. */
-#ifndef BNY_CUDA_REMOTE_H
-#define BNY_CUDA_REMOTE_H
+#pragma once
 
 #include "cuda/blocks.h"
 #include "cuda/packets.h"
@@ -111,5 +110,3 @@ template <int bits> BNY_DEVICE bny_quad bny_remote_load(const bny_remote_unit<bi
   }
   return quad;
 }
-
-#endif

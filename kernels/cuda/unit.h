@@ -2,8 +2,7 @@
  *
  * Maps a unit to the lanes of a warp: the position and meaning of its words in a row. Values have 32, 16 or 8
  * `bits`. */
-#ifndef BNY_CUDA_UNIT_H
-#define BNY_CUDA_UNIT_H
+#pragma once
 
 #include "cuda/blocks.h"
 #include "cuda/packets.h"
@@ -223,5 +222,3 @@ BNY_DEVICE void bny_unit_write(const banyan_partial &out, const bny_unit_work &w
   bny_values_store<bny_lane_values<protocol, bits>::count>(out.values, out.values_dtype, first, at.low, at.high,
                                                            scaled.value);
 }
-
-#endif

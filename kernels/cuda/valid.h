@@ -3,8 +3,7 @@
  * Finds the valid rows of a run from device memory, during the run. Programs and oneshots are made for `most` tokens,
  * which fixes all offsets in inboxes. A run with fewer tokens omits the same tokens on all ranks. With one owner these
  * are the last tokens; else they are the last tokens of each owner's range. */
-#ifndef BNY_CUDA_VALID_H
-#define BNY_CUDA_VALID_H
+#pragma once
 
 #include "cuda/worker.h"
 
@@ -144,5 +143,3 @@ BNY_DEVICE_COLD void bny_valid_announce(const bny_device_group *group, uint64_t 
   bny_fence_sys(); /* peers that see the run begun also see the numbers */
   bny_warp_sync();
 }
-
-#endif

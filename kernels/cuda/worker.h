@@ -35,8 +35,7 @@
  * tickets of run e then lie in [(e - 1) 2^B, e 2^B), in any order of warps. Nothing has to be counted at the end.
  *
  * After a fault the communicator stays failed: `abort` of its arenas remains set, and all later runs end at once. */
-#ifndef BNY_CUDA_WORKER_H
-#define BNY_CUDA_WORKER_H
+#pragma once
 
 #include "cuda/device.h"
 #include "cuda/program.h"
@@ -331,5 +330,3 @@ BNY_DEVICE void bny_worker_end(const bny_worker &self) {
 BNY_DEVICE bool bny_worker_announces(void) {
   return bny_block() + 1 == bny_grid_blocks() && bny_warp() + 1 == bny_block_threads() / BNY_WARP_LANES;
 }
-
-#endif

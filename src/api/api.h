@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The checks that several public calls share. */
-#ifndef BNY_API_H
-#define BNY_API_H
+#pragma once
 
 #include "op/operation.h"
 
@@ -51,5 +50,3 @@ banyan_status bny_api_attention_gather(banyan_comm *comm, const banyan_attention
 /* Checks an all-gather of heads, and fills in `call`. */
 banyan_status bny_api_heads_read(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,
                                  bool blocking, bny_api_heads *call);
-
-#endif

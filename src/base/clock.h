@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The monotonic clock in nanoseconds, and the processor's own counter, which takes 10 ns to read. */
-#ifndef BNY_CLOCK_H
-#define BNY_CLOCK_H
+#pragma once
 
 #include <stdint.h>
 #include <time.h>
@@ -40,5 +39,3 @@ static inline bny_clock_scale bny_clock_scale_make(uint64_t tick0, int64_t ns0, 
 static inline int64_t bny_clock_scale_ns(const bny_clock_scale *scale, uint64_t tick) {
   return scale->ns0 + (int64_t)((double)(int64_t)(tick - scale->tick0) * scale->ns_per_tick);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The functions of CUDA's driver, for the library and for programs that measure and test on a GPU. Types come from the
  * toolkit's headers. Each function is in the version that cuda_functions.def names. */
-#ifndef BNY_BASE_CUDA_DRIVER_H
-#define BNY_BASE_CUDA_DRIVER_H
+#pragma once
 
 #include <cuda.h>
 #include <cudaTypedefs.h>
@@ -18,5 +17,3 @@ typedef struct bny_cuda_driver {
   void *library;
   int version; /* 12040 is 12.4 */
 } bny_cuda_driver;
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Finds functions of CUDA's driver at run time, for the library and the tools. The driver's headers are not needed
  * here: the caller passes a table of function names and driver versions. */
-#ifndef BNY_CUDA_LIBRARY_H
-#define BNY_CUDA_LIBRARY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,5 +25,3 @@ bool bny_cuda_library_open(const char *path, void **library, int *version, char 
  * On failure `text` names what is missing. */
 bool bny_cuda_library_find(void *library, int version, const bny_cuda_function *functions, size_t count,
                            void *functions_of, char text[BNY_CUDA_LIBRARY_TEXT_BYTES]);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The clock of deadlines. A waiting thread reads it at least every BNY_INTERRUPT_MS. A longer gap between two readings
  * does not count, because the process was stopped or busy and did not observe its peers. */
-#ifndef BNY_DEADLINE_H
-#define BNY_DEADLINE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ enum { BNY_INTERRUPT_MS = 50 };
 /* Returns true if the check of banyan_on_wait() has ended the waits of this thread. It calls the check at most every
  * BNY_INTERRUPT_MS. */
 bool bny_interrupted(void);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Files that the environment names, possibly in folders where other users can write, and writes that fail without
  * ending the process. */
-#ifndef BNY_FILE_H
-#define BNY_FILE_H
+#pragma once
 
 #include <signal.h>
 #include <stdbool.h>
@@ -45,5 +44,3 @@ typedef struct bny_file_guard {
 
 void bny_file_guard_begin(bny_file_guard *guard);
 void bny_file_guard_end(const bny_file_guard *guard);
-
-#endif

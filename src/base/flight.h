@@ -6,8 +6,7 @@
  *
  * It lies in a memory file, which banyan-info --live reads through /proc, also while this process is stopped. So it
  * contains no pointers. */
-#ifndef BNY_FLIGHT_H
-#define BNY_FLIGHT_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -100,5 +99,3 @@ size_t bny_flight_print(const bny_flight *flight, uint64_t last, int32_t entries
 
 /* Writes the counters as Prometheus text. Returns a length like snprintf(). */
 size_t bny_flight_metrics(const bny_flight *flight, char *text, size_t bytes);
-
-#endif

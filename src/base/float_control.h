@@ -2,8 +2,7 @@
  * Saves and restores the floating-point mode of this thread: rounding, and whether denormal numbers count as zero. Only
  * the control word is handled. fegetenv() and fesetenv() take ten times as long on x86, because they also handle the
  * x87 unit, which the kernels do not use. */
-#ifndef BNY_FLOAT_CONTROL_H
-#define BNY_FLOAT_CONTROL_H
+#pragma once
 
 #include <fenv.h>
 #include <stdint.h>
@@ -29,5 +28,3 @@ static inline void bny_float_control_set(uint64_t control) {
   fesetround((int)control);
 #endif
 }
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The only hash of integers: for comparison among ranks, for tables and for patterns in memory. It protects no secret,
  * and is the same on all ranks. */
-#ifndef BNY_HASH_H
-#define BNY_HASH_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -38,5 +37,3 @@ static inline uint64_t bny_hash_add_bytes(uint64_t hash, const void *data, size_
 static inline uint64_t bny_hash_add_double(uint64_t hash, double value) {
   return bny_hash_add_bytes(hash, &value, sizeof value);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * BANYAN_INTERFACE: the name of an interface, an address, or a network such as 10.0.0.0/8. */
-#ifndef BNY_INTERFACE_H
-#define BNY_INTERFACE_H
+#pragma once
 
 #include <net/if.h>
 #include <stddef.h>
@@ -26,5 +25,3 @@ int32_t bny_interface_addresses(uint64_t *addresses, int32_t most);
 
 /* Writes the names of this node's interfaces that have one of these addresses: "docker0,virbr0". */
 void bny_interface_names(const uint64_t *addresses, int32_t count, char *names, size_t bytes);
-
-#endif

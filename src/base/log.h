@@ -6,8 +6,7 @@
  *     banyan warn transport, rank 3: ...
  *
  * The word after the level is the folder of the source file. */
-#ifndef BNY_LOG_H
-#define BNY_LOG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -38,5 +37,3 @@ bool bny_log_path(const char *pattern, int32_t rank, char *path, size_t bytes);
 /* Opens the file of bny_log_path() for writing, and locks it. If another communicator has locked it, the suffixes ".1",
  * ".2" and so on are tried. `path` receives the final name, and `what` names the file in error texts. */
 banyan_status bny_log_claim(const char *what, const char *pattern, int32_t rank, char *path, size_t bytes, int *file);
-
-#endif

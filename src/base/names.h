@@ -3,8 +3,7 @@
  * The names of values that a caller chooses, as they are printed, typed and written to files. kernels/formats.def has
  * those of value types, and plan/algorithms/algorithms.def those of algorithms. Everything is inline because programs
  * that link the shared library use the tables too. */
-#ifndef BNY_NAMES_H
-#define BNY_NAMES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -59,5 +58,3 @@ BNY_NAMES(banyan_scatter, scatter, {"none", BANYAN_SCATTER_NONE}, {"root", BANYA
           {"heads", BANYAN_SCATTER_HEADS}, {"tokens", BANYAN_SCATTER_TOKENS})
 BNY_NAMES(banyan_order, order, {"plan", BANYAN_ORDER_PLAN}, {"canonical", BANYAN_ORDER_CANONICAL},
           {"exact", BANYAN_ORDER_EXACT})
-
-#endif

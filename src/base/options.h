@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The environment variables of banyan, read when a communicator is made. */
-#ifndef BNY_OPTIONS_H
-#define BNY_OPTIONS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -52,5 +51,3 @@ banyan_status bny_option_word(const bny_option_row *row);
 /* Reads all options. A value that does not parse is an error that names it. Unknown BANYAN_* variables cause a
  * warning. */
 banyan_status bny_options_read(bny_options *options);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The threads of a rank. One caller at a time shares a task with them. A thread that comes late takes no part in the
  * task, and the caller never waits for it. */
-#ifndef BNY_POOL_H
-#define BNY_POOL_H
+#pragma once
 
 #include <sched.h>
 #include <stdbool.h>
@@ -47,5 +46,3 @@ void bny_pool_run(bny_pool *pool, void (*work)(void *context, int32_t place), vo
 /* Returns memory of at least `bytes`, aligned to a cache line and valid until a call asks for more; NULL without
  * memory. The pool must be reserved. */
 void *bny_pool_memory(bny_pool *pool, size_t bytes);
-
-#endif

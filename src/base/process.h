@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef BNY_PROCESS_H
-#define BNY_PROCESS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -8,5 +7,3 @@
  * another process that has a copy sees that it is not the maker. Unlike a pid it also differs between pid namespaces.
  * Makes a system call only in the first call of a process. Hot. */
 uint64_t bny_process(void);
-
-#endif

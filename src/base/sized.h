@@ -6,8 +6,7 @@
  *
  * banyan_partial_init() and the makers of bootstraps fill structs without knowing their size. If one of these structs
  * grows, they need a new version of their symbol (banyan.map). */
-#ifndef BNY_SIZED_H
-#define BNY_SIZED_H
+#pragma once
 
 #include "banyan.h"
 
@@ -32,5 +31,3 @@ static inline const void *bny_sized_read(const bny_sized *type, const char *what
 /* Copies as much of `made` to the caller as fits, and zeroes fields that this library does not know. The caller's
  * `size` stays. */
 banyan_status bny_sized_write(const bny_sized *type, const char *what, const void *made, void *out);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Status codes and the calling thread's error text. The function that finds an error writes the text here; the others
  * return the status. */
-#ifndef BNY_STATUS_H
-#define BNY_STATUS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -20,5 +19,3 @@ banyan_status bny_fail_errno(banyan_status status, int errno_value, const char *
 /* Appends like snprintf at *length of text[bytes]; advances *length by the full length; never overflows. */
 void bny_append(char *text, size_t bytes, size_t *length, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-
-#endif

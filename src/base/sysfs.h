@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Reads files of sysfs and /proc. A file may be absent, unreadable or have any contents; none of these is an error. */
-#ifndef BNY_SYSFS_H
-#define BNY_SYSFS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,5 +16,3 @@ int64_t bny_sysfs_number(const char *format, ...) __attribute__((format(printf, 
 /* Calls `visit` for each name in a folder that does not begin with a dot, in the order of names: mlx5_2, mlx5_10. */
 void bny_sysfs_each(void (*visit)(void *context, const char *folder, const char *name), void *context,
                     const char *format, ...) __attribute__((format(printf, 3, 4)));
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef BNY_THREAD_H
-#define BNY_THREAD_H
+#pragma once
 
 #include <pthread.h>
 
@@ -20,5 +19,3 @@ static inline void bny_thread_pause(void) {
   __asm__ volatile("yield");
 #endif
 }
-
-#endif

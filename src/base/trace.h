@@ -3,8 +3,7 @@
  * Records a rank's operations and their times, for chrome://tracing and Perfetto (docs/observability.md). A record is a
  * store to preallocated memory. Times are ticks (clock.h) until they are written. Local attention has no communicator:
  * each thread keeps its own spans, and its next operation on a traced communicator takes them. */
-#ifndef BNY_TRACE_H
-#define BNY_TRACE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -87,5 +86,3 @@ static inline void bny_trace_span_end(uint64_t begin, int32_t rows, uint64_t byt
 
 /* Turns this thread's spans into events. */
 void bny_trace_take_spans(bny_trace *trace);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The caller's bootstrap with a deadline. Every layer that connects ranks exchanges its facts through this. Below are
  * functions that all bootstraps of this library use: deadlines, and names of ranks in error texts. */
-#ifndef BNY_BOOT_EXCHANGE_H
-#define BNY_BOOT_EXCHANGE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -67,5 +66,3 @@ banyan_status bny_boot_check_process(uint64_t process);
 
 /* Appends "rank 3" or "ranks 2, 3 and 5" for the ranks whose flag equals `wanted`. Long lists end in "and 9 more". */
 void bny_boot_append_ranks(char *text, size_t bytes, size_t *length, const bool *flags, int32_t nranks, bool wanted);
-
-#endif

@@ -17,8 +17,7 @@
  *
  * In an all-gather each rank's block goes up the tree to rank 0 as a frame of its own, and the result comes down. A
  * rank that finds an error sends its text to all its peers as FAILURE, and they forward it. It is final. */
-#ifndef BNY_BOOT_TCP_H
-#define BNY_BOOT_TCP_H
+#pragma once
 
 #include <poll.h>
 #include <stdbool.h>
@@ -170,5 +169,3 @@ void bny_boot_flush_children(struct banyan_env *env, int64_t deadline_ns, struct
 
 /* Returns rank 0's deadline for a rank with left_ms left, which is earlier so that rank 0's reason arrives in time. */
 int64_t bny_boot_deadline_of_peer(uint32_t left_ms);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Addresses and sockets of the TCP bootstrap. As text an address is "10.0.0.1:29500", "[fd00::1]:29500", or "@name"
  * of a local socket in the abstract namespace. */
-#ifndef BNY_BOOT_TCP_ADDRESS_H
-#define BNY_BOOT_TCP_ADDRESS_H
+#pragma once
 
 #include <netdb.h>
 #include <stdbool.h>
@@ -69,5 +68,3 @@ bool bny_boot_socket_is_own(int fd, struct bny_boot_user *user);
 
 /* Receives exactly `bytes`; returns 0, or errno: ETIMEDOUT, ECONNRESET when the peer has closed. */
 int bny_boot_socket_receive(int fd, void *place, size_t bytes, int64_t limit_ns);
-
-#endif

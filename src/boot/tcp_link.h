@@ -10,8 +10,7 @@
  * the magic, no content of a message is used before its MAC has been verified. These messages keep their layout in
  * every version, so that a peer of another version can be rejected with a reason. Afterwards both sides send frames
  * under a key that only this connection has. */
-#ifndef BNY_BOOT_TCP_LINK_H
-#define BNY_BOOT_TCP_LINK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -179,5 +178,3 @@ void bny_boot_link_close(struct bny_boot_link *link);
 
 /* Closes so that sent data still arrives: unread input would turn the close into a reset. */
 void bny_boot_socket_close(int fd);
-
-#endif

@@ -3,8 +3,7 @@
  * which rank 0 decides, and becomes a child. Pending connections are served side by side, and each has
  * BNY_BOOT_UNAUTHENTICATED_NS. Their number is limited; at the limit the oldest make room. A port scan, garbage or a
  * silent peer therefore delays no rank. */
-#ifndef BNY_BOOT_TCP_PENDING_H
-#define BNY_BOOT_TCP_PENDING_H
+#pragma once
 
 #include "boot/tcp.h"
 
@@ -83,5 +82,3 @@ banyan_status bny_boot_pending_answer(struct bny_boot_pending *pending, int32_t 
 int32_t bny_boot_pending_recall(struct bny_boot_pending *pending, uint64_t ticket); /* the child of a ticket, or -1 */
 banyan_status bny_boot_pending_fail_memory(const struct bny_boot_pending *pending);
 banyan_status bny_boot_pending_fail_left(const struct bny_boot_pending *pending, int32_t rank);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The life of a communicator. It gathers facts from all ranks, all ranks choose the same transport from them, and
  * arenas are made. Then operations run in order. */
-#ifndef BNY_COMM_H
-#define BNY_COMM_H
+#pragma once
 
 #include "base/process.h"
 #include "device/proxy.h"
@@ -110,5 +109,3 @@ banyan_status bny_comm_check(banyan_comm *comm);
 /* Compares calls: BANYAN_ERR_MISMATCH on all ranks if one of them is in another call. */
 void bny_comm_agree_begin(banyan_comm *comm, const bny_notice *call);
 banyan_status bny_comm_agree_end(banyan_comm *comm);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The facts that each rank reports to all others before anything is decided. All ranks derive the same conclusions from
  * them. */
-#ifndef BNY_FACTS_H
-#define BNY_FACTS_H
+#pragma once
 
 #include <sched.h>
 #include <stdbool.h>
@@ -105,5 +104,3 @@ void bny_node_map_free(bny_node_map *map);
  * shares, every core that a rank may use is in one, and no other division gives more cores to the rank with the fewest.
  * A rank for which no core is left shares one. */
 banyan_status bny_cores_divide(const bny_facts *all, int32_t nranks, int32_t rank, bny_pool_cpus *own);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The internals of the decode layer: banyan_attention() with explicit kernels. */
-#ifndef BNY_DECODE_DECODE_H
-#define BNY_DECODE_DECODE_H
+#pragma once
 
 #include "attention.h"
 #include "banyan.h"
@@ -56,5 +55,3 @@ banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool
 banyan_status bny_decode_check_queries(const banyan_attention_desc *desc);        /* checks desc->queries */
 banyan_status bny_decode_check_queries_memory(const banyan_attention_desc *desc); /* checks its arrays on the host */
 banyan_status bny_decode_attention_check_scale(const banyan_attention_desc *desc, const banyan_partial *out);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One call of local attention, shared by its threads, and its keys in a mapped file, which they read in order. */
-#ifndef BNY_DECODE_JOB_H
-#define BNY_DECODE_JOB_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -141,5 +140,3 @@ banyan_status bny_sweep_begin(bny_job *job, bny_sweep *sweep);
 /* Attends to the keys that are read ahead, after all others, and writes the rows. Frees the memory of
  * bny_sweep_begin(). */
 banyan_status bny_sweep_run(bny_sweep *sweep, bny_pool *pool);
-
-#endif

@@ -2,8 +2,7 @@
  * A checked rule of ownership, for the files that answer questions about it, and a round of blocks, dealt to ranks by
  * weight: as many blocks as the weights add up to, after division by their common divisor. After any number of blocks
  * each rank is within one block of its share. */
-#ifndef BNY_DECODE_OWNERSHIP_H
-#define BNY_DECODE_OWNERSHIP_H
+#pragma once
 
 #include "banyan.h"
 
@@ -47,5 +46,3 @@ bny_span bny_ownership_span(const bny_shares *s, int32_t rank);
 
 /* Writes the owner of a block, and the position of the block's first token. */
 banyan_status bny_ownership_owner(const bny_shares *s, int64_t block, int32_t *rank, int64_t *place);
-
-#endif

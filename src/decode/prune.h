@@ -6,8 +6,7 @@
  * Each rank leaves out at most epsilon of the mass that it has read itself, so all ranks together leave out at most
  * epsilon of the whole. Nothing is exchanged before the keys are read. A certificate follows the rows: sums that a
  * combine adds up as it adds up values. */
-#ifndef BNY_DECODE_PRUNE_H
-#define BNY_DECODE_PRUNE_H
+#pragma once
 
 #include "attention.h"
 #include "banyan.h"
@@ -58,5 +57,3 @@ void bny_prune_certify(const bny_pruned *pruned, int32_t index, float m, float d
 
 /* The error of a row, from its sum over ranks. */
 float bny_prune_error_of(const float *values);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A row block whose pages are weighed, chosen and read, shared by its threads; and the bounds of pages. */
-#ifndef BNY_DECODE_PRUNING_H
-#define BNY_DECODE_PRUNING_H
+#pragma once
 
 #include "decode/job.h"
 
@@ -74,5 +73,3 @@ static inline float *bny_bounds_at(const banyan_attention_desc *desc, int32_t se
 
 /* Converts elements to f32, times a scale, as kernels do. */
 void bny_bounds_read(const void *from, banyan_dtype dtype, int32_t count, float scale, float *to);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The query tokens of a call of attention, its keys, and which keys a query sees. It converts banyan_queries and page
  * lists to numbers of tokens and keys. All of it assumes a checked description. */
-#ifndef BNY_DECODE_QUERIES_H
-#define BNY_DECODE_QUERIES_H
+#pragma once
 
 #include "attention.h"
 #include "banyan.h"
@@ -72,5 +71,3 @@ bny_attention_sight bny_decode_part_sight(bny_attention_sight sight, int32_t fir
 /* Returns which of the sequence's keys in this shard are seen by query token `token` of the call, a token of
  * `sequence`. */
 bny_attention_sight bny_decode_sight(const banyan_attention_desc *desc, int32_t sequence, int32_t token);
-
-#endif

@@ -9,8 +9,7 @@
  * kind, depending on the configuration. Either way the report names the pair of ranks.
  *
  * An arena is all zero when the call returns. */
-#ifndef BNY_DEVICE_ARENA_H
-#define BNY_DEVICE_ARENA_H
+#pragma once
 
 #include "device/device.h"
 #include "transport/transport.h"
@@ -50,5 +49,3 @@ bool bny_arenas_have_aliases(const bny_arenas *arenas);
 /* Local. Frees this rank's arena and mappings. No kernel of this rank may use the arenas any more; peers may still use
  * this rank's arena. NULL is allowed. */
 void bny_arenas_free(bny_arenas *arenas);
-
-#endif

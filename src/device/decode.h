@@ -2,8 +2,7 @@
  *
  * Local attention on a device: the kernel for a description, its memory, and its launch. The same launch can combine
  * its rows. */
-#ifndef BNY_DEVICE_DECODE_H
-#define BNY_DEVICE_DECODE_H
+#pragma once
 
 #include "device/decode_plan.h"
 #include "device/engine.h"
@@ -30,5 +29,3 @@ bool bny_decode_rebind(bny_decode *decode, const banyan_attention_desc *desc);
 /* Launches the kernel. Hot, may be captured. `combine` combines the rows in wire form; if it is NULL, rows are written
  * to `out`. */
 banyan_status bny_decode_start(bny_decode *decode, const bny_device_combine *combine, void *stream);
-
-#endif

@@ -3,8 +3,7 @@
  * Chooses the decode kernel for a shape, and divides its blocks into CTA groups. The plan is a pure function of the
  * shape and of the device's facts. It does not use lengths that are known only on the device.
  * kernels/cuda/decode_shape.h defines the terms. */
-#ifndef BNY_DEVICE_DECODE_PLAN_H
-#define BNY_DEVICE_DECODE_PLAN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -95,6 +94,4 @@ const char *bny_decode_call_check(const bny_decode_call *call, const bny_decode_
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

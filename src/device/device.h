@@ -10,8 +10,7 @@
  * return at once. They allocate nothing, synchronise nothing, and may be captured in a graph. All other calls are for
  * set-up and may take milliseconds. One thread at a time may use a device for set-up; hot calls are as thread-safe as
  * the vendor's. */
-#ifndef BNY_DEVICE_H
-#define BNY_DEVICE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -219,5 +218,3 @@ struct bny_device_ops {
                                    uint32_t shared_bytes, uint32_t cluster, int32_t *clusters);
   banyan_status (*launch)(bny_device *device, const bny_device_launch *launch, void *stream); /* hot */
 };
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Nothing is loaded or freed once runs have begun. A driver may hold its locks while it waits for a running kernel, and
  * that kernel may wait for another rank's kernel. */
-#ifndef BNY_DEVICE_ENGINE_H
-#define BNY_DEVICE_ENGINE_H
+#pragma once
 
 #include "cuda/program.h"
 #include "device/decode_plan.h"
@@ -160,5 +159,3 @@ banyan_status bny_engine_fail_data(bny_exec *exec, const bny_engine *engine, con
 
 /* Ends the current and all later runs on the devices of all ranks. Any thread may call it. It does not wait. */
 void bny_engine_abort(bny_engine *engine, banyan_status status, int32_t culprit);
-
-#endif

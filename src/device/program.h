@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Makes a device's programs from plans, in units of its protocols. */
-#ifndef BNY_DEVICE_PROGRAM_H
-#define BNY_DEVICE_PROGRAM_H
+#pragma once
 
 #include "cuda/program.h"
 #include "plan/plan.h"
@@ -89,5 +88,3 @@ int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings 
 banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, bool whole_rows, bny_unit_shape *shape);
 bny_unit_box bny_unit_box_of(const bny_unit_shape *shape, const bny_slice *slice);
 uint64_t bny_unit_box_units(const bny_unit_shape *shape, const bny_unit_box *box);
-
-#endif

@@ -5,8 +5,7 @@
  * other by words in host memory (bny_proxy_words, kernels/cuda/program.h). Both count the runs alike, and the kernel
  * names its plan, so a launch can be captured and replayed. The proxy has its own transport and executor. Its runs come
  * in the order of the stream, but those of the communicator come in the order of calls. */
-#ifndef BNY_DEVICE_PROXY_H
-#define BNY_DEVICE_PROXY_H
+#pragma once
 
 #include <pthread.h>
 
@@ -94,5 +93,3 @@ void bny_proxy_stop(bny_proxy *proxy, banyan_status status, int32_t culprit);
 
 /* Does the same for banyan_comm_abort(). */
 void bny_proxy_abort(bny_proxy *proxy, const char *reason);
-
-#endif

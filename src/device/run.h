@@ -2,8 +2,7 @@
  *
  * Runs of plans on devices, as exec/run.c has them for the host. A plan takes one launch: of a oneshot kernel if one
  * serves it, else of the interpreter with the plan's program. */
-#ifndef BNY_DEVICE_RUN_H
-#define BNY_DEVICE_RUN_H
+#pragma once
 
 #include "device/engine.h"
 #include "device/proxy.h"
@@ -45,5 +44,3 @@ bny_device_valid bny_device_valid_of(const bny_binding *binding);
 
 /* Starts a run. Hot: it allocates nothing, waits for nothing, and may be captured. */
 banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *binding, void *stream);
-
-#endif

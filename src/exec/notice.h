@@ -2,8 +2,7 @@
  *
  * The call that a rank is in, as words that peers can read. If ranks disagree, the error can therefore name the rank
  * and the field. */
-#ifndef BNY_EXEC_NOTICE_H
-#define BNY_EXEC_NOTICE_H
+#pragma once
 
 #include "plan/plan.h"
 #include "transport/transport.h"
@@ -46,5 +45,3 @@ bool bny_notice_runs_differ(bny_transport *transport, int32_t rank, int32_t othe
 
 /* Returns what `rank` published last, to compare it with a third. */
 bny_notice bny_notice_read(bny_transport *transport, int32_t rank);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The executor records its runs: in the flight recorder always, in a trace if requested. The hooks that runs call are
  * inline here: stores for the recorder, one branch for a trace that is off. */
-#ifndef BNY_EXEC_RECORD_H
-#define BNY_EXEC_RECORD_H
+#pragma once
 
 #include "exec/notice.h"
 #include "plan/plan.h"
@@ -125,5 +124,3 @@ static inline void bny_record_end(bny_record *record, bny_run_record *run, uint6
   if (record->trace) bny_record_trace(record, run, operation, entry->begin, entry->end);
   if (record->metrics) bny_metrics_look(record->metrics, record->flight);
 }
-
-#endif

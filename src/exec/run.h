@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The internals of a run. bind.c makes it from a plan, and run.c executes it. */
-#ifndef BNY_EXEC_RUN_H
-#define BNY_EXEC_RUN_H
+#pragma once
 
 #include "exec/exec.h"
 #include "exec/wait.h"
@@ -81,5 +80,3 @@ typedef struct bny_valid_merge {
 
 /* Does what `merge_finish` of the kernels does, but does not write rows that are empty in all sources. */
 int64_t bny_valid_finish(const bny_valid_merge *merge, const bny_box *box, int32_t token0, int32_t head0);
-
-#endif

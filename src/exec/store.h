@@ -4,8 +4,7 @@
  * Between cores that share a cache, plain stores win (4 to 7 ns a line). Between other cores, streaming wins by more
  * than twice (25 ns a line). In a virtual machine this changes at run time, so both ways are timed from time to time on
  * the writer's side. Each rank chooses for itself; the bits are the same. */
-#ifndef BNY_EXEC_STORE_H
-#define BNY_EXEC_STORE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -51,5 +50,3 @@ static inline void bny_store_end(bny_store *store, const bny_store_timer *timer)
   *mean = *mean > 0 ? *mean + (ticks - *mean) / (ticks < *mean ? 4 : 16) : ticks;
   store->stream = store->ticks_per_line[1] > 0 && store->ticks_per_line[0] > store->ticks_per_line[1] + DEARER_TICKS;
 }
-
-#endif

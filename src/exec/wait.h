@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How a rank waits: it polls, then yields, then sleeps. It notices faults, deaths, disagreement and the deadline. */
-#ifndef BNY_EXEC_WAIT_H
-#define BNY_EXEC_WAIT_H
+#pragma once
 
 #include "exec/exec.h"
 
@@ -42,5 +41,3 @@ static inline void bny_wait_end(bny_exec *exec, bny_patience *patience) {
     patience->since_ns = 0;
   }
 }
-
-#endif

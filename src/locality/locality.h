@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Where ranks are, and the levels that follow from that. */
-#ifndef BNY_LOCALITY_LOCALITY_H
-#define BNY_LOCALITY_LOCALITY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -164,5 +163,3 @@ void bny_locality_find_nic(bny_locality *locality);
  * reason in `why`. No context is made. */
 bool bny_locality_device_bus(const char *device, const char *library, char bus_id[BNY_TOPO_BUS_BYTES], char *why,
                              size_t bytes);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Prices of links: from a table, or from a file of measurements on this machine. */
-#ifndef BNY_LOCALITY_PRICE_H
-#define BNY_LOCALITY_PRICE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -93,5 +92,3 @@ banyan_status bny_costs_read(const char *path, bny_prices *prices);
 
 /* Does the same for a given machine, for tests. */
 banyan_status bny_costs_read_on(const bny_machine *machine, const char *path, bny_prices *prices);
-
-#endif

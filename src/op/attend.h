@@ -2,8 +2,7 @@
  *
  * Local attention as a part of operations. It is bound to memory once and runs many times, on the host or on the
  * communicator's device. */
-#ifndef BNY_OP_ATTEND_H
-#define BNY_OP_ATTEND_H
+#pragma once
 
 #include "attention.h"
 #include "base/pool.h"
@@ -75,5 +74,3 @@ banyan_partial bny_attention_certified(const bny_attention *attention, int32_t h
 void bny_attention_write_errors(const bny_attention *attention, int64_t rows);
 
 void bny_attention_free(bny_attention *attention); /* NULL is allowed */
-
-#endif

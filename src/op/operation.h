@@ -2,8 +2,7 @@
  *
  * A persistent operation is one call that is planned, agreed by all ranks, and bound to memory. A call that does not
  * fit the arena has parts. Blocking calls keep such operations by shape and bind new memory each time. */
-#ifndef BNY_OP_OPERATION_H
-#define BNY_OP_OPERATION_H
+#pragma once
 
 #include "op/attend.h"
 #include "comm/comm.h"
@@ -213,5 +212,3 @@ banyan_status bny_op_progress(banyan_op *op, bool block);
 
 /* Makes progress without waiting, before the caller's own work continues. */
 banyan_status bny_op_advance(banyan_op *op);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Checks and reads which rows of a run are valid. */
-#ifndef BNY_OP_VALID_H
-#define BNY_OP_VALID_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -22,5 +21,3 @@ banyan_status bny_valid_read(const banyan_valid_rows *valid, int32_t tokens, uin
 
 /* Returns the number of tokens for which a blocking call is planned. */
 int32_t bny_valid_class(int32_t tokens, int32_t heads);
-
-#endif

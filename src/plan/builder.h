@@ -15,8 +15,7 @@
  * the same algorithm for the peer in slots-only mode, which drops everything except slots. It keeps the peer's list and
  * finds the key in it. The list costs one run per peer received from, so this way suits algorithms with few peers.
  */
-#ifndef BNY_PLAN_BUILDER_H
-#define BNY_PLAN_BUILDER_H
+#pragma once
 
 #include "plan/plan.h"
 #include "plan/slice.h"
@@ -237,5 +236,3 @@ static inline int32_t bny_log2_floor(int64_t n) {
   while (((int64_t)2 << k) <= n) k++;
   return k;
 }
-
-#endif

@@ -3,8 +3,7 @@
  * The shape of a call: two calls of one shape are the same operation, planned once. Its fields are listed once, in
  * call.c. The list drives the comparison of shapes, the words that ranks compare, the text that names a difference, and
  * the hash of a plan's request. */
-#ifndef BNY_PLAN_CALL_H
-#define BNY_PLAN_CALL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -56,5 +55,3 @@ uint64_t bny_call_number(const bny_call *call, int field);
 
 /* Returns true if both have the same shape. */
 bool bny_call_equal(const bny_call *a, const bny_call *b, int32_t nranks);
-
-#endif

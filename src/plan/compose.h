@@ -2,8 +2,7 @@
  *
  * The common part of algorithms over levels: requests for parts of a plan, and the cheapest flat algorithm for one
  * part. */
-#ifndef BNY_PLAN_COMPOSE_H
-#define BNY_PLAN_COMPOSE_H
+#pragma once
 
 #include "plan/builder.h"
 
@@ -64,5 +63,3 @@ int64_t bny_compose_units_most(const bny_levels *levels, int64_t owners);
  * memory. */
 const bny_slice *bny_compose_tiles(bny_builder *builder, const bny_request *part, const bny_algorithm *algorithm,
                                    int32_t rank, int32_t *count);
-
-#endif

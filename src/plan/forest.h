@@ -10,8 +10,7 @@
  *
  * Merging is lazy: a forest keeps its nodes as they arrived, and merges over a slice when that slice is sent or
  * delivered. Each received row is then read once, and nothing is stored in between. */
-#ifndef BNY_PLAN_FOREST_H
-#define BNY_PLAN_FOREST_H
+#pragma once
 
 #include "plan/builder.h"
 
@@ -55,5 +54,3 @@ void bny_forest_send(bny_builder *builder, const bny_forest *forest, const bny_s
  * failure. */
 const bny_source *bny_forest_complete(bny_builder *builder, const bny_forest *forest, const bny_slice *slice,
                                       int64_t *count);
-
-#endif

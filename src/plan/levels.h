@@ -8,8 +8,7 @@
  * if the island has no NIC. `lanes` is the largest number of carriers of an island. Data that leaves islands is cut
  * into that many pieces, one for each lane (rail). Carrier i of an island's n, in the order of their ranks, takes lanes
  * bny_slice_split(lanes, n, i). */
-#ifndef BNY_PLAN_LEVELS_H
-#define BNY_PLAN_LEVELS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -91,5 +90,3 @@ int32_t bny_levels_carrier(const bny_levels *levels, int32_t island, int32_t lan
 
 /* Returns the part of bny_slice_split(count, parts, ..) that holds `index`. */
 int32_t bny_levels_part_of(int32_t count, int32_t parts, int32_t index);
-
-#endif

@@ -10,8 +10,7 @@
  *
  * Every value that is merged or delivered is read from a slot, never from the input directly. It has then been through
  * the wire format, and all ranks see the same bits. */
-#ifndef BNY_PLAN_H
-#define BNY_PLAN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -177,5 +176,3 @@ uint64_t bny_request_hash(const bny_request *request, const char *algorithm);
 
 /* Like snprintf: one line per step. */
 size_t bny_plan_print(const bny_plan *plan, char *text, size_t bytes);
-
-#endif

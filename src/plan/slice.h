@@ -2,8 +2,7 @@
  *
  * Slices: which rank owns what, and how a box of rows is cut into pieces. Every function is a pure function of the
  * request, so any rank can compute the slice that any other rank holds. */
-#ifndef BNY_PLAN_SLICE_H
-#define BNY_PLAN_SLICE_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -76,5 +75,3 @@ bny_owners bny_owners_of(const bny_request *request, int32_t first, int32_t last
 
 /* The bytes of all bny_slice_piece(request, pieces, ..); an upper bound if pieces are not those of owners. */
 size_t bny_owners_pieces_bytes(const bny_request *request, int32_t pieces);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The second half of an algorithm: every rank holds one finished piece, and all ranks (or the root) need all pieces. It
  * is also the whole of an all-gather, whose pieces are the inputs. */
-#ifndef BNY_PLAN_SPREAD_H
-#define BNY_PLAN_SPREAD_H
+#pragma once
 
 #include "plan/builder.h"
 
@@ -40,5 +39,3 @@ int32_t bny_result_reserve(bny_builder *builder, const bny_slice *piece);
 /* Merges the finished piece into the reserved slot. Without a slot it delivers the piece, if this rank owns it. */
 void bny_result_merge(bny_builder *builder, const bny_slice *piece, int32_t slot, const bny_source *sources,
                       int64_t count);
-
-#endif

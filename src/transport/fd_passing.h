@@ -7,8 +7,7 @@
  *
  * Ranks wait for each other in the exchange, whose bootstrap notices deaths and names missing ranks. All ranks connect
  * before rank 0 passes anything, so the end of a connection is the end of a rank. */
-#ifndef BNY_TRANSPORT_FD_PASSING_H
-#define BNY_TRANSPORT_FD_PASSING_H
+#pragma once
 
 #include "transport/transport.h"
 
@@ -34,5 +33,3 @@ banyan_status bny_fd_passing_share(bny_fd_passing *passing, banyan_status own, i
 banyan_status bny_fd_passing_exchange(bny_fd_passing *passing, int mine, int *fds);
 
 void bny_fd_passing_close(bny_fd_passing *passing);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Shared memory without a name, so no process can guess the name and nothing is left behind. */
-#ifndef BNY_TRANSPORT_MEMORY_FILE_H
-#define BNY_TRANSPORT_MEMORY_FILE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -13,5 +12,3 @@ banyan_status bny_memory_file_make(size_t bytes, int *file);
 
 /* Maps all `bytes` of a file for reading and writing. A file of another size is BANYAN_ERR_MISMATCH. */
 banyan_status bny_memory_file_map(int file, size_t bytes, void **base);
-
-#endif

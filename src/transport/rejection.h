@@ -2,8 +2,7 @@
  *
  * Calls that a rank rejected before it sent anything. It reports them to all ranks, so that no rank waits. Each rank
  * has a ring of known rejections in its node's shared memory: its own, and those of other nodes, which it forwards. */
-#ifndef BNY_TRANSPORT_REJECTION_H
-#define BNY_TRANSPORT_REJECTION_H
+#pragma once
 
 #include "transport/transport.h"
 
@@ -22,5 +21,3 @@ bool bny_rejection_add(bny_transport *transport, const bny_rejection *rejection)
 /* Returns true if a rank is known to have rejected the call of this epoch. It also reads the rings of the other ranks
  * of this node. */
 bool bny_rejection_find(bny_transport *transport, uint64_t epoch, bny_rejection *found);
-
-#endif

@@ -11,8 +11,7 @@
  * A run is one execution of a plan, numbered by an epoch that all ranks count alike. Its tag is the epoch in the upper
  * half and a hash of the call in the lower. The signal that makes a message visible carries the tag, so that a peer
  * notices at once if the sender is in another call. Epoch e uses half e & 1 of the arena. */
-#ifndef BNY_TRANSPORT_H
-#define BNY_TRANSPORT_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -227,5 +226,3 @@ banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config
 /* Loads the library that would connect ranks of several nodes, and prints it like snprintf(). Local. If the library is
  * missing, the thread's error says why. */
 banyan_status bny_net_describe(char *text, size_t bytes);
-
-#endif

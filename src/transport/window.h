@@ -2,8 +2,7 @@
  *
  * The memory that the ranks of one node share, and the transport functions that are loads and stores in it. `loop` and
  * `shm` differ in how they get the memory and notice a death. */
-#ifndef BNY_TRANSPORT_WINDOW_H
-#define BNY_TRANSPORT_WINDOW_H
+#pragma once
 
 #include "transport/transport.h"
 
@@ -38,5 +37,3 @@ bny_signal *bny_window_call(bny_transport *transport, int32_t rank);
 bny_rendezvous *bny_window_rendezvous(bny_transport *transport, int32_t rank, int half);
 uint64_t bny_window_pulse(bny_transport *transport, int32_t rank);
 bny_rejections *bny_window_rejections(bny_transport *transport, int32_t rank);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Helpers for tests of local attention: keys and values in memory with a guard page, buffers for results, and a
  * comparison with the oracle. */
-#ifndef BNY_TESTS_API_ATTENTION_LOCAL_H
-#define BNY_TESTS_API_ATTENTION_LOCAL_H
+#pragma once
 
 #include <sys/mman.h>
 
@@ -223,5 +222,3 @@ static inline void compare_all(const banyan_attention_desc *desc, double share, 
     result_free(&r);
   }
 }
-
-#endif

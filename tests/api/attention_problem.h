@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Random attention problems over shards, described once for the host and for devices. Memory comes from world_take().
  * */
-#ifndef BNY_TESTS_ATTENTION_PROBLEM_H
-#define BNY_TESTS_ATTENTION_PROBLEM_H
+#pragma once
 
 #include "banyan.h"
 #include "merge_math.h"
@@ -108,5 +107,3 @@ static inline void problem_shard_make(world_random *random, const problem_shape 
   shard->desc.pages.keys = page_keys;
   shard->desc.pages.count = pages;
 }
-
-#endif

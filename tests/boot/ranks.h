@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ranks of the TCP bootstrap as processes on the loopback interface. */
-#ifndef BNY_TESTS_BOOT_RANKS_H
-#define BNY_TESTS_BOOT_RANKS_H
+#pragma once
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -248,5 +247,3 @@ static inline void free_port(void) {
   snprintf(shown_port, sizeof shown_port, "%d", port);
   memset(outcomes, 0, PROCESSES_AT_MOST * sizeof *outcomes);
 }
-
-#endif

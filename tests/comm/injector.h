@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ends or stops this process at one of its system calls. */
-#ifndef BNY_TESTS_INJECTOR_H
-#define BNY_TESTS_INJECTOR_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -18,5 +17,3 @@ void injector_arm(injector_deed deed, int at, atomic_int *has_happened);
 
 /* Returns the number of counted calls. */
 int injector_disarm(void);
-
-#endif

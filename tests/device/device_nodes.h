@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Combines of ranks with emulated devices on several nodes (world_staged), in memory that devices reach directly. The
  * names of nodes assign ranks to nodes. */
-#ifndef BNY_TESTS_DEVICE_NODES_H
-#define BNY_TESTS_DEVICE_NODES_H
+#pragma once
 
 #include "tests/device/device_util.h"
 #include "tests/support/combine_task.h"
@@ -38,5 +37,3 @@ static inline void device_nodes_leave(world_rank *self) {
   banyan_comm_destroy(self->comm);
   self->comm = NULL;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Devices of the fake CUDA driver, for tests. */
-#ifndef BNY_TESTS_DEVICE_UTIL_H
-#define BNY_TESTS_DEVICE_UTIL_H
+#pragma once
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -43,5 +42,3 @@ static inline banyan_status open_fake(int32_t ordinal, bny_device **device) {
   bny_device_choice choice = {.by = BNY_DEVICE_BY_ORDINAL, .ordinal = ordinal, .library = fake_cuda_path()};
   return bny_device_open("cuda", &choice, device);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Ranks with emulated devices, all in one thread: their arenas, launches and results. */
-#ifndef BNY_TESTS_EMULATE_CUDA_RANKS_HH
-#define BNY_TESTS_EMULATE_CUDA_RANKS_HH
+#pragma once
 
 #include <memory>
 #include <string>
@@ -57,5 +56,3 @@ private:
 
 /* Returns the threads of a block of at least `warps` warps. */
 uint32_t cuda_ranks_threads(const bny_unit_shape &shape, uint32_t warps);
-
-#endif

@@ -12,8 +12,7 @@
  * fence for aliases. Threads of the same block see all stores at once. Asynchronous copies are delayed until a thread
  * waits for them. Loads are never early. All lanes of a warp must meet in the same function. A deadlock fails at once,
  * and so does a spin beyond the limit of steps. Time is counted in steps. */
-#ifndef BNY_TESTS_EMULATE_HH
-#define BNY_TESTS_EMULATE_HH
+#pragma once
 
 #include <cmath>
 #include <cstddef>
@@ -420,5 +419,3 @@ BNY_DEVICE void bny_grid_wait(void) { bny_emulated_grid_wait(); }
 BNY_DEVICE void bny_grid_release(void) { bny_emulated_grid_release(); }
 
 #include "tests/emulate/emulate_warpgroup.hh"
-
-#endif

@@ -5,8 +5,7 @@
  * Fasi, N. J. Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science
  * 7:e330, 2021). All terms are aligned to the largest one and truncated below it, then added without rounding, and the
  * sum is truncated to f32. The terms keep one bit more than f32, the fewest measured on any device since V100. */
-#ifndef BNY_TESTS_EMULATE_SUM_HH
-#define BNY_TESTS_EMULATE_SUM_HH
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -37,5 +36,3 @@ inline float bny_sum_truncated(float c, const float *x, const float *y) {
   for (double product : products) sum += static_cast<int64_t>(product * up);
   return bny_sum_cut(std::ldexp(static_cast<double>(sum), unit));
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The warpgroup functions of device.h on a CPU. A warp multiplies its rows at the call and not at the wait. */
-#ifndef BNY_TESTS_EMULATE_WARPGROUP_HH
-#define BNY_TESTS_EMULATE_WARPGROUP_HH
+#pragma once
 
 struct bny_group_operand {
   const unsigned char *at;
@@ -80,5 +79,3 @@ BNY_DEVICE void bny_group_values_f16(float *d, const uint32_t *a, bny_group_oper
 BNY_DEVICE void bny_group_begin(void) {}
 BNY_DEVICE void bny_group_commit(void) {}
 template <int groups> BNY_DEVICE void bny_group_wait(void) { bny_emulated_yield(); }
-
-#endif

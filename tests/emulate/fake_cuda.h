@@ -43,8 +43,7 @@
  * peers. Two more faults end the process. The first is to unmap memory while queued work uses its address, since
  * drivers may unmap at once. The second is a call by the thread that kernels wait for, since the call may wait for
  * another thread's. */
-#ifndef BNY_TESTS_FAKE_CUDA_H
-#define BNY_TESTS_FAKE_CUDA_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -97,5 +96,3 @@ typedef uint32_t fake_cuda_most_blocks_function(void);
 
 /* Counts the launches that may begin early. */
 typedef uint32_t fake_cuda_early_launches_function(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Declarations that the files of the fake CUDA driver share. */
-#ifndef BNY_TESTS_FAKE_CUDA_PARTS_H
-#define BNY_TESTS_FAKE_CUDA_PARTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -105,6 +104,4 @@ void fake_queue_fill(const void *stream, void *to, unsigned char value, size_t b
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The queues of the fake CUDA driver's streams. */
-#ifndef BNY_TESTS_FAKE_CUDA_QUEUE_HH
-#define BNY_TESTS_FAKE_CUDA_QUEUE_HH
+#pragma once
 
 #include <functional>
 #include <map>
@@ -48,5 +47,3 @@ void fake_queue_delay(const void *stream, double ms);
 std::shared_ptr<fake_graph> fake_queue_capture_of(const void *stream);
 void fake_queue_set_capture(const void *stream, const std::shared_ptr<fake_graph> &graph);
 void fake_queue_end_capture(const void *stream);
-
-#endif

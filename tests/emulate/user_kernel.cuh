@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A user's kernel: the last step of an attention, with a combine in it. It computes only valid rows. */
-#ifndef BNY_TESTS_USER_KERNEL_CUH
-#define BNY_TESTS_USER_KERNEL_CUH
+#pragma once
 
 #include <math.h>
 
@@ -44,5 +43,3 @@ BNY_KERNEL user_kernel(BNY_PARAMETER(user_kernel_rows, rows), BNY_PARAMETER(bany
     banyan_device_merge(&run, (int32_t)(i / rows.heads), (int32_t)(i % rows.heads));
   banyan_device_end_merged(&run);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The parameters of the kernel of tests/emulate/user_kernel.cuh. */
-#ifndef BNY_TESTS_USER_KERNEL_H
-#define BNY_TESTS_USER_KERNEL_H
+#pragma once
 
 #include <stdint.h>
 
@@ -19,5 +18,3 @@ typedef struct user_kernel_rows {
   uint32_t turn; /* first row */
   uint32_t how;  /* bits of user_kernel_how */
 } user_kernel_rows;
-
-#endif

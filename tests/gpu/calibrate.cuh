@@ -3,8 +3,7 @@
  * Kernels that measure the device properties that predictions assume. Each repeats one operation a given number of
  * times, and the host times the launch. Two launches with different counts give the cost of one operation. Every wait
  * is bounded. */
-#ifndef BNY_TESTS_CALIBRATE_CUH
-#define BNY_TESTS_CALIBRATE_CUH
+#pragma once
 
 #include "tests/gpu/calibrate.h"
 #include "cuda/device.h"
@@ -205,5 +204,3 @@ BNY_KERNEL calibrate_mma(const uint32_t *a, const uint32_t *b, float *d, uint32_
   BNY_ROLLED for (uint32_t step = 0; step < steps; step++) bny_mma_bf16(sum, a + 4 * bny_lane(), b + 2 * bny_lane());
   BNY_UNROLL for (int i = 0; i < 4; i++) d[4 * bny_lane() + i] = sum[i];
 }
-
-#endif

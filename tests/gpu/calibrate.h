@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The arguments of the kernels of calibrate.cuh. */
-#ifndef BNY_TESTS_CALIBRATE_H
-#define BNY_TESTS_CALIBRATE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -33,5 +32,3 @@ typedef struct calibrate_copies {
   uint32_t bytes, count, slots;
   uint32_t *lost;
 } calibrate_copies;
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Declarations that the files of gpu_calibrate share. A measurement prints its figures on stdout, one JSON object per
  * line. Each is printed at once, so that an interrupted run keeps its figures. */
-#ifndef BNY_TESTS_CALIBRATION_H
-#define BNY_TESTS_CALIBRATION_H
+#pragma once
 
 #include "tests/gpu/calibrate.h"
 #include "device/device.h"
@@ -50,5 +49,3 @@ bool calibrate_tearing(calibration *self);
 bool calibrate_peer(calibration *self);
 bool calibrate_functions(calibration *self);
 bool calibrate_matrix(calibration *self);
-
-#endif

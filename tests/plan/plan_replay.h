@@ -2,8 +2,7 @@
  *
  * Runs the plans of all ranks one step at a time in one thread, with CPU kernels. A device that runs the same plans
  * must give the same bits. */
-#ifndef BNY_TESTS_PLAN_REPLAY_H
-#define BNY_TESTS_PLAN_REPLAY_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -22,6 +21,4 @@ bool replay_combine(const bny_request *request, const replay_rank *ranks);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Helpers for tests of plans. */
-#ifndef BNY_TESTS_PLAN_UTIL_H
-#define BNY_TESTS_PLAN_UTIL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -126,5 +125,3 @@ static inline bny_plan **plans_make_checked(const bny_request *request, const bn
                 "%s: predicted %g ns, the plans' own steps take %g", request_text(request), predicted, cost);
   return plans;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * Runs kernels as nvcc compiled them, for tests that launch kernels on the emulator. The environment variable
  * EMULATE_PTX names the PTX files of kernels, separated by colons. Each launch appends the kernel's name to the file
  * EMULATE_PTX_NOTES, if it is set. */
-#ifndef BNY_TESTS_PTX_COMPILED_HH
-#define BNY_TESTS_PTX_COMPILED_HH
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -18,6 +17,4 @@ std::function<void()> compiled_kernel(const char *name, uint32_t dynamic_bytes, 
 inline bool compiled_is_on(void) { return false; }
 inline bool compiled_has(const char *) { return false; }
 inline std::function<void()> compiled_kernel(const char *, uint32_t, void **) { return nullptr; }
-#endif
-
 #endif

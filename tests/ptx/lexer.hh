@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A lexer, which splits PTX into words. */
-#ifndef BNY_TESTS_PTX_LEXER_HH
-#define BNY_TESTS_PTX_LEXER_HH
+#pragma once
 
 #include <cctype>
 #include <cstdint>
@@ -113,5 +112,3 @@ struct lexer {
 };
 
 } // namespace ptx
-
-#endif

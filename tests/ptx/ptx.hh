@@ -12,8 +12,7 @@
  * Three things go beyond PTX. `ld.volatile.global.v4` and `st.volatile.global.v4` access complete lines as in device.h;
  * lanes that branch around such a store, and around nothing else, take part in it without a value. Instructions that
  * are .aligned meet at one place in the code. Approximations, and sums of mma, are as exact as the host's. */
-#ifndef BNY_TESTS_PTX_HH
-#define BNY_TESTS_PTX_HH
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -202,5 +201,3 @@ inline bool wanted(const thread &self, const instruction *i) {
   ,
 
 } // namespace ptx
-
-#endif

@@ -3,8 +3,7 @@
  * Random problems of attention over shards, with the combine of its rows, on every backend. They vary pages in tables
  * or lists, query tokens per sequence, windows, trees, interleaved shards, caps and sinks. They also vary parts of q,
  * gathered q, and the tokens and masks of each run. The expected result is in double precision. */
-#ifndef BNY_TESTS_ATTEND_H
-#define BNY_TESTS_ATTEND_H
+#pragma once
 
 #include "tests/api/attention_problem.h"
 #include "tests/support/world.h"
@@ -91,5 +90,3 @@ bool attend_holds(world_rank *self, const attend *of, int round);
 bool attend_twin_agrees(world_rank *self, const attend *of, int round);
 
 const char *attend_text(const attend *of); /* valid until the thread's next call */
-
-#endif

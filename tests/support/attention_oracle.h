@@ -2,8 +2,7 @@
  * Attention in double precision, computed only from the description of a call. It supports pages and page lists,
  * several queries, trees, windows, masks, caps, sinks, q in two parts, scales and FlashMLA rows. It uses no code of the
  * library. */
-#ifndef BNY_TESTS_ATTENTION_ORACLE_H
-#define BNY_TESTS_ATTENTION_ORACLE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -45,6 +44,4 @@ banyan_attention_desc attention_desc_of(int32_t batch, int32_t heads, int32_t kv
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

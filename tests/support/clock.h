@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Time in seconds, for tests that wait for others. */
-#ifndef BNY_TESTS_CLOCK_H
-#define BNY_TESTS_CLOCK_H
+#pragma once
 
 #include <errno.h>
 #include <time.h>
@@ -17,5 +16,3 @@ static inline void sleep_s(double seconds) {
   struct timespec time = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
   while (nanosleep(&time, &time) != 0 && errno == EINTR) continue;
 }
-
-#endif

@@ -3,8 +3,7 @@
  * Combines of random shapes and conventions, with checks of their results that are the same for all kinds of ranks.
  * Inputs, outputs and a merge in double precision are made before the ranks begin, and compared after they have
  * ended. */
-#ifndef BNY_TESTS_COMBINE_TASK_H
-#define BNY_TESTS_COMBINE_TASK_H
+#pragma once
 
 #include "tests/support/sheet.h"
 #include "tests/support/world.h"
@@ -62,5 +61,3 @@ banyan_partial combine_attempt_input(const combine_attempt *attempt, int32_t ran
  * bits. */
 void combine_attempt_check(const combine_task *task, const combine_attempt *attempt, int32_t rank, int run);
 void combine_task_check(const combine_task *task);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 A temporary directory for one test program, which a fixture makes and removes. */
-#ifndef BNY_TESTS_DIRECTORY_H
-#define BNY_TESTS_DIRECTORY_H
+#pragma once
 
 #include "tests/support/suite.h"
 
@@ -35,5 +34,3 @@ static inline const char *directory_read(const char *name) {
   if (file) fclose(file);
   return said;
 }
-
-#endif

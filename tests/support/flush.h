@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 Bits of the floating-point control word that make denormal inputs and results
  * count as zero. */
-#ifndef BNY_TESTS_FLUSH_H
-#define BNY_TESTS_FLUSH_H
+#pragma once
 
 #if defined(__x86_64__)
 enum { FLOAT_FLUSH = 0x8040 };
@@ -9,6 +8,4 @@ enum { FLOAT_FLUSH = 0x8040 };
 enum { FLOAT_FLUSH = 1 << 24 };
 #else
 enum { FLOAT_FLUSH = 0 };
-#endif
-
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The random number generator of all tests: splitmix64, a hashed counter. It gives the same numbers on every
  * machine. */
-#ifndef BNY_TESTS_GENERATOR_H
-#define BNY_TESTS_GENERATOR_H
+#pragma once
 
 #include "base/hash.h"
 
@@ -11,5 +10,3 @@ static inline uint64_t random_word(uint64_t *state) {
   *state += BNY_HASH_STEP;
   return word;
 }
-
-#endif

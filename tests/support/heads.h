@@ -2,8 +2,7 @@
  *
  * Problems of all-gathers of heads: shapes that all ranks share, a layout for each rank, and the exact bytes that
  * memory must hold afterwards. */
-#ifndef BNY_TESTS_HEADS_H
-#define BNY_TESTS_HEADS_H
+#pragma once
 
 #include "tests/support/world.h"
 
@@ -37,5 +36,3 @@ bool heads_hold(const heads_problem *of, int32_t tokens, int run, const unsigned
 /* Returns the arguments of a call for memories at these addresses. */
 const void *heads_mine(const heads_problem *of, const unsigned char *mine, const unsigned char *all);
 void *heads_all(const heads_problem *of, unsigned char *all);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Communicators with the calling thread as the only rank. */
-#ifndef BNY_TESTS_LONE_H
-#define BNY_TESTS_LONE_H
+#pragma once
 
 #include "banyan.h"
 #include "tests/support/suite.h"
@@ -21,5 +20,3 @@ static inline banyan_comm *lone_comm(const banyan_comm_config *config) {
   ck_assert_msg(lone_create(config, &comm) == BANYAN_OK, "%s", banyan_last_error());
   return comm;
 }
-
-#endif

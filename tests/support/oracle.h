@@ -2,8 +2,7 @@
  *
  * The expected result of a combine in double precision, written only from banyan.h. It reads rows as their descriptor
  * defines them, and uses no algebra of the library. */
-#ifndef BNY_TESTS_ORACLE_H
-#define BNY_TESTS_ORACLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,5 +40,3 @@ oracle_row oracle_merge(const oracle_row *parts, int32_t count, int32_t value_di
  * text, which the thread's next call overwrites. */
 const char *oracle_compare(const banyan_partial *out, int32_t token, int32_t head, int32_t value_dim, banyan_dtype wire,
                            uint64_t roundings, const oracle_row *expected);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tests that run with ranks as threads, as processes, and as processes that count themselves as ranks of several
  * nodes. */
-#ifndef BNY_TESTS_PLACED_H
-#define BNY_TESTS_PLACED_H
+#pragma once
 
 #include "tests/support/world.h"
 #ifdef HAVE_UCX
@@ -27,5 +26,3 @@ static inline bool placed_set(placed placed, const char *together, const char *a
   return false;
 #endif
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 Shared by the tests of kernels: assertions for loops, and random numbers that are
  * equal in every run. */
-#ifndef BNY_TESTS_RANDOM_H
-#define BNY_TESTS_RANDOM_H
+#pragma once
 
 #include "tests/support/generator.h"
 #include "tests/support/suite.h"
@@ -34,5 +33,3 @@ static inline int random_int(int low, int high) { return low + (int)(random_bits
 static inline double random_real(double low, double high) {
   return low + (high - low) * ((double)random_bits() / 4294967296.0);
 }
-
-#endif

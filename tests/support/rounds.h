@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Rounds of an all-gather, with bytes that differ by rank, round and offset. */
-#ifndef BNY_TESTS_ROUNDS_H
-#define BNY_TESTS_ROUNDS_H
+#pragma once
 
 #include <stdlib.h>
 
@@ -27,5 +26,3 @@ static inline banyan_status rounds_gather(const banyan_bootstrap *bootstrap, siz
   free(mine);
   return status;
 }
-
-#endif

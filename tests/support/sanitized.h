@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Detects builds with ASan or TSan, where memory use and times differ. */
-#ifndef BNY_TESTS_SANITIZED_H
-#define BNY_TESTS_SANITIZED_H
+#pragma once
 
 #ifndef __has_feature
 #define __has_feature(feature) 0
@@ -16,5 +15,3 @@ enum { IS_SANITIZED = 0 };
 
 /* Returns true for two of three cases in a build with sanitizers, which takes five times as long. */
 static inline int sanitizer_leaves_out(int i) { return IS_SANITIZED && i % 3 != i / 9 % 3; }
-
-#endif

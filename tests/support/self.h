@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The kernel's counts of open files and mappings of this process, and the time that its threads wait for a CPU. */
-#ifndef BNY_TESTS_SELF_H
-#define BNY_TESTS_SELF_H
+#pragma once
 
 #include <dirent.h>
 #include <stdio.h>
@@ -35,5 +34,3 @@ static inline int self_mappings(const char *text) {
   if (maps) fclose(maps);
   return count;
 }
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Partials for tests: memory in a random convention, and its merge by the oracle. It shares no code with the
  * library. */
-#ifndef BNY_TESTS_SHEET_H
-#define BNY_TESTS_SHEET_H
+#pragma once
 
 #include "tests/support/oracle.h"
 #include "tests/support/world.h"
@@ -66,5 +65,3 @@ typedef struct sheet_part {
   int32_t token0, tokens, head0, heads;
 } sheet_part;
 sheet_part sheet_part_of(const banyan_combine_desc *desc, int32_t nranks, int32_t rank);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Single elements of sheets: addresses, and numbers in code independent of the library (oracle.h). */
-#ifndef BNY_TESTS_SHEET_ELEMENT_H
-#define BNY_TESTS_SHEET_ELEMENT_H
+#pragma once
 
 #include "tests/support/oracle.h"
 #include "tests/support/sheet.h"
@@ -60,5 +59,3 @@ static inline void store_sum(const sheet *sheet, int32_t token, int32_t head, do
 static inline double load_sum(const sheet *sheet, int32_t token, int32_t head) {
   return oracle_load(sum_address(sheet, token, head), sheet->partial.stats_dtype, 0);
 }
-
-#endif

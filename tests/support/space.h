@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 Limits the address space, so that a thread cannot be started because its stack
  * does not fit. */
-#ifndef BNY_TESTS_SPACE_H
-#define BNY_TESTS_SPACE_H
+#pragma once
 
 #include <sys/resource.h>
 #include "tests/support/suite.h"
@@ -19,5 +18,3 @@ static inline struct rlimit space_limit(size_t left_bytes) {
   ck_assert_int_eq(setrlimit(RLIMIT_AS, &limit), 0);
   return before;
 }
-
-#endif

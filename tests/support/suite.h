@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 Lets the tests of a program register themselves, and provides the end of its
  * main(). Only this header includes the parts of the C library that nearly all tests use. */
-#ifndef BNY_TESTS_SUITE_H
-#define BNY_TESTS_SUITE_H
+#pragma once
 
 #include <check.h>
 #include <errno.h>
@@ -96,5 +95,3 @@ static inline int suite_main(Suite *suite) {
   srunner_free(runner);
   return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
-
-#endif

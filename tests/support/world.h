@@ -12,8 +12,7 @@
  *   - A rank calls world_put() once that memory is filled, and gives calls its address by world_at(), and self->stream.
  *   - After world_finish() the memory holds what its calls wrote, and the rank looks at it. All ranks call it.
  *   - world_record() and world_replay() run operations again and again, which on devices are captured in a graph. */
-#ifndef BNY_TESTS_WORLD_H
-#define BNY_TESTS_WORLD_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -213,5 +212,3 @@ int world_main(Suite *suite);
 
 /* Returns true under ASan or TSan, where memory and time differ. */
 bool world_is_sanitized(void);
-
-#endif

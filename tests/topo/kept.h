@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Frees the objects of a test at its end. */
-#ifndef BNY_TESTS_TOPO_KEPT_H
-#define BNY_TESTS_TOPO_KEPT_H
+#pragma once
 
 #include "tests/support/suite.h"
 
@@ -32,5 +31,3 @@ static inline void drop_kept(void) {
     free(self);
   }
 }
-
-#endif

@@ -2,8 +2,7 @@
  *
  * These laws hold for any input of the importers. Fuzzers check them, and tests replay what fuzzers found.
  * Each function returns NULL, or a text about the broken law. */
-#ifndef BNY_TESTS_TOPO_TOPO_LAWS_H
-#define BNY_TESTS_TOPO_TOPO_LAWS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -228,5 +227,3 @@ static inline const char *law_of_importer(const bny_topo_importer *importer, con
   bny_topo_free(topo);
   return broken;
 }
-
-#endif

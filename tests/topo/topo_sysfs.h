@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A fake /sys in a temporary directory, for tests of probes. */
-#ifndef BNY_TESTS_TOPO_TOPO_SYSFS_H
-#define BNY_TESTS_TOPO_TOPO_SYSFS_H
+#pragma once
 
 #include <ftw.h>
 #include <stdarg.h>
@@ -120,5 +119,3 @@ static inline void tree_interface(const tree *t, const char *device, const char 
   snprintf(below, sizeof below, "devices/%s/%s/%s/device", device, class, name);
   tree_link(t, target, below);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Helpers of the topology tests, for dumps of real machines, which are not in this tree, and for handmade models. */
-#ifndef BNY_TESTS_TOPO_TOPO_UTIL_H
-#define BNY_TESTS_TOPO_TOPO_UTIL_H
+#pragma once
 
 #include <glob.h>
 #include <sys/resource.h>
@@ -415,5 +414,3 @@ static inline bny_topo *random_model(uint64_t seed, int32_t most_nodes, int32_t 
   }
   return topo;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Helpers of the tests of XML importers: texts of tests/corpus, and queries of the model. */
-#ifndef BNY_TESTS_TOPO_TOPO_XML_UTIL_H
-#define BNY_TESTS_TOPO_TOPO_XML_UTIL_H
+#pragma once
 
 #include "topo/model/model.h"
 #include "topo/import/xml.h"
@@ -68,5 +67,3 @@ static inline bool xml_is_read(void) {
   if (!bny_topo_xml_available()) fprintf(stderr, "skipped: built without libxml2\n");
   return bny_topo_xml_available();
 }
-
-#endif

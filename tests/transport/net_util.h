@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Helpers for tests that use UCX directly. */
-#ifndef BNY_TESTS_NET_UTIL_H
-#define BNY_TESTS_NET_UTIL_H
+#pragma once
 
 #include "tests/support/world.h"
 #include "transport/ucx/library.h"
@@ -13,5 +12,3 @@ static inline bool net_is_absent(void) {
   printf("skipped: %s\n", banyan_last_error());
   return true;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ranks that are threads of this process, all on one GPU. Each has a stream and a communicator. Collective calls run in
  * one thread per rank. A single thread may enqueue work on the streams of all ranks. */
-#ifndef BNY_TOOLS_COMMON_DEVICE_RANKS_H
-#define BNY_TOOLS_COMMON_DEVICE_RANKS_H
+#pragma once
 
 #include "banyan.h"
 #include "tools/common/gpu.h"
@@ -57,5 +56,3 @@ bool device_time(device_ranks *ranks, const device_timing *timing, double *p50_u
 
 /* Calls banyan_start(), for use in `put`. */
 bool device_time_start(banyan_op *op, tool_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Conversion of f16, bf16, E4M3 and int8 arrays, and random numbers that depend only on their index. */
-#ifndef BNY_TOOLS_COMMON_FLOAT_H
-#define BNY_TOOLS_COMMON_FLOAT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -18,5 +17,3 @@ void tool_floats_store(banyan_dtype dtype, const float *values, size_t count, vo
 /* values[i] = deviation * x(stream, first + i), where x has mean 0 and variance 1. x is the sum of four uniform
  * numbers, which is nearly normal. It depends only on stream and index, so each rank generates only its own shard. */
 void tool_floats_random(uint64_t stream, uint64_t first, size_t count, float deviation, float *values);
-
-#endif

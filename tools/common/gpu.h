@@ -3,8 +3,7 @@
  * is loaded on demand. BANYAN_CUDA_LIBRARY replaces libcuda.so.1. Streams may be passed to the functions of banyan.h.
  *
  * Every thread that has called gpu_enter() may use the gpu. All calls return false and set *error on failure. */
-#ifndef BNY_TOOLS_COMMON_GPU_H
-#define BNY_TOOLS_COMMON_GPU_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -100,5 +99,3 @@ bool gpu_between_put(const gpu_between *between, int32_t part, void *stream, too
 
 /* Returns the kernel as PTX, which the caller frees; NULL if out of memory. */
 char *gpu_between_text(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Declarations that the files of gpu.h share. */
-#ifndef BNY_TOOLS_COMMON_GPU_DRIVER_H
-#define BNY_TOOLS_COMMON_GPU_DRIVER_H
+#pragma once
 
 #include "base/cuda_driver.h"
 #include "tools/common/gpu.h"
@@ -16,5 +15,3 @@ struct gpu {
 /* Returns whether the result is success. Otherwise *error has the call that failed and the driver's name of the
  * result. */
 bool gpu_succeeded(const bny_cuda_driver *driver, CUresult result, const char *what, tool_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Parts of the JSON output that all tools share. */
-#ifndef BNY_TOOLS_COMMON_JSON_H
-#define BNY_TOOLS_COMMON_JSON_H
+#pragma once
 
 #include <jansson.h>
 
@@ -21,5 +20,3 @@ json_t *tool_json_real(double value);
 
 /* Describes a device as an object. */
 json_t *tool_json_gpu(const gpu_facts *facts);
-
-#endif

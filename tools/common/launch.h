@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Starts the ranks of a tool, or detects that a launcher has started them. */
-#ifndef BNY_TOOLS_COMMON_LAUNCH_H
-#define BNY_TOOLS_COMMON_LAUNCH_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -41,5 +40,3 @@ const char *bny_launch_rank(void);
 
 /* Returns true in exactly one of the processes that a launcher started. They need not be connected. */
 bool bny_launch_speaks(void);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * MPI for tools that run under mpirun. The functions are in a separate module, which is loaded only under mpirun. No
  * tool links MPI. */
-#ifndef BNY_TOOLS_COMMON_MPI_H
-#define BNY_TOOLS_COMMON_MPI_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,5 +33,3 @@ extern const tool_mpi banyan_mpi_tool;
 
 /* Returns NULL and sets *error if there is no module or if it cannot be loaded. */
 const tool_mpi *tool_mpi_load(tool_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The command line of a tool. One table of options drives parsing, --help and the man page. */
-#ifndef BNY_TOOLS_COMMON_OPTIONS_H
-#define BNY_TOOLS_COMMON_OPTIONS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdio.h>
@@ -67,5 +66,3 @@ int tool_options_fail(const tool_program *program, const tool_error *error);
 
 /* For .check of --device: "cuda" (the first device) or "cuda:N". */
 bool tool_check_device(void *arguments, const char *text, tool_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A loop that only reads memory. Attention over the same memory is compared with its speed. */
-#ifndef BNY_TOOLS_COMMON_READ_ALL_H
-#define BNY_TOOLS_COMMON_READ_ALL_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -14,5 +13,3 @@ static __attribute__((noinline)) uint64_t read_all(const uint64_t *words, size_t
     for (int lane = 0; lane < 8; lane++) sums[lane] += words[i + (size_t)lane];
   return sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
 }
-
-#endif

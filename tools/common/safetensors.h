@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Reads safetensors files: a u64 header length, a JSON object of tensors, then their data. The file is untrusted, so
  * all fields are checked against its size before use. */
-#ifndef BNY_TOOLS_COMMON_SAFETENSORS_H
-#define BNY_TOOLS_COMMON_SAFETENSORS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,5 +38,3 @@ void safetensors_close(safetensors *file); /* NULL is allowed */
 
 const safetensor *safetensors_find(const safetensors *file, const char *name); /* NULL if there is none */
 const char *safetensors_metadata(const safetensors *file, const char *key);    /* NULL if there is none */
-
-#endif

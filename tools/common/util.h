@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Helpers of all tools: errors, memory, time, percentiles, and numbers and names on the command line. */
-#ifndef BNY_TOOLS_COMMON_UTIL_H
-#define BNY_TOOLS_COMMON_UTIL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -120,5 +119,3 @@ tool_part tool_part_of_rank(banyan_scatter scatter, int32_t tokens, int32_t head
  * f32. tool_partial_result() describes a contiguous result, which is o (normalised). */
 banyan_partial tool_partial_max_sum(float *values, float *max, float *sum, int32_t heads, int32_t value_dim);
 banyan_partial tool_partial_result(float *values, int32_t heads, int32_t value_dim);
-
-#endif

@@ -2,8 +2,7 @@
  * The ranks of a tool. They come from MPI under mpirun, from the variables RANK and WORLD_SIZE, or are local processes
  * that the tool starts (--ranks N); otherwise there is one rank. Also the few messages that ranks exchange besides
  * combines. */
-#ifndef BNY_TOOLS_COMMON_WORLD_H
-#define BNY_TOOLS_COMMON_WORLD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -67,5 +66,3 @@ void tool_world_progress(const tool_world *world, tool_progress *progress, const
 
 /* Prints "program: rank 2: text" on stderr. */
 void tool_world_complain(const tool_world *world, const tool_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Types and functions that the files of banyan-decode share. */
-#ifndef BNY_TOOLS_DECODE_DECODE_H
-#define BNY_TOOLS_DECODE_DECODE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -349,5 +348,3 @@ typedef struct decode_kernel_settings {
  * bound. */
 bool decode_kernel_work(const decode_kernel_settings *settings, const decode_problem *problem, bool json,
                         bool *verified, tool_error *error);
-
-#endif

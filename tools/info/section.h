@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The sections of banyan-info. Each collects its facts once, as JSON. The text output is printed from the same object,
  * so both always agree. */
-#ifndef BNY_TOOLS_INFO_SECTION_H
-#define BNY_TOOLS_INFO_SECTION_H
+#pragma once
 
 #include <jansson.h>
 #include <stdio.h>
@@ -30,5 +29,3 @@ static inline const char *info_text(const json_t *object, const char *key) {
   const char *text = json_string_value(json_object_get(object, key));
   return text != NULL ? text : "";
 }
-
-#endif

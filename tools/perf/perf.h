@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Types and functions that the files of banyan-perf share. */
-#ifndef BNY_TOOLS_PERF_PERF_H
-#define BNY_TOOLS_PERF_PERF_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -183,5 +182,3 @@ bool perf_device_report_json(const gpu_facts *facts, const perf_device_settings 
  * of the file. */
 bool perf_replay_ranks(const char *pattern, int32_t *nranks, tool_error *error);
 bool perf_replay(const char *pattern, const tool_world *world, bool *same, tool_error *error);
-
-#endif

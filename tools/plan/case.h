@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The case to plan: ranks and the levels between them, and a collective with its shape. */
-#ifndef BNY_TOOLS_PLAN_CASE_H
-#define BNY_TOOLS_PLAN_CASE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -65,5 +64,3 @@ bny_request plan_request_make(const plan_ranks *ranks, const plan_shape *shape);
 enum { PLAN_NUMBER_BYTES = 32 };
 const char *plan_text_bytes(double bytes, char text[PLAN_NUMBER_BYTES]);
 const char *plan_text_time(double ns, char text[PLAN_NUMBER_BYTES]);
-
-#endif

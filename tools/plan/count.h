@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Counts rounds, messages and bytes of plans by level, from the view of one rank. */
-#ifndef BNY_TOOLS_PLAN_COUNT_H
-#define BNY_TOOLS_PLAN_COUNT_H
+#pragma once
 
 #include "tools/plan/case.h"
 
@@ -26,5 +25,3 @@ bool plan_counts_make(const plan_ranks *ranks, const bny_request *request, plan_
 
 /* Converts rounds, further messages and bytes at a level to time, by the cost model of src/plan/select.c. */
 double plan_count_ns(const bny_link_cost *link, const plan_level_count *count);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Compares the methods for a collective: the predicted cost of each, which one is chosen, and why the others are not.
  * banyan-plan --cost, --compare and banyan-info share this. */
-#ifndef BNY_TOOLS_PLAN_METHODS_H
-#define BNY_TOOLS_PLAN_METHODS_H
+#pragma once
 
 #include <stdio.h>
 
@@ -66,5 +65,3 @@ struct json_t *plan_methods_json(const plan_ranks *ranks, const plan_methods *me
 void plan_levels_print(const plan_ranks *ranks, FILE *stream);
 struct json_t *plan_levels_json(const plan_ranks *ranks);
 struct json_t *plan_shape_json(const plan_ranks *ranks, const plan_shape *shape);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The views of banyan-plan, each in its own file. They write text or one JSON object to a stream. */
-#ifndef BNY_TOOLS_PLAN_VIEW_H
-#define BNY_TOOLS_PLAN_VIEW_H
+#pragma once
 
 #include <stdio.h>
 
@@ -32,5 +31,3 @@ bool plan_view_simulate(const plan_view *view, tool_error *error);
 bool plan_view_regret(const plan_view *view, tool_error *error);
 bool plan_view_goal(const plan_view *view, tool_error *error);
 bool plan_view_compare(const plan_view *view, tool_error *error);
-
-#endif

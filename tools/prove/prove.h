@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Proofs of plans: the interface for callers, and what the files of this folder share. */
-#ifndef BNY_TOOLS_PROVE_PROVE_H
-#define BNY_TOOLS_PROVE_PROVE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -115,5 +114,3 @@ banyan_status bny_plan_check(const bny_request *request, const bny_plan *const *
 /* Sets the thread's error to "rank 3, step 5 (merge): " and the text. */
 banyan_status bny_plan_fail(const bny_plan *plan, int32_t step, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Writes timelines of simulated plans, and plans in the GOAL format. */
-#ifndef BNY_TOOLS_SIMULATE_OUTPUT_H
-#define BNY_TOOLS_SIMULATE_OUTPUT_H
+#pragma once
 
 #include <stdio.h>
 
@@ -18,5 +17,3 @@ bool sim_timeline_write(const char *path, const sim_job *job, const char *title,
  * dependencies. A message's tag is its slot. Each step depends on the previous one of its rank, because banyan's
  * executors run steps in order. */
 void sim_goal_write(FILE *stream, const sim_job *job);
-
-#endif

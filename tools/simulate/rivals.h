@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Plans of all ranks for the simulator: those of the library's algorithms, and those of methods to compare with. */
-#ifndef BNY_TOOLS_SIMULATE_RIVALS_H
-#define BNY_TOOLS_SIMULATE_RIVALS_H
+#pragma once
 
 #include "tools/plan/methods.h"
 #include "tools/simulate/simulate.h"
@@ -29,5 +28,3 @@ void sim_case_release(sim_case *made);
 
 /* The speed at which a rank reads keys and values. */
 double sim_memory_speed(const plan_ranks *ranks);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Runs the plans of all ranks in a network simulator. The tools and the simulator share only this header, as plain
  * data. SimGrid is in a separate module (engine.cc), which is loaded on demand. */
-#ifndef BNY_TOOLS_SIMULATE_SIMULATE_H
-#define BNY_TOOLS_SIMULATE_SIMULATE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -114,6 +113,4 @@ double sim_work_ns(const sim_job *job, const sim_stage *stage, const bny_plan *p
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

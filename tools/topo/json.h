@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * JSON parts that several views of banyan-topo write. */
-#ifndef BNY_TOOLS_TOPO_JSON_H
-#define BNY_TOOLS_TOPO_JSON_H
+#pragma once
 
 #include <jansson.h>
 
@@ -13,5 +12,3 @@ json_t *topo_json_findings(const bny_topo_levels *levels, const json_t *nodes, b
 json_t *topo_json_probes(const topo_view *view); /* [{"name", "outcome", "text"}] */
 
 char *topo_json_text(json_t *json); /* takes the reference; NULL: out of memory */
-
-#endif

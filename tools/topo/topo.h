@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Types and functions that the files of banyan-topo share. */
-#ifndef BNY_TOOLS_TOPO_TOPO_H
-#define BNY_TOOLS_TOPO_TOPO_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -290,5 +289,3 @@ const char *topo_format_of_path(const char *path); /* format by suffix; NULL: un
 /* Writes to standard output if path is NULL or "-". A file is written next to `path` and renamed, so `path` is complete
  * or unchanged. Pipes and devices are written directly. */
 bool topo_output(const char *path, const char *text, tool_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Types and functions that the files of this folder share. */
-#ifndef BNY_TOPO_DERIVE_DERIVE_H
-#define BNY_TOPO_DERIVE_DERIVE_H
+#pragma once
 
 #include "topo/derive/levels.h"
 
@@ -155,5 +154,3 @@ bool bny_topo_is_noted(const bny_topo *topo, bny_topo_note_kind kind, int32_t no
 #include "topo/derive/findings.def"
 #undef BNY_TOPO_FINDING
 #undef BNY_TOPO_FINDING_OF_TOOL
-
-#endif

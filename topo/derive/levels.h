@@ -31,8 +31,7 @@
  * Speeds are in GB/s per direction. An NVLink of unknown speed gets the speed of the GPU's generation, or 20 GB/s, and
  * the source of the group is "assumed". An NVLink with a rated speed but speed 0 counts as rejected: it exists, but
  * peer access does not work. A port with a rated speed but speed 0 is down. */
-#ifndef BNY_TOPO_LEVELS_H
-#define BNY_TOPO_LEVELS_H
+#pragma once
 
 #include "topo/model/model.h"
 
@@ -139,5 +138,3 @@ const char *bny_topo_severity_name(bny_topo_severity severity); /* "info", "note
  * probe found it down. rated() returns its rated speed; 0 if unknown. */
 bool bny_topo_port_down(const bny_topo *topo, int32_t node);
 double bny_topo_port_rated(const bny_topo *topo, int32_t node);
-
-#endif

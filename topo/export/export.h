@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Exports of a model to other formats; banyan's own format is in topo/import/json.h. Each returns text that the caller
  * frees. On failure it returns NULL and sets *error. */
-#ifndef BNY_TOPO_EXPORT_H
-#define BNY_TOPO_EXPORT_H
+#pragma once
 
 #include "topo/model/model.h"
 
@@ -15,5 +14,3 @@ char *bny_topo_export_nccl(const bny_topo *topo, bny_topo_error *error);
 /* The matrix of `nvidia-smi topo -m`, one for each host with GPUs: GPUs by number, then NICs with a legend. Links of
  * AMD GPUs are shown as XGMI. CPU affinity is empty unless an attribute of the model has it. */
 char *bny_topo_export_matrix(const bny_topo *topo, bny_topo_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * State and functions that the parts of the hwloc importer share. */
-#ifndef BNY_TOPO_IMPORT_HWLOC_H
-#define BNY_TOPO_IMPORT_HWLOC_H
+#pragma once
 
 #include "topo/model/model.h"
 #include "topo/import/xml.h"
@@ -36,5 +35,3 @@ bool bny_topo_hwloc_join_upwards(bny_topo_hwloc *h, int32_t element);
 bool bny_topo_hwloc_number_gpus(bny_topo_hwloc *h);
 bool bny_topo_hwloc_nvlinks(bny_topo_hwloc *h);
 bool bny_topo_hwloc_join_numas(bny_topo_hwloc *h);
-
-#endif

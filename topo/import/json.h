@@ -9,8 +9,7 @@
  * Unknown values are omitted, except gbytes_per_s, which is null. Parents come before children. A reader needs only id
  * and kind of nodes, and from, to and kind of links. An id may be a number; name defaults to id, source to "file";
  * unknown members are ignored. Writing and reading a model returns the same model, bit for bit. */
-#ifndef BNY_TOPO_JSON_H
-#define BNY_TOPO_JSON_H
+#pragma once
 
 #include "topo/model/model.h"
 
@@ -25,5 +24,3 @@ char *bny_topo_json_text(const struct json_t *json);
 
 /* Combines both. Returns text that the caller frees. On failure it returns NULL and sets *error. */
 char *bny_topo_export_json(const bny_topo *topo, bny_topo_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * State and functions that the parts of the importer of NCCL's XML share. */
-#ifndef BNY_TOPO_IMPORT_NCCL_H
-#define BNY_TOPO_IMPORT_NCCL_H
+#pragma once
 
 #include "topo/model/model.h"
 #include "topo/import/xml.h"
@@ -44,5 +43,3 @@ bool bny_topo_nccl_note_virtual(bny_topo_nccl *r);
 /* nccl_link.c: adds the <nvlink>, <xgmi> and <c2c> of every <gpu>, and the <pcilink> of every <pci>. Requires r->buses,
  * sorted and scoped by host. */
 bool bny_topo_nccl_links(const bny_topo_nccl *r);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Descriptions of machines in one line of text. */
-#ifndef BNY_TOPO_IMPORT_SYNTHETIC_H
-#define BNY_TOPO_IMPORT_SYNTHETIC_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -93,5 +92,3 @@ static inline bool bny_topo_item_is_joint(const bny_topo_item *item) {
 }
 
 const char *bny_topo_item_name(bny_topo_item_kind kind);
-
-#endif

@@ -3,8 +3,7 @@
  * A reader for untrusted XML. It allows no entities, DTD or network access, bounds size and depth, and keeps the line
  * of each element. Only xml.c uses libxml2. Elements are numbered in the order of their start tags; the root is 0. A
  * parent therefore has a lower number than its children, and one loop visits all elements. */
-#ifndef BNY_TOPO_XML_H
-#define BNY_TOPO_XML_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -47,5 +46,3 @@ const char *bny_topo_xml_attribute(const bny_topo_xml *xml, int32_t element, con
  * sets *error for any other text. */
 bool bny_topo_xml_integer(const bny_topo_xml *xml, int32_t element, const char *name, int64_t least, int64_t most,
                           int64_t *value, bny_topo_error *error);
-
-#endif

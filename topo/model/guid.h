@@ -2,8 +2,7 @@
  *
  * Normalises the GUIDs of NICs, ports and switches to 16 lower-case hexadecimal digits: "b8599f0300c2f06a". The highest
  * byte comes first and belongs to the vendor. ibnetdiscover and hwloc print GUIDs this way. */
-#ifndef BNY_TOPO_GUID_H
-#define BNY_TOPO_GUID_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,5 +22,3 @@ bool bny_topo_guid_from_nccl(const char *text, char guid[BNY_TOPO_GUID_BYTES]);
 
 enum { BNY_TOPO_GUID_NCCL_BYTES = 19 };
 void bny_topo_guid_to_nccl(const char guid[BNY_TOPO_GUID_BYTES], char text[BNY_TOPO_GUID_NCCL_BYTES]);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The table of paths between devices that `nvidia-smi topo -m` prints, before a model is built from it. */
-#ifndef BNY_TOPO_MATRIX_H
-#define BNY_TOPO_MATRIX_H
+#pragma once
 
 #include "topo/model/text.h"
 
@@ -38,5 +37,3 @@ typedef struct bny_topo_matrix {
 /* Adds a host with nodes and links whose paths match the matrix. If cells contradict each other, the nearer path is
  * used and a note is added. Returns false if out of memory. */
 bool bny_topo_matrix_model(const bny_topo_matrix *matrix, bny_topo *topo);
-
-#endif

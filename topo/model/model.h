@@ -10,8 +10,7 @@
  *
  * A model owns its memory. Indices are stable, because nodes and links are never removed. The functions are not
  * thread-safe and keep no global state. */
-#ifndef BNY_TOPO_MODEL_H
-#define BNY_TOPO_MODEL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -245,5 +244,3 @@ bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_
  * bny_topo_load_waiting() is for tools: it also reads a pipe, or standard input for "-", until the writer closes it. */
 bny_topo *bny_topo_load(const char *path_or_synthetic, const char **importer_name, bny_topo_error *error);
 bny_topo *bny_topo_load_waiting(const char *path_or_synthetic, const char **importer_name, bny_topo_error *error);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A map from (scope, text) to a number: fill it, sort it once, then query it. Sorting takes n log n time and a look-up
  * takes log n, even for hostile files. Keys are not copied. */
-#ifndef BNY_TOPO_NAMES_H
-#define BNY_TOPO_NAMES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,5 +40,3 @@ void bny_topo_names_free(bny_topo_names *names);
 
 /* Returns the name of a vendor by its PCI vendor id; NULL if unknown. */
 const char *bny_topo_vendor_name(int64_t vendor);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Data rates of links in GB/s per direction. They are signalling rates minus coding and protocol overhead, with NCCL's
  * figures. All importers and probes use this table, so their figures are comparable. */
-#ifndef BNY_TOPO_SPEED_H
-#define BNY_TOPO_SPEED_H
+#pragma once
 
 #include <stdint.h>
 
@@ -43,5 +42,3 @@ double bny_topo_speed_cpu(const char *arch, const char *vendor, int32_t family, 
 
 /* Converts the speed of a network port from Mb/s. */
 double bny_topo_speed_net(double megabits_per_s);
-
-#endif

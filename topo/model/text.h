@@ -2,8 +2,7 @@
  *
  * A reader for dumps that consist of lines and words. The text is not NUL-terminated, may hold any bytes and is not
  * modified. */
-#ifndef BNY_TOPO_TEXT_H
-#define BNY_TOPO_TEXT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,5 +44,3 @@ char *bny_topo_span_copy(bny_topo_span span);
 
 /* Returns the precision for "%.*s" in an error text. It is limited, so that the rest of the text fits. */
 int bny_topo_span_shown(bny_topo_span span);
-
-#endif

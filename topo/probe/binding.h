@@ -3,8 +3,7 @@
  * Finds the cache, NUMA node and package of the processors that the calling thread is bound to, without devices. sysfs
  * takes less than a millisecond and hwloc takes several. hwloc is therefore used only if its variables select a machine
  * (HWLOC_XMLFILE, HWLOC_SYNTHETIC). */
-#ifndef BNY_TOPO_BINDING_H
-#define BNY_TOPO_BINDING_H
+#pragma once
 
 #include "topo/model/model.h"
 
@@ -24,5 +23,3 @@ const char *bny_topo_hwloc_variable(void);
 
 /* hwloc_binding.c. Returns false if hwloc is not built in or fails. */
 bool bny_topo_binding_hwloc(const unsigned char *cpus, size_t bytes, bny_topo_binding *binding);
-
-#endif

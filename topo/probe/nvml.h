@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The part of NVML that the probe uses, and the state of the NVML probe. */
-#ifndef BNY_TOPO_PROBE_NVML_H
-#define BNY_TOPO_PROBE_NVML_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -173,5 +172,3 @@ typedef struct bny_nvml_machine {
 
 /* Finds and adds the NVLinks of all GPUs. The GPUs must be in the model. Sets topo->out_of_memory if out of memory. */
 void bny_nvml_links(bny_nvml_machine *machine);
-
-#endif

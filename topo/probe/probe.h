@@ -7,8 +7,7 @@
  *
  * Only the file of a probe includes the headers of its library. Libraries that need hardware (NVML) are loaded at run
  * time, so that one build runs everywhere. No probe waits for hardware to wake up, and none writes to the system. */
-#ifndef BNY_TOPO_PROBE_H
-#define BNY_TOPO_PROBE_H
+#pragma once
 
 #include "topo/model/model.h"
 
@@ -51,5 +50,3 @@ bny_topo *bny_topo_probe_machine(const bny_topo_probe_options *options, bny_topo
                                  int32_t *nreports, bny_topo_error *error);
 
 const char *bny_topo_outcome_name(bny_topo_outcome outcome); /* "found", "nothing", "absent", "failed" */
-
-#endif

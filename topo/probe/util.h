@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Helpers that the probes share. */
-#ifndef BNY_TOPO_PROBE_UTIL_H
-#define BNY_TOPO_PROBE_UTIL_H
+#pragma once
 
 #include "base/sysfs.h"
 #include "topo/probe/probe.h"
@@ -74,5 +73,3 @@ bool bny_topo_probe_pci_part(const char *sysfs, const char *bus_id);
 
 /* Returns the total Mb/s of all ports of this card that are bonded with this NIC; 0 if not bonded or unknown. */
 double bny_topo_probe_bond_megabits(const char *sysfs, const char *bus_id);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Shared by the files of the CUDA device. */
-#ifndef BNY_DEVICE_CUDA_CUDA_H
-#define BNY_DEVICE_CUDA_CUDA_H
+#pragma once
 
 #include "device/cuda/driver.h"
 #include "device/device.h"
@@ -59,5 +58,3 @@ banyan_status bny_cuda_kernel_residency(bny_device *device, const bny_device_ker
 banyan_status bny_cuda_kernel_clusters(bny_device *device, const bny_device_kernel *kernel, uint32_t block_threads,
                                        uint32_t shared_bytes, uint32_t cluster, int32_t *clusters);
 banyan_status bny_cuda_launch(bny_device *device, const bny_device_launch *launch, void *stream);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The CUDA driver. It is loaded when a device is opened, so that one build runs on machines with and without a GPU. All
  * functions come from libcuda.so.1. */
-#ifndef BNY_DEVICE_CUDA_DRIVER_H
-#define BNY_DEVICE_CUDA_DRIVER_H
+#pragma once
 
 #include "banyan.h"
 #include "base/cuda_driver.h"
@@ -19,5 +18,3 @@ void bny_cuda_driver_unload(bny_cuda_driver *driver);
  * attempted action, ": " and the driver's text. */
 banyan_status bny_cuda_check(const bny_cuda_driver *driver, CUresult result, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-
-#endif

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The CUDA row of the vendor table. Every build has it; a build without CUDA reports what is missing. */
-#ifndef BNY_DEVICE_CUDA_ENTRY_H
-#define BNY_DEVICE_CUDA_ENTRY_H
+#pragma once
 
 #include "device/device.h"
 
 banyan_status bny_cuda_open(const bny_device_choice *choice, bny_device **device);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * A rank merges its children in stages, in order. Each merges its value so far with some children before it and some
  * after it. */
-#ifndef BNY_PLAN_TREE_SHAPE_H
-#define BNY_PLAN_TREE_SHAPE_H
+#pragma once
 
 #include "plan/builder.h"
 
@@ -85,5 +84,3 @@ static inline int32_t bny_tree_root(const bny_request *request) {
 static inline bool bny_tree_goes_down(const bny_request *request) {
   return request->call.collective == BNY_BROADCAST || request->call.scatter == BANYAN_SCATTER_NONE;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The network devices of this node, and those that one rank uses. */
-#ifndef BNY_TRANSPORT_UCX_DEVICES_H
-#define BNY_TRANSPORT_UCX_DEVICES_H
+#pragma once
 
 #include <net/if.h>
 #include <stdbool.h>
@@ -38,5 +37,3 @@ typedef struct bny_net_device_choice {
 /* Chooses the devices of one rank from these facts alone, by the rules of docs/design.md#networks. */
 banyan_status bny_net_devices_choose(const bny_net_device_wishes *wishes, const bny_net_device *devices,
                                      int32_t ndevices, bny_net_device_choice *choice);
-
-#endif

@@ -3,8 +3,7 @@
  * UCX, loaded only when ranks of several nodes connect. A program that stays on one node never loads it, because UCX
  * takes over signals and memory calls of the process as soon as it is loaded. libbanyan also runs where UCX is not
  * installed. */
-#ifndef BNY_TRANSPORT_UCX_LIBRARY_H
-#define BNY_TRANSPORT_UCX_LIBRARY_H
+#pragma once
 
 #include <stdbool.h>
 #include <ucp/api/ucp.h>
@@ -26,5 +25,3 @@ banyan_status bny_ucx_load(bny_ucx *ucx);
  * which bny_ucx_captured_log() returns, or "". UCX still prints them. */
 void bny_ucx_capture_log(const bny_ucx *ucx, bool on);
 const char *bny_ucx_captured_log(void);
-
-#endif

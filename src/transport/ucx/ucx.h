@@ -5,8 +5,7 @@
  *
  * There is one worker per communicator. Any thread may abort, so a flag guards the worker; it is free except in that
  * case. Callbacks run inside progress and hold it. */
-#ifndef BNY_TRANSPORT_UCX_H
-#define BNY_TRANSPORT_UCX_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -301,5 +300,3 @@ void bny_net_spread(bny_transport *transport, int64_t patience_ns);
 /* ---- receive.c --------------------------------------------------------------------------------------------------- */
 
 banyan_status bny_net_listen(bny_net *net); /* sets message handlers */
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Measurements between the ranks of a machine. */
-#ifndef BNY_TOOLS_TOPO_MEASURE_MEASURE_H
-#define BNY_TOOLS_TOPO_MEASURE_MEASURE_H
+#pragma once
 
 #include <semaphore.h>
 #include <signal.h>
@@ -250,5 +249,3 @@ bool topo_ranks_do(topo_ranks *ranks, const int32_t *who, const topo_order *orde
 /* Run in a rank (measure/work.c). */
 void topo_rank_touch(topo_ranks *ranks, int32_t rank);
 topo_answer topo_rank_work(topo_ranks *ranks, int32_t rank, const topo_order *order);
-
-#endif

@@ -7,8 +7,7 @@
  * columns of a GPU and its NICs. Boxes stand side by side and nothing is above a GPU, so its NVLinks go straight up.
  *
  * If many hosts look alike, only a few are drawn, and a box next to them names the others. */
-#ifndef BNY_TOOLS_TOPO_PICTURE_LAYOUT_H
-#define BNY_TOOLS_TOPO_PICTURE_LAYOUT_H
+#pragma once
 
 #include "tools/topo/topo.h"
 
@@ -107,5 +106,3 @@ void topo_text_fit_names(const char **names, int32_t count, double size, bool bo
 /* Removes the first line of at most that width from *text; it breaks at a blank or hyphen if possible. Returns NULL
  * after the last line. */
 const char *topo_text_wrap(const char **text, double size, double width);
-
-#endif

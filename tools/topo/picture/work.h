@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * State and helpers that the files of a layout share. */
-#ifndef BNY_TOOLS_TOPO_PICTURE_WORK_H
-#define BNY_TOOLS_TOPO_PICTURE_WORK_H
+#pragma once
 
 #include "tools/topo/topo.h"
 #include "tools/topo/picture/layout.h"
@@ -137,5 +136,3 @@ typedef struct topo_figure {
 } topo_figure;
 topo_figure topo_figure_of(double value);
 topo_figure topo_count_of(int64_t count); /* "2,046" */
-
-#endif
