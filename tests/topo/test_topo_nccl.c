@@ -31,14 +31,22 @@ TEST(nccl_of_instances) {
                           "sm=\"90\" rank=\"1\"><nvlink target=\"0000:02:00.0\" count=\"4\"/></gpu></pci><pci "
                           "busid=\"0000:02:00.0\"><gpu dev=\"1\" sm=\"90\" rank=\"2\"/></pci>" NCCL_TAIL),
            "GPU0.1 device GPU0; GPU0.1 GPU1 NVL; GPU0 GPU0.1 NVL");
+  /* One partition lists only its C2C link, another all. A third one lists other numbers than the second. */
+  ck_facts(load(NCCL_HEAD
+                "<pci busid=\"0000:01:00.0\"><gpu dev=\"0\"><c2c bw=\"1000\" count=\"1\"/></gpu><gpu dev=\"0\">"
+                "<c2c bw=\"1000\" count=\"1\"/><nvlink target=\"0000:02:00.0\" count=\"4\"/></gpu><gpu dev=\"0\">"
+                "<c2c bw=\"1000\" count=\"1\"/><nvlink target=\"0000:02:00.0\" count=\"3\"/></gpu></pci><pci "
+                "busid=\"0000:02:00.0\"><gpu dev=\"1\" sm=\"90\"/></pci>" NCCL_TAIL),
+           "GPU0 GPU1 NVL; GPU0.1 GPU1 NVL; GPU0 nvlink 1/4/80/0/0; 1 c2c;"
+           "note GPU0.2: it lists 3 links, and a partition of the same GPU lists 4, which count for both");
 }
 
 /* Without links of their device, instances are no island, also beside GPUs that are one. */
 TEST(nccl_of_instances_without_links) {
-#define LINKED(bus, number, other) \
+#define PAIRED(bus, number, other) \
   "<pci busid=\"" bus "\"><gpu dev=\"" number "\" sm=\"80\"><nvlink target=\"" other "\" count=\"4\"/></gpu></pci>"
   ck_facts(
-      load(NCCL_HEAD LINKED("0000:02:00.0", "0", "0000:03:00.0") LINKED(
+      load(NCCL_HEAD PAIRED("0000:02:00.0", "0", "0000:03:00.0") PAIRED(
           "0000:03:00.0", "1",
           "0000:02:00.0") "<pci busid=\"0000:01:00.0\"><gpu dev=\"2\" sm=\"80\" rank=\"2\"/><gpu dev=\"2\" sm=\"80\" "
                           "rank=\"3\"/></pci>" NCCL_TAIL),

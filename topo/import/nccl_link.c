@@ -30,8 +30,8 @@ typedef struct reading {
   bny_topo_error *error;
   found_link *links;
   int32_t count, capacity;
-  int32_t looked_at; /* <gpu> for which `repeated` holds */
-  bool repeated;
+  int32_t looked_at[2]; /* <gpu> for which `repeated` holds; links to devices, and C2C */
+  bool repeated[2];
 } reading;
 
 static const char hidden[] = "hidden";
@@ -109,22 +109,35 @@ static bool is_link(const bny_topo_xml *xml, int32_t element) {
          bny_topo_xml_is(xml, element, "c2c");
 }
 
-/* Returns whether an earlier partition of the same device lists links. All partitions share the links of their
- * device. */
-static bool is_repeated(reading *r, int32_t gpu) {
+/* Sums the links of a kind (C2C or to devices) that a <gpu> lists. */
+static int64_t links_listed(const bny_topo_xml *xml, int32_t gpu, bool c2c) {
+  int64_t sum = 0;
+  for (int32_t e = bny_topo_xml_first(xml, gpu); e >= 0; e = bny_topo_xml_next(xml, e)) {
+    const char *count = bny_topo_xml_attribute(xml, e, "count");
+    if (is_link(xml, e) && bny_topo_xml_is(xml, e, "c2c") == c2c) sum += count == NULL ? 1 : atoi(count);
+  }
+  return sum;
+}
+
+/* Returns whether an earlier partition of the same device lists links of this kind. All partitions share the links of
+ * their device, so a partition that lists others is noted. */
+static bool is_repeated(reading *r, int32_t gpu, bool c2c) {
   int32_t node = r->node_of[bny_topo_xml_parent(r->xml, gpu)]; /* a partition that is a function of its device */
   if (bny_topo_device(r->topo, node) != node) return true;
-  if (r->looked_at != gpu) {
-    r->looked_at = gpu;
-    r->repeated = false;
+  if (r->looked_at[c2c] != gpu) {
+    r->looked_at[c2c] = gpu;
+    int64_t before = 0, own = links_listed(r->xml, gpu, c2c);
     int32_t e = bny_topo_xml_first(r->xml, bny_topo_xml_parent(r->xml, gpu));
-    for (; e >= 0 && e < gpu && !r->repeated; e = bny_topo_xml_next(r->xml, e)) {
-      int32_t link = bny_topo_xml_is(r->xml, e, "gpu") ? bny_topo_xml_first(r->xml, e) : -1;
-      while (link >= 0 && !is_link(r->xml, link)) link = bny_topo_xml_next(r->xml, link);
-      r->repeated = link >= 0;
-    }
+    for (; e >= 0 && e < gpu && before == 0; e = bny_topo_xml_next(r->xml, e))
+      before = bny_topo_xml_is(r->xml, e, "gpu") ? links_listed(r->xml, e, c2c) : 0;
+    r->repeated[c2c] = before > 0;
+    if (before > 0 && before != own)
+      bny_topo_add_note(r->topo, r->node_of[gpu],
+                        "it lists %lld links, and a partition of the same GPU lists %lld, "
+                        "which count for both",
+                        (long long)own, (long long)before);
   }
-  return r->repeated;
+  return r->repeated[c2c];
 }
 
 /* An element with count 0 means that links are down, as does a missing element. */
@@ -347,7 +360,7 @@ bool bny_topo_nccl_links(const bny_topo_nccl *nccl) {
       good = take_pcilink(&r, e, node_of[parent]);
     } else if (is_link(xml, e) && (!bny_topo_xml_is(xml, parent, "gpu") || node_of[parent] < 0)) {
       good = fail_link(&r, e, "stands outside of a <gpu>");
-    } else if (is_link(xml, e) && !is_repeated(&r, parent)) {
+    } else if (is_link(xml, e) && !is_repeated(&r, parent, bny_topo_xml_is(xml, e, "c2c"))) {
       int32_t gpu = bny_topo_device(topo, node_of[parent]);
       bny_topo_link_kind kind = bny_topo_xml_is(xml, e, "xgmi") ? BNY_TOPO_LINK_XGMI : BNY_TOPO_LINK_NVLINK;
       good = bny_topo_xml_is(xml, e, "c2c") ? take_c2c(&r, e, gpu) : take_link(&r, e, gpu, kind);
