@@ -237,13 +237,15 @@ TEST_LOOP(matrices_written, 6) {
   if (again != NULL) ck_assert_int_eq(bny_topo_count(again, BNY_TOPO_NIC), bny_topo_count(topo, BNY_TOPO_NIC));
 }
 
-/* The CPUs of a GPU come from the matrix, from NCCL's mask or from hwloc's. */
+/* The CPUs of a GPU come from the matrix, from NCCL's mask or from hwloc's. NICs keep their order. */
 TEST(matrices_say_affinity) {
   static const struct {
     const char *text, *columns;
   } cases[] = {
       {"\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-31,64-95\t3\n", "\t0-31,64-95\t3\t"},
       {"\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t\t\n", "\t\t\t"},
+      {"\tGPU0\tNIC0\tNIC1\nGPU0\t X \tSYS\tPIX\nNIC0\tSYS\t X \tSYS\nNIC1\tPIX\tSYS\t X \n",
+       "\nGPU0\t X \tSYS\tPIX\t"},
       {"\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-71\t0,2-17\n", "\t0-71\t0\t"},
       {"<system version=\"1\"><cpu numaid=\"1\" affinity=\"0000000f,00000000,ffff0001\" arch=\"x86_64\" "
        "vendor=\"AuthenticAMD\" familyid=\"23\" modelid=\"49\"><pci busid=\"0000:01:00.0\" class=\"0x030000\" "
@@ -266,8 +268,8 @@ TEST(matrices_say_affinity) {
 
 TEST(matrices_rejected) {
   rejected("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\nGPU1 PIX\n", 3, "GPU1 has 1 paths, the header 2 devices");
-  rejected("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\n", 0, "no row for GPU1");
-  rejected("GPU0 NIC0 NIC1\nGPU0 X PIX SYS\nNIC0 PIX X SYS\n", 0,
+  rejected("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\n", 1, "no row for GPU1");
+  rejected("GPU0 NIC0 NIC1\nGPU0 X PIX SYS\nNIC0 PIX X SYS\n", 1,
            "no row for NIC1"); /* all rows have an affinity, or none */
   rejected("GPU0 GPU1\nGPU0 X OK\nGPU1 OK X\n", 2, "give nvidia-smi topo -m");
   rejected("GPU0 GPU1 CPU Affinity\nGPU0 X FAR 0\nGPU1 PIX X 0\n", 2, "\"FAR\" is not a path");
@@ -275,7 +277,7 @@ TEST(matrices_rejected) {
   rejected("GPU0 GPU1 CPU Affinity\nGPU0 PIX X 0\nGPU1 X PIX 0\n", 2, "X belongs on the diagonal");
   rejected("GPU0 GPU0 CPU Affinity\nGPU0 X X 0\n", 1, "two columns");
   rejected("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\nGPU0 X PIX 0\n", 3, "has a row on line 2");
-  rejected("GPU0 X PIX 0\n", 0, "without a header");
+  rejected("see\nGPU0 X PIX 0\n", 2, "without a header");
   rejected("GPU0 CPU Affinity\nGPU0 X 0\nNIC0 SYS SYS\n", 3, "NIC0 has more paths than the header has devices, 1");
 }
 

@@ -9,7 +9,7 @@
 typedef struct writing {
   const bny_topo *topo;
   FILE *out;
-  int32_t *devices, gpus, count; /* devices of a host: GPUs by number, then NICs */
+  int32_t *devices, gpus, count; /* devices of a host: GPUs by number, then NICs by number */
 } writing;
 
 static void write_name(const writing *w, int32_t i) {
@@ -106,7 +106,7 @@ static void list_devices(writing *w, int32_t host) {
           bny_topo_ancestor(w->topo, n, BNY_TOPO_HOST) != host)
         continue;
       int32_t at = w->count++;
-      for (; pass == 0 && at > 0 && w->topo->nodes[w->devices[at - 1]].index > node->index; at--)
+      for (; at > w->gpus && w->topo->nodes[w->devices[at - 1]].index > node->index; at--)
         w->devices[at] = w->devices[at - 1];
       w->devices[at] = n;
     }

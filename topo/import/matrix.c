@@ -193,8 +193,8 @@ static bool is_kept(const bny_topo_matrix_cell *a, const bny_topo_matrix_cell *b
   return a->links || b->links ? a->links > 0 : a->path > b->path;
 }
 
-/* Makes the matrix symmetric, and drops NVLinks of NICs. */
-static bool halves_join(bny_topo_matrix *matrix, bny_topo_error *error) {
+/* Makes the matrix symmetric, and drops NVLinks of NICs. `header` is the line of the header. */
+static bool halves_join(bny_topo_matrix *matrix, int header, bny_topo_error *error) {
   for (int i = 0; i < matrix->ndevices; i++) {
     for (int j = 0; j < i; j++) {
       bny_topo_matrix_cell *lower = &matrix->cells[i][j], *upper = &matrix->cells[j][i];
@@ -216,7 +216,8 @@ static bool halves_join(bny_topo_matrix *matrix, bny_topo_error *error) {
   for (int i = 0; i < matrix->ndevices; i++) {
     const bny_topo_matrix_device *device = &matrix->devices[i];
     if ((device->gpu >= 0 || nics) && !device->line)
-      return bny_topo_fail(error, 0, "no row for %.*s: is the file cut off, or are its lines wrapped?",
+      return bny_topo_fail(error, header,
+                           "no row for %.*s of this header: is the file cut off, or are its lines wrapped?",
                            bny_topo_span_shown(device->name), device->name.text);
   }
   return true;
@@ -255,7 +256,8 @@ static bool header_find(bny_topo_reader *reader, bny_topo_span *line, bool paths
 static bool matrix_read(bny_topo_matrix *matrix, bny_topo_reader *reader, bny_topo_span *line, bool *more,
                         bny_topo *topo, bny_topo_error *error) {
   bool in_rows = true;
-  if (!header_read(matrix, *line, reader->line, error)) return false;
+  int header = reader->line;
+  if (!header_read(matrix, *line, header, error)) return false;
   for (*more = false; !*more && bny_topo_reader_line(reader, line);) {
     bny_topo_span rest = *line, word;
     if (!word_take(&rest, &word)) continue;
@@ -271,7 +273,7 @@ static bool matrix_read(bny_topo_matrix *matrix, bny_topo_reader *reader, bny_to
       if (begun) note_left_out(topo, reader->line);
     }
   }
-  return halves_join(matrix, error);
+  return halves_join(matrix, header, error);
 }
 
 static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error) {
@@ -282,7 +284,10 @@ static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error
     reader = again;
     more = header_find(&reader, &line, false, topo);
   }
-  if (!more) return bny_topo_fail(error, 0, "rows of paths without a header of devices");
+  if (!more) {
+    while (bny_topo_reader_line(&again, &line) && !is_row(line)) continue;
+    return bny_topo_fail(error, again.line, "rows of paths without a header of devices");
+  }
   while (good && more) {
     bny_topo_matrix *matrix = calloc(1, sizeof *matrix);
     if (!matrix) return false;

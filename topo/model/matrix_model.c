@@ -109,8 +109,10 @@ static int32_t device_add(builder *b, int which, int32_t parent) {
   bool fits = device->cpus.bytes > 0 && device->cpus.bytes < sizeof cpus;
   snprintf(cpus, sizeof cpus, "%.*s", fits ? (int)device->cpus.bytes : 0, fits ? device->cpus.text : "");
   bny_topo_attribute_put(attributes, "cpus", cpus);
-  bny_topo_node node =
-      bny_topo_node_of(device->gpu >= 0 ? BNY_TOPO_GPU : BNY_TOPO_NIC, parent, device->gpu, name, BNY_TOPO_FILE);
+  int32_t nics = 0; /* before this device: NICs are numbered by column */
+  for (int i = 0; i < which; i++) nics += b->matrix->devices[i].gpu < 0;
+  bny_topo_node node = device->gpu >= 0 ? bny_topo_node_of(BNY_TOPO_GPU, parent, device->gpu, name, BNY_TOPO_FILE)
+                                        : bny_topo_node_of(BNY_TOPO_NIC, parent, nics, name, BNY_TOPO_FILE);
   if (attributes[0]) node.attributes = attributes;
   int32_t added = bny_topo_add_node(b->topo, &node);
   free(name);
