@@ -106,7 +106,9 @@ static banyan_status groups_find(making *m) {
       m->group_of[kind] = NULL;
     }
   }
-  for (int32_t r = 0; r < m->nranks && good; r++) keys[r] = (keyed){m->all[r].nic, node_of(m, r), r};
+  /* Ranks of a node without a known NIC share one. */
+  for (int32_t r = 0; r < m->nranks && good; r++)
+    keys[r] = (keyed){m->all[r].nic ? m->all[r].nic : 1, node_of(m, r), r};
   if (good) keys_number(keys, m->nranks, m->scratch);
   for (int32_t r = 0; r < m->nranks && good; r++)
     if (m->scratch[r] >= 0) m->nic_shared[m->scratch[r]]++;
@@ -161,7 +163,7 @@ static bny_locality_link link_of(const making *m, bny_locality_kind kind, int32_
   const bny_locality *locality = &m->all[rank];
   bny_locality_link link = locality->levels[kind].link;
   double share = m->nic_shared[rank] > 0 ? locality->nic_gbytes_per_s / m->nic_shared[rank] : 0;
-  if (kind < BNY_LOCALITY_RAIL || link.source == BNY_TOPO_MEASURED) return link;
+  if (kind < BNY_LOCALITY_RAIL || (link.source == BNY_TOPO_MEASURED && link.gbytes_per_s > 0)) return link;
   if (m->world->tcp && !m->is_explicit) {
     link = locality->tcp;
     bool narrow = locality->nic_gbytes_per_s > 0 && locality->nic_gbytes_per_s < link.usual_gbytes_per_s;
@@ -170,6 +172,8 @@ static bny_locality_link link_of(const making *m, bny_locality_kind kind, int32_
   } else if (share > 0 && (link.gbytes_per_s <= 0 || share < link.gbytes_per_s)) {
     link.gbytes_per_s = share;
     link.source = locality->nic_source;
+  } else if (share <= 0 && link.gbytes_per_s <= 0 && m->nic_shared[rank] > 1) {
+    link.usual_gbytes_per_s /= m->nic_shared[rank];
   }
   return link;
 }

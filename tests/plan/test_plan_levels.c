@@ -40,7 +40,9 @@ static const expectation expectations[] = {
      144,
      72,
      {"domain 2x72 nvlink 1500 722", "spine 1x2 network 4000 50"}},
-    {"host:3 nvswitch gpu:3@sm90", 9, 3, {"island 3x3 nvlink 1500 371", "fabric 1x3 network 3600 12"}},
+    /* ranks of a node share a NIC that is not known, and one of unknown speed */
+    {"host:3 nvswitch gpu:3@sm90", 9, 3, {"island 3x3 nvlink 1500 371", "fabric 1x3 network 3600 4"}},
+    {"host:2 nvswitch gpu:4@sm90 nic", 8, 4, {"island 2x4 nvlink 1500 371", "fabric 1x2 network 3600 3"}},
     {"host:8 gpu nic@100g", 8, 8, {"fabric 1x8 network 3600 12"}}, /* one rank per node: no level of nodes */
     {"host:4 numa:2 nic@100g", 8, 2, {"host 4x2 memory 250 33", "fabric 1x4 network 2500 12"}},
     {"host:5", 5, 5, {"fabric 1x5 network 2500 12"}},

@@ -75,6 +75,10 @@ json '[s["bytes"] for s in o["sizes"]] == [2**k for k in range(10, 27)]'
 json 'o["choice"] == [m["name"] for m in o["methods"] if m["chosen"]][0]'
 json 'all(m["predicted_us"] >= o["predicted_us"] for m in o["methods"] if m["serves"])'
 json 'sum(l["messages"] for l in o["counted"]["levels"]) > 0'
+# The speed of a NIC counts whatever its source is.
+"$build/banyan-topo" --from 'host:2 nvswitch gpu:2@sm90 nic:2@400g' --json | sed 's/"file"/"measured"/' >"$work/measured.json"
+run 0 --from "$work/measured.json"
+says '^fabric .* 50 measured'
 run 0 --compare --from "$cluster" --tokens 4 --keys 8192 --kv-heads 4
 tells ' ring attention [0-9.]+ .?s .* times the time'
 tells ' three allreduces [0-9.]+ .?s .* times the time'
