@@ -26,7 +26,7 @@ def arguments():
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=256, help="to generate")
     parser.add_argument("--method", choices=("fused", "tree", "ring", "allreduce3"), default="fused")
-    parser.add_argument("--shard", choices=("blocks", "ranges"), default="blocks", help="how keys are dealt to ranks")
+    parser.add_argument("--shard", choices=("blocks", "ranges"), default="blocks", help="how keys are divided among ranks")
     parser.add_argument("--block", type=int, help="tokens whose keys stay together; default 64, in exact order 256")
     parser.add_argument("--order", choices=("plan", "canonical", "exact"), default="plan", help="in which partials add up")
     parser.add_argument("--kill", type=int, metavar="RANK", help="this rank ends when half of the tokens are there")

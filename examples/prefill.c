@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Chunked prefill of one sequence whose keys are dealt to ranks in blocks. Each chunk of the prompt first writes its
+ * Chunked prefill of one sequence whose keys are assigned to ranks in blocks. Each chunk of the prompt first writes its
  * keys to the shards of their owners. Then it attends to all keys up to each query. torchrun's variables set the
  * ranks. */
 #include <banyan.h>

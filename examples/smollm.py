@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SmolLM2-135M in numpy, with keys and values sharded over ranks: for generate.py and summarise.py.
 
-Each rank keeps the keys that banyan.Ownership gives it. A prefill deals its tokens to the ranks, and gathers their
+Each rank keeps the keys that banyan.Ownership assigns to it. A prefill divides its tokens among ranks, and gathers their
 queries and keys. attention_combine(scatter="tokens") then gives each rank the rows of its tokens over the keys of all.
 In decode every rank computes the one token, and its attention is merged by one of METHODS.
 
@@ -119,7 +119,7 @@ def find_weights():
 class Session:
     """One text of at most `length` tokens, whose keys and values are sharded over the ranks of `comm`.
 
-    banyan.Ownership deals the keys: by blocks of `block` tokens, or by one range for each rank."""
+    banyan.Ownership assigns the keys: by blocks of `block` tokens, or by one range for each rank."""
 
     def __init__(self, comm, model, length, method="fused", shard="blocks", block=64, order="plan"):
         self.comm, self.model, self.length, self.method, self.order = comm, model, length, method, order
@@ -299,7 +299,7 @@ class Session:
     # ---- after a death -----------------------------------------------------------------------------------------------
 
     def recover(self):
-        """Survivors shrink and deal the keys again. They recompute lost keys, and the text continues."""
+        """Survivors shrink and divide the keys again. They recompute lost keys, and the text continues."""
         fewer, _ = self.comm.shrink()
         had, rank = self.rule, self.comm.rank
         self.comm.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that deal tokens to ranks, and pages that are given one by one."""
+"""Rules that assign tokens to ranks, and pages that are assigned one by one."""
 
 import random
 
@@ -43,7 +43,7 @@ def test_rules_agree_with_themselves(kind):
 
 @pytest.mark.parametrize("weights", [[2, 0, 1], [3, 2, 2]])
 def test_attention_over_keys_that_a_rule_deals(weights):
-    """Seven queries at the end of 50 keys, dealt by blocks with weights to three ranks."""
+    """Seven queries at the end of 50 keys, in blocks on three ranks with weights."""
     draw = np.random.default_rng(3)
     q, k = draw.standard_normal((7, 4, 16), np.float32), draw.standard_normal((1, 2, 50, 16), np.float32)
     rule = banyan.Ownership("blocks", 3, block=4, weights=weights)

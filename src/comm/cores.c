@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Divides the cores of a machine among its ranks by bipartite matching. In each round every rank gets one more core. If
  * necessary a rank takes one from another, which takes a replacement, and so on along a path. Cores that the same ranks
- * may use are then dealt out again, so that each of these ranks has neighbouring cores. */
+ * may use are then divided again, so that each of these ranks has neighbouring cores. */
 #include "comm/facts.h"
 
 #include <stdlib.h>

@@ -47,8 +47,8 @@ static banyan_status check_rows(const banyan_attention_desc *desc) {
                              (int)desc->kv_rows);
   bool has_scale = desc->scales.k || desc->scales.v;
   if (has_scale && (bny_dtype_is_float(desc->kv_dtype) || desc->kv_rows != BANYAN_KV_ROWS_PLAIN))
-    return bny_decode_reject("%s is set, but kv_dtype is %d and kv_rows %d: plain rows of BANYAN_E4M3, BANYAN_E5M2 and "
-                             "BANYAN_I8 alone have a scale beside them",
+    return bny_decode_reject("%s is set, but kv_dtype is %d and kv_rows %d: only plain rows of BANYAN_E4M3, "
+                             "BANYAN_E5M2 and BANYAN_I8 have separate scales",
                              desc->scales.k ? "k_scale" : "v_scale", (int)desc->kv_dtype, (int)desc->kv_rows);
   if (desc->kv_rows == BANYAN_KV_ROWS_PLAIN) return BANYAN_OK;
   if (desc->kv_dtype != BANYAN_E4M3 || desc->head_dim != BNY_FLASHMLA_DIM ||

@@ -22,16 +22,16 @@ static int64_t end_of(const bny_shares *s, int64_t blocks) {
 /* Returns number `rank` of the normal form: a weight, or the end of a range. For a range it adds up the weights before
  * it. */
 static int64_t number_of(const bny_shares *s, int32_t rank, int64_t *before) {
-  int64_t weight = bny_deal_weight(&s->deal, rank);
+  int64_t weight = bny_turns_weight(&s->turns, rank);
   if (s->rule.kind == BANYAN_OWNERSHIP_BLOCKS) return weight;
   *before += weight;
-  return end_of(s, s->blocks * *before / s->deal.total);
+  return end_of(s, s->blocks * *before / s->turns.total);
 }
 
 /* Returns the length of a block of the form, or of all ranges. */
 static int64_t length_of(const bny_shares *s) {
   if (s->rule.kind == BANYAN_OWNERSHIP_RANGES) return s->rule.tokens;
-  return s->deal.total > 1 ? s->rule.block : 1;
+  return s->turns.total > 1 ? s->rule.block : 1;
 }
 
 /* Returns true if both give each token the same owner. */

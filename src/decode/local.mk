@@ -3,7 +3,6 @@ libbanyan_core_la_SOURCES += \
   %D%/attention.c \
   %D%/attention_check.c \
   %D%/bounds.c \
-  %D%/deal.c \
   %D%/decode.h \
   %D%/job.c %D%/job.h \
   %D%/layout.c \
@@ -13,4 +12,5 @@ libbanyan_core_la_SOURCES += \
   %D%/queries.c %D%/queries.h \
   %D%/queries_check.c \
   %D%/sweep.c \
+  %D%/turns.c \
   %D%/weigh.c

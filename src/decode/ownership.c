@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Computes the owner of each key. Tokens are dealt in blocks. Under BLOCKS the weights, divided by their common
- * divisor, are the blocks of each rank in a round, and deal.c deals a round. Under RANGES the blocks of the longest
+ * Computes the owner of each key. Tokens are assigned in blocks. Under BLOCKS the weights, divided by their common
+ * divisor, are the blocks of each rank in a round, and turns.c assigns a round. Under RANGES the blocks of the longest
  * sequence are cut in proportion to the weights. */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -54,12 +54,12 @@ banyan_status bny_ownership_read(const char *where, const banyan_ownership *give
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     "%s: ownership.tokens is %" PRId64 ", but BLOCKS have no longest sequence: set 0", where,
                     rule->tokens);
-  banyan_status status = check_weights(where, rule->nranks, rule->weights, &out->deal.total);
+  banyan_status status = check_weights(where, rule->nranks, rule->weights, &out->turns.total);
   if (status != BANYAN_OK) return status;
   if (out->rule.block == 0) out->rule.block = 1;
   int64_t divisor = 0;
   for (int32_t r = 0; r < rule->nranks; r++) divisor = greatest_divisor(divisor, weight_of(rule->weights, r));
-  out->deal = (bny_deal){rule->nranks, rule->weights, divisor, out->deal.total / divisor};
+  out->turns = (bny_turns){rule->nranks, rule->weights, divisor, out->turns.total / divisor};
   out->blocks = rule->tokens / out->rule.block + (rule->tokens % out->rule.block != 0);
   return BANYAN_OK;
 }
@@ -84,25 +84,25 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Returns the span that begins at the weights before it. */
 static bny_span span_at(const bny_shares *s, int64_t before, int64_t weight) {
-  return (bny_span){s->blocks * before / s->deal.total, s->blocks * (before + weight) / s->deal.total};
+  return (bny_span){s->blocks * before / s->turns.total, s->blocks * (before + weight) / s->turns.total};
 }
 
 bny_span bny_ownership_span(const bny_shares *s, int32_t rank) {
   int64_t before = 0;
-  for (int32_t r = 0; r < rank; r++) before += bny_deal_weight(&s->deal, r);
-  return span_at(s, before, bny_deal_weight(&s->deal, rank));
+  for (int32_t r = 0; r < rank; r++) before += bny_turns_weight(&s->turns, r);
+  return span_at(s, before, bny_turns_weight(&s->turns, rank));
 }
 
 banyan_status bny_ownership_owner(const bny_shares *s, int64_t block, int32_t *rank, int64_t *position) {
   int64_t before = 0;
   if (s->rule.kind == BANYAN_OWNERSHIP_BLOCKS) {
-    banyan_status status = bny_deal_owner(&s->deal, block % s->deal.total, rank, &before);
+    banyan_status status = bny_turns_owner(&s->turns, block % s->turns.total, rank, &before);
     if (status == BANYAN_OK)
-      *position = (block / s->deal.total * bny_deal_weight(&s->deal, *rank) + before) * s->rule.block;
+      *position = (block / s->turns.total * bny_turns_weight(&s->turns, *rank) + before) * s->rule.block;
     return status;
   }
   for (int32_t r = 0; r < s->rule.nranks; r++) {
-    int64_t weight = bny_deal_weight(&s->deal, r);
+    int64_t weight = bny_turns_weight(&s->turns, r);
     bny_span mine = span_at(s, before, weight);
     before += weight;
     if (block >= mine.end) continue;
@@ -158,10 +158,10 @@ static banyan_status token_at(const bny_shares *s, int32_t rank, int64_t positio
     if (*token >= s->rule.tokens) *token = -1;
     return BANYAN_OK;
   }
-  int64_t weight = bny_deal_weight(&s->deal, rank);
-  if (weight == 0 || block / weight > tokens_limit / s->deal.total) return BANYAN_OK;
-  banyan_status status = bny_deal_step(&s->deal, rank, block % weight, &step);
-  if (status == BANYAN_OK) *token = (block / weight * s->deal.total + step) * s->rule.block + position % s->rule.block;
+  int64_t weight = bny_turns_weight(&s->turns, rank);
+  if (weight == 0 || block / weight > tokens_limit / s->turns.total) return BANYAN_OK;
+  banyan_status status = bny_turns_step(&s->turns, rank, block % weight, &step);
+  if (status == BANYAN_OK) *token = (block / weight * s->turns.total + step) * s->rule.block + position % s->rule.block;
   return status;
 }
 
@@ -199,10 +199,10 @@ banyan_status banyan_ownership_keys(const banyan_ownership *ownership, int32_t r
     return BANYAN_OK;
   }
   int64_t blocks = length / s.rule.block, before, with_next;
-  status = bny_deal_before(&s.deal, rank, blocks % s.deal.total, &before);
-  if (status == BANYAN_OK) status = bny_deal_before(&s.deal, rank, blocks % s.deal.total + 1, &with_next);
+  status = bny_turns_before(&s.turns, rank, blocks % s.turns.total, &before);
+  if (status == BANYAN_OK) status = bny_turns_before(&s.turns, rank, blocks % s.turns.total + 1, &with_next);
   if (status != BANYAN_OK) return status;
-  *keys = (blocks / s.deal.total * bny_deal_weight(&s.deal, rank) + before) * s.rule.block +
+  *keys = (blocks / s.turns.total * bny_turns_weight(&s.turns, rank) + before) * s.rule.block +
           (with_next - before) * (length % s.rule.block);
   return BANYAN_OK;
 }
@@ -215,13 +215,13 @@ typedef struct pattern {
 } pattern;
 
 static banyan_status find_pattern(const bny_shares *s, int32_t rank, pattern *found) {
-  int32_t weight = (int32_t)bny_deal_weight(&s->deal, rank);
-  *found = (pattern){.stride = s->deal.total, .run = weight};
+  int32_t weight = (int32_t)bny_turns_weight(&s->turns, rank);
+  *found = (pattern){.stride = s->turns.total, .run = weight};
   if (weight == 0) return BANYAN_OK;
   int32_t *steps = malloc((size_t)weight * sizeof *steps);
   if (!steps) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for %d blocks of a round", weight);
-  banyan_status status = bny_deal_steps(&s->deal, rank, steps);
-  int32_t even = 0, gap = s->deal.total % weight ? 0 : (int32_t)(s->deal.total / weight);
+  banyan_status status = bny_turns_steps(&s->turns, rank, steps);
+  int32_t even = 0, gap = s->turns.total % weight ? 0 : (int32_t)(s->turns.total / weight);
   while (status == BANYAN_OK && even < weight && steps[even] == steps[0] + even * gap) even++;
   found->steps = steps;
   if (status != BANYAN_OK || (steps[weight - 1] - steps[0] >= weight && even < weight)) {
@@ -294,29 +294,29 @@ static banyan_status check_pages(const char *where, const char *what, int32_t nr
 }
 
 /* The next page of a sequence, and the pages that exist. */
-typedef struct dealing {
+typedef struct assignment {
   int32_t nranks;
   const int32_t *weights;
-  int64_t total;        /* sum of the weights */
-  const int64_t *dealt; /* pages of the sequence by rank; NULL: none */
-  int64_t count;        /* pages of the sequence, including the next one */
-  const int64_t *load;  /* pages of all sequences by rank; NULL: none */
-} dealing;
+  int64_t total;           /* sum of the weights */
+  const int64_t *assigned; /* pages of the sequence by rank; NULL: none */
+  int64_t count;           /* pages of the sequence, including the next one */
+  const int64_t *load;     /* pages of all sequences by rank; NULL: none */
+} assignment;
 
 static int64_t pages_at(const int64_t *pages, int32_t rank) { return pages ? pages[rank] : 0; }
 
-static int64_t share_below(const dealing *d, int32_t rank, int64_t count) {
+static int64_t share_below(const assignment *d, int32_t rank, int64_t count) {
   return count * weight_of(d->weights, rank) / d->total;
 }
 
 /* Returns true if `rank` may have the next page. It is then at most one page above its share, and every rank that would
  * fall a whole page below its own share can still get a page in time. */
-static bool stays_even(const dealing *d, int32_t rank) {
-  if (pages_at(d->dealt, rank) * d->total >= d->count * weight_of(d->weights, rank)) return false;
+static bool stays_even(const assignment *d, int32_t rank) {
+  if (pages_at(d->assigned, rank) * d->total >= d->count * weight_of(d->weights, rank)) return false;
   for (int64_t later = 0; later <= 2 * (int64_t)d->nranks; later++) {
     int64_t due = 0;
     for (int32_t r = 0; r < d->nranks; r++) {
-      int64_t behind = share_below(d, r, d->count + later) - pages_at(d->dealt, r) - (r == rank);
+      int64_t behind = share_below(d, r, d->count + later) - pages_at(d->assigned, r) - (r == rank);
       if (behind > 0) due += behind;
     }
     if (due > later) return false;
@@ -332,7 +332,7 @@ static bool comes_before(const int32_t *weights, const int64_t *load, int32_t a,
 }
 
 /* Returns the rank that comes next after `last` in the order of loads; -1: none. last -1: the first of all. */
-static int32_t next_by_load(const dealing *d, int32_t last) {
+static int32_t next_by_load(const assignment *d, int32_t last) {
   int32_t best = -1;
   for (int32_t r = 0; r < d->nranks; r++) {
     if (weight_of(d->weights, r) == 0 || r == last) continue;
@@ -343,12 +343,13 @@ static int32_t next_by_load(const dealing *d, int32_t last) {
 }
 
 /* Returns the rank whose next page is due first, for sequences that other rules assigned. */
-static int32_t furthest_behind(const dealing *d) {
+static int32_t furthest_behind(const assignment *d) {
   int32_t best = -1;
   for (int32_t r = 0; r < d->nranks; r++) {
     int64_t weight = weight_of(d->weights, r);
     if (weight == 0) continue;
-    if (best < 0 || (pages_at(d->dealt, r) + 1) * weight_of(d->weights, best) < (pages_at(d->dealt, best) + 1) * weight)
+    if (best < 0 ||
+        (pages_at(d->assigned, r) + 1) * weight_of(d->weights, best) < (pages_at(d->assigned, best) + 1) * weight)
       best = r;
   }
   return best;
@@ -357,14 +358,14 @@ static int32_t furthest_behind(const dealing *d) {
 banyan_status banyan_next_page(int32_t nranks, const int32_t *weights, const int64_t *of_sequence,
                                const int64_t *of_all, int32_t *rank) {
   static const char where[] = "banyan_next_page";
-  dealing d = {.nranks = nranks, .weights = weights, .dealt = of_sequence ? of_sequence : of_all, .load = of_all};
+  assignment d = {.nranks = nranks, .weights = weights, .assigned = of_sequence ? of_sequence : of_all, .load = of_all};
   if (!rank) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: rank is NULL", where);
   banyan_status status = check_weights(where, nranks, weights, &d.total);
   if (status == BANYAN_OK) status = check_pages(where, "of_sequence", nranks, of_sequence);
   if (status == BANYAN_OK) status = check_pages(where, "of_all", nranks, of_all);
   if (status != BANYAN_OK) return status;
   d.count = 1;
-  for (int32_t r = 0; r < nranks; r++) d.count += pages_at(d.dealt, r);
+  for (int32_t r = 0; r < nranks; r++) d.count += pages_at(d.assigned, r);
   int32_t at = next_by_load(&d, -1);
   while (at >= 0 && !stays_even(&d, at)) at = next_by_load(&d, at);
   *rank = at >= 0 ? at : furthest_behind(&d);

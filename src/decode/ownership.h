@@ -1,36 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A checked rule of ownership, for the files that answer questions about it, and a round of blocks, dealt to ranks by
- * weight: as many blocks as the weights add up to, after division by their common divisor. After any number of blocks
- * each rank is within one block of its share. */
+ * A checked rule of ownership, and the turns in which ranks get blocks by weight. A round has as many blocks as the
+ * weights add up to, after division by their common divisor. After any number of blocks, each rank is within one block
+ * of its share. */
 #pragma once
 
 #include "banyan.h"
 
-typedef struct bny_deal {
+typedef struct bny_turns {
   int32_t nranks;
-  const int32_t *weights; /* NULL: all alike */
+  const int32_t *weights; /* NULL: equal */
   int64_t divisor;        /* greatest common divisor of all weights */
   int64_t total;          /* sum of the divided weights: the blocks of a round */
-} bny_deal;
+} bny_turns;
 
-static inline int64_t bny_deal_weight(const bny_deal *deal, int32_t rank) {
-  return deal->weights ? deal->weights[rank] / deal->divisor : 1;
+static inline int64_t bny_turns_weight(const bny_turns *turns, int32_t rank) {
+  return turns->weights ? turns->weights[rank] / turns->divisor : 1;
 }
 
-/* These calls are about one round. They give the blocks of `rank` among the first `steps`, the step of its block
- * `index`, and the rank of a step with its earlier blocks. BANYAN_ERR_MEMORY: there is no memory for the dealing. */
-banyan_status bny_deal_before(const bny_deal *deal, int32_t rank, int64_t steps, int64_t *count);
-banyan_status bny_deal_step(const bny_deal *deal, int32_t rank, int64_t index, int64_t *step);
-banyan_status bny_deal_owner(const bny_deal *deal, int64_t step, int32_t *rank, int64_t *before);
+/* Write, within one round: the number of blocks that `rank` gets in the first `steps` steps; the step in which it gets
+ * block `index`; and the rank that gets the block of a step, with its number of earlier blocks. Each can return
+ * BANYAN_ERR_MEMORY. */
+banyan_status bny_turns_before(const bny_turns *turns, int32_t rank, int64_t steps, int64_t *count);
+banyan_status bny_turns_step(const bny_turns *turns, int32_t rank, int64_t index, int64_t *step);
+banyan_status bny_turns_owner(const bny_turns *turns, int64_t step, int32_t *rank, int64_t *before);
 
 /* Writes the steps of all blocks that `rank` has in a round, as many as its weight. */
-banyan_status bny_deal_steps(const bny_deal *deal, int32_t rank, int32_t *steps);
+banyan_status bny_turns_steps(const bny_turns *turns, int32_t rank, int32_t *steps);
 
 /* ---- the rule ---------------------------------------------------------------------------------------------------- */
 
 typedef struct bny_shares {
   banyan_ownership rule; /* block is at least 1 */
-  bny_deal deal;
+  bny_turns turns;
   int64_t blocks; /* RANGES: blocks of the longest sequence */
 } bny_shares;
 

@@ -30,7 +30,7 @@ static const bny_link_cost over_pcie = {.alpha_ns = 2500, .beta_ns_per_byte = 0.
 
 /* Divides a half of an arena among protocols. Most of it is for large messages. A unit has at least 128 bytes and one
  * signal. */
-static bny_arena_sizes deal(uint64_t half_bytes, const bny_device_settings *settings) {
+static bny_arena_sizes divide(uint64_t half_bytes, const bny_device_settings *settings) {
   enum { ALIGNMENT = 256, PARTS = 32 };
   uint64_t part = half_bytes / PARTS / ALIGNMENT * ALIGNMENT;
   if (settings->protocol == BNY_PROTOCOL_SIMPLE)
@@ -56,7 +56,7 @@ banyan_status bny_device_exec_make(bny_engine *engine, bool nodes, bny_device_ex
       .cost = arenas->lines_whole ? over_nvlink : over_pcie, /* all ranks decide alike */
   };
   size_t head = bny_arena_shape_make(&(bny_arena_sizes){0}).bytes;
-  if (arenas->bytes > head) made.sizes = deal((arenas->bytes - head) / 2, &made.settings);
+  if (arenas->bytes > head) made.sizes = divide((arenas->bytes - head) / 2, &made.settings);
   if (made.sizes.signals == 0)
     return bny_fail(BANYAN_ERR_ARGUMENT, "arenas of %zu bytes are too small for runs on devices", arenas->bytes);
   made.outbox_bytes = made.sizes.inbox_bytes[BNY_PROTOCOL_SIMPLE];

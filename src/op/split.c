@@ -61,11 +61,12 @@ static int compare_parts(const void *a, const void *b) {
 static void fill_bounds(const banyan_op *op, bool heads, int64_t *bounds) {
   const bny_call *key = &op->key;
   int32_t all = heads ? key->all_heads : key->all_tokens, nranks = op->comm->nranks, first = 0, number;
-  bool dealt = key->collective == BNY_COMBINE && key->scatter == (heads ? BANYAN_SCATTER_HEADS : BANYAN_SCATTER_TOKENS);
+  bool scattered =
+      key->collective == BNY_COMBINE && key->scatter == (heads ? BANYAN_SCATTER_HEADS : BANYAN_SCATTER_TOKENS);
   int64_t sum = 0;
   for (int32_t rank = 0; rank < nranks; rank++) {
-    if (dealt) bny_slice_split(all, nranks, rank, &first, &number);
-    bounds[rank] = key->collective == BNY_ALLGATHER ? (int64_t)op->counts[rank] : dealt ? first : sum;
+    if (scattered) bny_slice_split(all, nranks, rank, &first, &number);
+    bounds[rank] = key->collective == BNY_ALLGATHER ? (int64_t)op->counts[rank] : scattered ? first : sum;
     if (key->collective == BNY_ALLGATHER_HEADS && heads) sum += (int64_t)op->counts[rank];
   }
 }

@@ -244,8 +244,8 @@ bool decode_problem_query(const decode_problem *problem, int32_t layer, void **q
 
 /* ---- shards ------------------------------------------------------------------------------------------------------ */
 
-static void deal(const decode_problem *problem, int32_t length, int32_t rank, int32_t nranks, int32_t *first,
-                 int32_t *number) {
+static void divide(const decode_problem *problem, int32_t length, int32_t rank, int32_t nranks, int32_t *first,
+                   int32_t *number) {
   int32_t split_keys = problem->split_keys > 0 ? problem->split_keys : 1;
   int32_t pieces = length / split_keys + (length % split_keys != 0), piece, count;
   banyan_split(pieces, nranks, rank, &piece, &count);
@@ -256,7 +256,7 @@ static void deal(const decode_problem *problem, int32_t length, int32_t rank, in
 void decode_problem_shard_lengths(const decode_problem *problem, int32_t rank, int32_t nranks, int32_t *lengths) {
   for (int32_t b = 0; b < problem->batch; b++) {
     int32_t first;
-    deal(problem, problem->lengths[b], rank, nranks, &first, &lengths[b]);
+    divide(problem, problem->lengths[b], rank, nranks, &first, &lengths[b]);
   }
 }
 
@@ -266,7 +266,7 @@ bool decode_shard_size(const decode_problem *problem, int32_t rank, int32_t nran
                        tool_error *error) {
   int32_t first;
   *shard = (decode_shard){.bytes = (size_t)decode_problem_tensors(problem) * tool_dtype_bytes(problem->dtype)};
-  deal(problem, problem->tokens, 0, nranks, &first, &shard->capacity); /* rank 0 has the most */
+  divide(problem, problem->tokens, 0, nranks, &first, &shard->capacity); /* rank 0 has the most */
   const int32_t sizes[] = {problem->batch, problem->kv_heads, shard->capacity, problem->head_dim};
   for (int i = 0; i < 4; i++) {
     if (__builtin_mul_overflow(shard->bytes, (size_t)sizes[i], &shard->bytes))
@@ -293,7 +293,7 @@ bool decode_shard_fill(const decode_problem *problem, int32_t layer, int32_t ran
   for (int64_t line = 0; ok && line < decode_problem_tensors(problem) * lines; line++) { /* first k, then v */
     int32_t sequence = (int32_t)(line % lines / problem->kv_heads), kv_head = (int32_t)(line % problem->kv_heads);
     int32_t first, number;
-    deal(problem, problem->lengths[sequence], rank, nranks, &first, &number);
+    divide(problem, problem->lengths[sequence], rank, nranks, &first, &number);
     char *target = (char *)shard->block + (size_t)line * (size_t)shard->capacity * (size_t)dim * element;
     for (int32_t t = 0; ok && t < number; t += piece) {
       int32_t count = number - t < piece ? number - t : piece;

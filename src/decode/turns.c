@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Deals blocks of keys to ranks in proportion to their weights. There are three ways to deal a round. If the order of
+ * Assigns blocks of keys to ranks in turn, in proportion to their weights. There are three ways to assign a round. If the order of
  * ranks keeps every rank within a block of its share, as with equal weights, that order is used. Between two ranks, the
  * first gets its share rounded to the nearest. Otherwise the quota method of Balinski and Young is used. Among the
  * ranks that are not ahead of their share, it gives a block to the rank whose next block is due first. That method
@@ -12,18 +12,18 @@
 
 #include "base/status.h"
 
-static int64_t first_of(const bny_deal *deal, int32_t rank) {
+static int64_t first_of(const bny_turns *turns, int32_t rank) {
   int64_t first = 0;
-  for (int32_t r = 0; deal->weights && r < rank; r++) first += bny_deal_weight(deal, r);
-  return deal->weights ? first : rank;
+  for (int32_t r = 0; turns->weights && r < rank; r++) first += bny_turns_weight(turns, r);
+  return turns->weights ? first : rank;
 }
 
 /* A rank is furthest behind before its run, and furthest ahead after it. */
-static bool goes_in_runs(const bny_deal *deal) {
+static bool goes_in_runs(const bny_turns *turns) {
   int64_t first = 0;
-  for (int32_t r = 0; deal->weights && r < deal->nranks; r++) {
-    int64_t weight = bny_deal_weight(deal, r), rest = deal->total - first - weight;
-    if (weight > 0 && (first * weight >= deal->total || rest * weight >= deal->total)) return false;
+  for (int32_t r = 0; turns->weights && r < turns->nranks; r++) {
+    int64_t weight = bny_turns_weight(turns, r), rest = turns->total - first - weight;
+    if (weight > 0 && (first * weight >= turns->total || rest * weight >= turns->total)) return false;
     first += weight;
   }
   return true;
@@ -35,10 +35,10 @@ typedef struct pair {
   int32_t ranks[2];
 } pair;
 
-static bool is_pair(const bny_deal *deal, pair *found) {
+static bool is_pair(const bny_turns *turns, pair *found) {
   int32_t count = 0;
-  for (int32_t r = 0; r < deal->nranks; r++) {
-    if (bny_deal_weight(deal, r) == 0) continue;
+  for (int32_t r = 0; r < turns->nranks; r++) {
+    if (bny_turns_weight(turns, r) == 0) continue;
     if (count < 2) found->ranks[count] = r;
     count++;
   }
@@ -47,18 +47,18 @@ static bool is_pair(const bny_deal *deal, pair *found) {
 
 /* The first rank has floor((steps w + h) / total) blocks after that many steps, with h half of the total. The second
  * has the rest, which is the same formula with the h that this returns for it. */
-static int64_t half_of(const bny_deal *deal, const pair *pair, int32_t rank) {
-  return rank == pair->ranks[0] ? deal->total / 2 : deal->total - 1 - deal->total / 2;
+static int64_t half_of(const bny_turns *turns, const pair *pair, int32_t rank) {
+  return rank == pair->ranks[0] ? turns->total / 2 : turns->total - 1 - turns->total / 2;
 }
 
-static int64_t pair_before(const bny_deal *deal, const pair *pair, int32_t rank, int64_t steps) {
+static int64_t pair_before(const bny_turns *turns, const pair *pair, int32_t rank, int64_t steps) {
   if (rank != pair->ranks[0] && rank != pair->ranks[1]) return 0;
-  return (steps * bny_deal_weight(deal, rank) + half_of(deal, pair, rank)) / deal->total;
+  return (steps * bny_turns_weight(turns, rank) + half_of(turns, pair, rank)) / turns->total;
 }
 
-static int64_t pair_step(const bny_deal *deal, const pair *pair, int32_t rank, int64_t index) {
-  int64_t weight = bny_deal_weight(deal, rank);
-  int64_t due = (index + 1) * deal->total - half_of(deal, pair, rank);
+static int64_t pair_step(const bny_turns *turns, const pair *pair, int32_t rank, int64_t index) {
+  int64_t weight = bny_turns_weight(turns, rank);
+  int64_t due = (index + 1) * turns->total - half_of(turns, pair, rank);
   return (due + weight - 1) / weight - 1;
 }
 
@@ -100,21 +100,21 @@ typedef struct block {
   int32_t rank, before, watched, *steps;
 } block;
 
-/* Deals until step `step`, or until `rank` has its block `index`. */
-static banyan_status deal_up_to(const bny_deal *deal, int64_t step, int32_t rank, int64_t index, block *at) {
-  due *heaps = malloc(2 * (size_t)deal->nranks * sizeof *heaps);
-  if (!heaps) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to deal blocks to %d ranks", deal->nranks);
-  due *waiting = heaps, *ready = heaps + deal->nranks; /* keyed by blocks, and by blocks + 1 */
+/* Assigns blocks until step `step`, or until `rank` has its block `index`. */
+static banyan_status assign_up_to(const bny_turns *turns, int64_t step, int32_t rank, int64_t index, block *at) {
+  due *heaps = malloc(2 * (size_t)turns->nranks * sizeof *heaps);
+  if (!heaps) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to assign blocks to %d ranks", turns->nranks);
+  due *waiting = heaps, *ready = heaps + turns->nranks; /* keyed by blocks, and by blocks + 1 */
   int32_t nwaiting = 0, nready = 0;
-  for (int32_t r = 0; r < deal->nranks; r++) {
-    int32_t weight = (int32_t)bny_deal_weight(deal, r);
+  for (int32_t r = 0; r < turns->nranks; r++) {
+    int32_t weight = (int32_t)bny_turns_weight(turns, r);
     if (weight > 0) push(waiting, &nwaiting, (due){r, 0, weight});
   }
   *at = (block){.step = -1, .steps = at->steps};
   do {
     at->step++;
     if (at->step > 0 && at->rank == rank) at->watched = at->before + 1;
-    while (nwaiting > 0 && waiting[0].count * deal->total < (at->step + 1) * waiting[0].weight) {
+    while (nwaiting > 0 && waiting[0].count * turns->total < (at->step + 1) * waiting[0].weight) {
       due next = pop(waiting, &nwaiting);
       next.count++;
       push(ready, &nready, next);
@@ -133,64 +133,64 @@ static banyan_status deal_up_to(const bny_deal *deal, int64_t step, int32_t rank
 
 static int64_t within(int64_t value, int64_t most) { return value < 0 ? 0 : value < most ? value : most; }
 
-banyan_status bny_deal_before(const bny_deal *deal, int32_t rank, int64_t steps, int64_t *count) {
+banyan_status bny_turns_before(const bny_turns *turns, int32_t rank, int64_t steps, int64_t *count) {
   pair pair;
   block at = {0};
   banyan_status status = BANYAN_OK;
-  if (goes_in_runs(deal))
-    *count = within(steps - first_of(deal, rank), bny_deal_weight(deal, rank));
-  else if (is_pair(deal, &pair))
-    *count = pair_before(deal, &pair, rank, steps);
-  else if ((status = steps > 0 ? deal_up_to(deal, steps - 1, rank, -1, &at) : BANYAN_OK) == BANYAN_OK)
+  if (goes_in_runs(turns))
+    *count = within(steps - first_of(turns, rank), bny_turns_weight(turns, rank));
+  else if (is_pair(turns, &pair))
+    *count = pair_before(turns, &pair, rank, steps);
+  else if ((status = steps > 0 ? assign_up_to(turns, steps - 1, rank, -1, &at) : BANYAN_OK) == BANYAN_OK)
     *count = at.watched + (steps > 0 && at.rank == rank);
   return status;
 }
 
-banyan_status bny_deal_step(const bny_deal *deal, int32_t rank, int64_t index, int64_t *step) {
+banyan_status bny_turns_step(const bny_turns *turns, int32_t rank, int64_t index, int64_t *step) {
   pair pair;
   block at = {0};
-  if (goes_in_runs(deal)) {
-    *step = first_of(deal, rank) + index;
+  if (goes_in_runs(turns)) {
+    *step = first_of(turns, rank) + index;
     return BANYAN_OK;
   }
-  if (is_pair(deal, &pair)) {
-    *step = pair_step(deal, &pair, rank, index);
+  if (is_pair(turns, &pair)) {
+    *step = pair_step(turns, &pair, rank, index);
     return BANYAN_OK;
   }
-  banyan_status status = deal_up_to(deal, deal->total - 1, rank, index, &at);
+  banyan_status status = assign_up_to(turns, turns->total - 1, rank, index, &at);
   if (status == BANYAN_OK) *step = at.step;
   return status;
 }
 
-banyan_status bny_deal_steps(const bny_deal *deal, int32_t rank, int32_t *steps) {
+banyan_status bny_turns_steps(const bny_turns *turns, int32_t rank, int32_t *steps) {
   pair pair;
   block at = {.steps = steps};
-  int64_t weight = bny_deal_weight(deal, rank), first = first_of(deal, rank);
-  bool in_runs = goes_in_runs(deal);
-  if (!in_runs && !is_pair(deal, &pair)) return deal_up_to(deal, deal->total - 1, rank, weight - 1, &at);
-  for (int64_t i = 0; i < weight; i++) steps[i] = (int32_t)(in_runs ? first + i : pair_step(deal, &pair, rank, i));
+  int64_t weight = bny_turns_weight(turns, rank), first = first_of(turns, rank);
+  bool in_runs = goes_in_runs(turns);
+  if (!in_runs && !is_pair(turns, &pair)) return assign_up_to(turns, turns->total - 1, rank, weight - 1, &at);
+  for (int64_t i = 0; i < weight; i++) steps[i] = (int32_t)(in_runs ? first + i : pair_step(turns, &pair, rank, i));
   return BANYAN_OK;
 }
 
-banyan_status bny_deal_owner(const bny_deal *deal, int64_t step, int32_t *rank, int64_t *before) {
+banyan_status bny_turns_owner(const bny_turns *turns, int64_t step, int32_t *rank, int64_t *before) {
   pair pair;
   block at = {0};
-  if (goes_in_runs(deal)) {
+  if (goes_in_runs(turns)) {
     int64_t end = 0;
-    for (*rank = deal->weights ? 0 : (int32_t)step; deal->weights; (*rank)++) {
-      end += bny_deal_weight(deal, *rank);
+    for (*rank = turns->weights ? 0 : (int32_t)step; turns->weights; (*rank)++) {
+      end += bny_turns_weight(turns, *rank);
       if (step < end) break;
     }
-    *before = deal->weights ? step - end + bny_deal_weight(deal, *rank) : 0;
+    *before = turns->weights ? step - end + bny_turns_weight(turns, *rank) : 0;
     return BANYAN_OK;
   }
-  if (is_pair(deal, &pair)) {
-    bool second = pair_before(deal, &pair, pair.ranks[1], step + 1) > pair_before(deal, &pair, pair.ranks[1], step);
+  if (is_pair(turns, &pair)) {
+    bool second = pair_before(turns, &pair, pair.ranks[1], step + 1) > pair_before(turns, &pair, pair.ranks[1], step);
     *rank = pair.ranks[second];
-    *before = pair_before(deal, &pair, *rank, step);
+    *before = pair_before(turns, &pair, *rank, step);
     return BANYAN_OK;
   }
-  banyan_status status = deal_up_to(deal, step, -1, -1, &at);
+  banyan_status status = assign_up_to(turns, step, -1, -1, &at);
   *rank = at.rank;
   *before = at.before;
   return status;
