@@ -170,7 +170,7 @@ def man_page(entry, version, others):
 def overview(all_entries, version):
     notes = [entry for entry in all_entries if not entry.name]
     out = ['.TH "banyan" 3 "" "banyan %s" "banyan"' % version, ".SH NAME"]
-    out += ["banyan \\- merges attention partials across devices in one topology\\-aware collective"]
+    out += ["banyan \\- merges attention partials across ranks in one topology\\-aware collective"]
     out += [".SH SYNOPSIS", ".nf", "#include <banyan.h>", ".fi", ".PP", "cc program.c $(pkg\\-config \\-\\-cflags \\-\\-libs banyan)"]
     out += [".SH DESCRIPTION"] + roff_text(notes[0].text)
     for note in notes[1:]:

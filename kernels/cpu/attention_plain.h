@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * These hooks of attention_loop.h are for kernels whose forms are types: rows keep the order of their columns. The
- * including file defines ATTENTION_FORMS, and the other hooks. */
+ * Hooks of attention_loop.h for kernels that read rows in the order of their columns, so that a form is just a type.
+ * The including file defines ATTENTION_FORMS and the other hooks. */
 #pragma once
 
 #include "attention_loop.h"

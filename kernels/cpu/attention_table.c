@@ -51,8 +51,8 @@ void bny_attention_merge(const bny_attention_task *task, bny_attention_sums *a, 
   }
 }
 
-/* Returns the power of two that brings d to [1/2, 1) for a row whose sums are beyond floats, where the max is good for
- * that; else 0. */
+/* If a sum of the row exceeds the range of f32, returns the exponent of two by which d and n are divided, so that d is
+ * in [1/2, 1). Returns 0 if the sums fit, or if f32 cannot hold m plus that exponent. */
 static int too_large_by(const double *n, int32_t count, double m, double d) {
   double most = 0;
   int by;

@@ -41,7 +41,7 @@ static void attention_convert(const char *row, int32_t count, banyan_dtype dtype
 
 /* ---- weights: those of a quad ------------------------------------------------------------------------------------ */
 
-/* The minimum of -m and this gives no weight to lanes past some rows and some keys. */
+/* The lesser of -m and these gives weight 0 to lanes past the rows and keys of a quad. */
 #define LANE(rows, keys, at) ((at) / ATTENTION_QUAD < (rows) && (at) % ATTENTION_QUAD < (keys) ? FLT_MAX : -FLT_MAX)
 #define LANES4(rows, keys, at) \
   LANE(rows, keys, at), LANE(rows, keys, (at) + 1), LANE(rows, keys, (at) + 2), LANE(rows, keys, (at) + 3)

@@ -2,13 +2,13 @@
  *
  * Encodes, merges and finishes rows of BANYAN_ORDER_EXACT on the host: see exact.h. Each instruction set compiles the
  * loops over columns. Statistics and conventions of callers go through the f32 wire, a row at a time. The
- * including file defines first the operations of merge_vector.h. */
+ * including file defines the operations of merge_vector.h first. */
 #pragma once
 
 #include "exact.h"
 #include "merge_template.h"
 
-enum { EXACT_COLUMNS = 512 }; /* columns of a row that are in work at a time */
+enum { EXACT_COLUMNS = 512 }; /* columns of a row that are processed at a time */
 
 static void exact_lower(int64_t *hi, int64_t *lo, int count, int meet) {
   if (meet == -1)
@@ -18,7 +18,7 @@ static void exact_lower(int64_t *hi, int64_t *lo, int count, int meet) {
   memset(hi, 0, (size_t)count * sizeof *hi);
 }
 
-/* Adds digits of `count` numbers x[i] scale, which lie one place below the row's top if `below`. */
+/* Adds the digits of the `count` numbers x[i] scale. `below`: they begin one digit below the top of the row. */
 static void exact_add(int64_t *hi, int64_t *lo, const double *x, double scale, int count, bool below) {
   if (below) {
     for (int i = 0; i < count; i++) lo[i] += bny_exact_integer(x[i] * scale);
@@ -31,7 +31,7 @@ static void exact_add(int64_t *hi, int64_t *lo, const double *x, double scale, i
   }
 }
 
-/* Adds x[i] 2^m to numbers of one top. `largest` bounds |x[i]| and is above 0. */
+/* Adds x[i] 2^m to the sums of a row. `largest` > 0 is at least every |x[i]|. */
 static void exact_deposit(double *row_top, int64_t *hi, int64_t *lo, double m, const double *x, double largest,
                           int count) {
   bny_exact_place place = bny_exact_at(m, largest);
@@ -125,8 +125,8 @@ static int64_t exact_copy(const bny_box *box, const banyan_partial *in, int32_t 
   return -1;
 }
 
-/* Encodes `heads` rows of a token, [first, first + columns) of their values, as f32, and deposits them. `largest` has
- * the largest value of each row. It is found by the first of two passes, where a row has more columns than a tile. */
+/* Encodes columns [first, first + columns) of `heads` rows of a token as f32. With `deposits` it then adds them to the
+ * sums. `largest` has the largest value of each row. If a row has more columns than a tile, a first pass finds it. */
 static int64_t exact_encode_tile(const banyan_partial *in, int32_t token, int32_t head, int32_t heads, int32_t first,
                                  int32_t columns, int32_t value_dim, const bny_wire_view *to, double *largest,
                                  bool deposits) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The combine kernels' entries. */
+ * The entry points of the combine kernels. */
 #pragma once
 
 #include "cuda/interpret.cuh"

@@ -7,7 +7,7 @@ from spack.package import *
 
 
 class Banyan(AutotoolsPackage, CudaPackage):
-    """Merges attention partials across devices in one topology-aware collective."""
+    """Merges attention partials across ranks in one topology-aware collective."""
 
     manual_download = True
     url = "file://{0}/banyan-0.1.0.tar.xz".format(os.getcwd())

@@ -150,7 +150,7 @@ static bool authenticate(struct seeker *seeker, int fd) {
   if (error || !is_banyan) {
     note(seeker,
          error ? "connected, but no greeting came (has rank 0 come to banyan_env_create?)"
-               : "whoever listens there is not banyan's rank 0",
+               : "the program that listens there is not banyan's rank 0",
          error);
     return false;
   }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Assigns blocks of keys to ranks in turn, in proportion to their weights. There are three ways to assign a round. If the order of
- * ranks keeps every rank within a block of its share, as with equal weights, that order is used. Between two ranks, the
- * first gets its share rounded to the nearest. Otherwise the quota method of Balinski and Young is used. Among the
- * ranks that are not ahead of their share, it gives a block to the rank whose next block is due first. That method
- * rounds every share up or down at every step, and is run from the start to the requested step. */
+ * Assigns blocks of keys to ranks in turn, in proportion to their weights. There are three ways to assign a round. If
+ * the order of ranks keeps every rank within a block of its share, as with equal weights, that order is used. Between
+ * two ranks, the first gets its share rounded to the nearest. Otherwise the quota method of Balinski and Young is
+ * used. Among the ranks that are not ahead of their share, it gives a block to the rank whose next block is due first.
+ * That method rounds every share up or down at every step, and is run from the start to the requested step. */
 #include "decode/ownership.h"
 
 #include <stdbool.h>

@@ -276,7 +276,7 @@ static bool level_rejected(making *m, const groups *level, bny_locality_note *no
     return note_drop(note, "all ranks are of one %s", last->name), true;
   if (all_alone(level->group_of, m->nranks)) return note_drop(note, "each rank is one of its own"), true;
   if (level->kind == BNY_LOCALITY_CACHE && is_one_group(level->group_of, m->nranks))
-    return note_drop(note, "it holds all ranks, so it tells no link from another"), true;
+    return note_drop(note, "it holds all ranks, so it does not distinguish links"), true;
   for (int32_t r = 0; r < m->nranks && level->kind <= BNY_LOCALITY_SWITCH; r++)
     if (level->group_of[r] < 0) return note_drop(note, "rank %d is bound to none, or does not know it", r), true;
   return false;

@@ -294,7 +294,7 @@ TEST(wrong_rows) {
   REJECT(kv_rows, (banyan_kv_rows)2, "kv_rows is 2");
   REJECT(kv_dtype, BANYAN_F16, "k_scale is set, but kv_dtype is 2");
   p.desc.kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
-  reject(&p.desc, &out, "have a scale beside them");
+  reject(&p.desc, &out, "have separate scales");
   p.desc.kv_rows = BANYAN_KV_ROWS_PLAIN, p.desc.scales.k = NULL;
   REJECT(kv_dtype, BANYAN_F16, "v_scale is set");
   p.desc.kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8, p.desc.scales.v = NULL;

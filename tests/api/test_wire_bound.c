@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The error of lossy wires in the worst case, against the bound of docs/numbers.md ("A merge"). Each row of a call is a
- * separate hill climb: each step tries several columns that differ in one rank's partial, and keeps the worst. Rows
- * begin next to midpoints of two numbers of the wire's type, with weights that put partial sums there, so that all
- * roundings have the same sign. A quarter of the rows is small: values around the least normal number of the type, with
- * a d that is no power of two. Prints the largest error of each algorithm as a fraction of its bound. TEST_SEED selects
- * other rows. */
+ * Searches the worst error of lossy wires, and compares it with the bound of docs/numbers.md ("A merge"). Each row of
+ * a call is a separate hill climb: a step tries several columns that differ in one rank's partial, and keeps the
+ * worst. Rows begin next to midpoints of two numbers of the wire's type, with weights that put partial sums there, so
+ * that all roundings have the same sign. A quarter of the rows is small: values around the least normal number of the
+ * type, with a d that is no power of two. Prints the largest error of each algorithm as a fraction of its bound.
+ * TEST_SEED selects other rows. */
 #include "tests/support/oracle.h"
 #include "tests/support/world.h"
 

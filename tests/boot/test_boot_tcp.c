@@ -251,7 +251,7 @@ TEST(knows_another_server_by_its_first_bytes) {
   finish(1);
   close(fd);
   ck_assert_int_eq(outcomes[1].create, BANYAN_ERR_TIMEOUT);
-  assert_text(1, "whoever listens there is not banyan's rank 0");
+  assert_text(1, "the program that listens there is not banyan's rank 0");
 }
 
 /* Rank 1 has no descriptor left to ask rank 0 for its key, or rank 0 has none left to answer. */

@@ -78,7 +78,7 @@ TEST(builds_that_may_plan_differently_do_not_agree) {
   ck_assert_ptr_nonnull(strstr(banyan_last_error(), "rank 0 runs banyan 9.9"));
 }
 
-TEST(processes_of_one_kernel_are_one_host) {
+TEST(processes_of_one_kernel_are_one_node) {
   bny_facts *all = world_share(RANKS * sizeof *all);
   ck_assert(gather_in_processes(false, all));
   ck_assert_int_eq(nodes_of(all), 1);
@@ -121,7 +121,7 @@ TEST_LOOP(equal_ranks_are_found, 40) {
   free(all);
 }
 
-TEST(nobody_shares_a_host_without_proc) {
+TEST(no_rank_shares_a_node_without_proc) {
   setenv("BANYAN_LOG", "error", 1);
   bny_facts *all = world_share(RANKS * sizeof *all);
   if (gather_in_processes(true, all)) {
@@ -318,7 +318,7 @@ TEST_LOOP(quotas_are_shared_by_the_ranks_of_a_group, (int)(sizeof quota_shares /
 
 /* ---- settings that are wrong on one rank ------------------------------------------------------------------------- */
 
-TEST(a_wrong_setting_is_told_to_all) {
+TEST(a_wrong_setting_is_reported_to_all) {
   bny_facts all[RANKS];
   banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .nranks = RANKS};
   for (int32_t rank = 0; rank < RANKS; rank++) all[rank] = facts_of(rank, rank == 2 ? "a,b" : NULL);

@@ -25,7 +25,7 @@ static void reject_within(world_rank *self) {
                          strstr(banyan_last_error(), named[wrong]) &&
                          (is_wrong || strstr(banyan_last_error(), "rank 1 rejected")),
                      "call %d: %s: %s", wrong, banyan_status_string(status), banyan_last_error()) ||
-        !world_check(self, world_now_s() - since_s < AT_ONCE_S, "call %d: told after %.1f s", wrong,
+        !world_check(self, world_now_s() - since_s < AT_ONCE_S, "call %d: returned after %.1f s", wrong,
                      world_now_s() - since_s))
       return;
     /* Consecutive rejections share a text. */

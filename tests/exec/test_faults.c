@@ -9,7 +9,7 @@ enum { HEADS = 8, VALUE_DIM = 32, FLAG_ALL_TOLD = 1, FLAG_GO = 2 };
 
 /* The report of a survivor. */
 typedef struct verdict {
-  int told; /* 1 once the other fields are set */
+  int is_set; /* 1 once the other fields are set */
   int status, culprit, repeated, known;
   double seconds; /* since the fault */
   char text[256];
@@ -53,10 +53,10 @@ static void note(world_rank *self, scenario *scenario, banyan_status status) {
   verdict->culprit = banyan_comm_failed_rank(self->comm);
   verdict->known = (int)banyan_comm_status(self->comm);
   verdict->repeated = (int)banyan_barrier(self->comm);
-  verdict->told = 1;
+  verdict->is_set = 1;
 }
 
-/* All ranks but the culprit continue to call until `told` is set. */
+/* All ranks but the culprit continue to call until `is_set` is set. */
 static void go_on(world_rank *self, scenario *scenario, banyan_op *op) {
   banyan_status status = BANYAN_OK;
   for (int i = 0; i < 1000000 && status == BANYAN_OK; i++) {
@@ -105,7 +105,7 @@ static void end_stopped(world *world, const pid_t *pids, void *argument) {
   double deadline = world_now_s() + 15;
   for (int32_t r = 0; r < WORLD_RANKS_MAX; r++) {
     if (r == scenario->culprit || scenario->verdicts[r].known < 0) continue;
-    while (!*(volatile const int *)&scenario->verdicts[r].told && world_now_s() < deadline) world_sleep_ms(1);
+    while (!*(volatile const int *)&scenario->verdicts[r].is_set && world_now_s() < deadline) world_sleep_ms(1);
   }
   kill(pids[scenario->culprit], SIGKILL);
 }
@@ -113,21 +113,21 @@ static void end_stopped(world *world, const pid_t *pids, void *argument) {
 static void check_verdicts(const scenario *scenario, int32_t nranks, banyan_status expected, double at_least_s,
                            double at_most_s) {
   for (int32_t r = 0; r < nranks; r++) {
-    const verdict *told = &scenario->verdicts[r];
+    const verdict *seen = &scenario->verdicts[r];
     if (r == scenario->culprit) continue;
-    ck_assert_msg(told->told, "%d ranks, algorithm %s: rank %d got no error", nranks, scenario->algorithm, r);
-    ck_assert_msg(told->status == (int)expected, "%d ranks, algorithm %s: rank %d got %s: %s", nranks,
-                  scenario->algorithm, r, banyan_status_string((banyan_status)told->status), told->text);
-    ck_assert_msg(told->known == told->status && told->repeated == told->status, "rank %d later got %d and %d, not %d",
-                  r, told->known, told->repeated, told->status);
+    ck_assert_msg(seen->is_set, "%d ranks, algorithm %s: rank %d got no error", nranks, scenario->algorithm, r);
+    ck_assert_msg(seen->status == (int)expected, "%d ranks, algorithm %s: rank %d got %s: %s", nranks,
+                  scenario->algorithm, r, banyan_status_string((banyan_status)seen->status), seen->text);
+    ck_assert_msg(seen->known == seen->status && seen->repeated == seen->status, "rank %d later got %d and %d, not %d",
+                  r, seen->known, seen->repeated, seen->status);
     char name[16];
     snprintf(name, sizeof name, "rank %d", scenario->culprit);
-    ck_assert_msg(told->culprit == scenario->culprit && strstr(told->text, name),
+    ck_assert_msg(seen->culprit == scenario->culprit && strstr(seen->text, name),
                   "%d ranks, algorithm %s: rank %d blames rank %d, not %d: %s", nranks, scenario->algorithm, r,
-                  told->culprit, scenario->culprit, told->text);
-    ck_assert_msg(told->seconds >= at_least_s && told->seconds <= at_most_s,
+                  seen->culprit, scenario->culprit, seen->text);
+    ck_assert_msg(seen->seconds >= at_least_s && seen->seconds <= at_most_s,
                   "%d ranks, algorithm %s: rank %d got the error after %.3f s, not %g to %g: %s", nranks,
-                  scenario->algorithm, r, told->seconds, at_least_s, at_most_s, told->text);
+                  scenario->algorithm, r, seen->seconds, at_least_s, at_most_s, seen->text);
   }
 }
 
@@ -272,7 +272,7 @@ static void connect_and_die(world_rank *self) {
   if (self->rank == scenario->culprit) world_sleep_ms(60000); /* dies while it sleeps */
   banyan_comm_destroy(self->comm);
   self->comm = NULL;
-  verdict->told = 1; /* no assertion of UCX has ended this process */
+  verdict->is_set = 1; /* no assertion of UCX has ended this process */
 }
 
 /* No survivor blames the other survivor. */
@@ -284,14 +284,14 @@ TEST_LOOP(death_while_connecting, 9) {
   world_setup setup = {.nranks = 3, .bare = true, .deaths = true, .argument = scenario};
   if (placed_set(PLACED_APART, "a,a,b", "a,b,c", &setup)) world_run(&setup, connect_and_die);
   for (int32_t r = 0; r < 3 && setup.processes; r++) {
-    const verdict *told = &scenario->verdicts[r];
+    const verdict *seen = &scenario->verdicts[r];
     char healthy[32];
     snprintf(healthy, sizeof healthy, "rank %d ", 3 - r - scenario->culprit);
     /* UCX before 1.14 may end a healthy rank by an assertion. */
-    if (r == scenario->culprit || !scenario->verdicts[3 - r - scenario->culprit].told) continue;
-    ck_assert_msg(strncmp(told->text, healthy, strlen(healthy)) != 0,
+    if (r == scenario->culprit || !scenario->verdicts[3 - r - scenario->culprit].is_set) continue;
+    ck_assert_msg(strncmp(seen->text, healthy, strlen(healthy)) != 0,
                   "rank %d died after %.1f ms, but rank %d says: %s", scenario->culprit, scenario->sleep_ms, r,
-                  told->text);
+                  seen->text);
   }
   world_be_nodes(NULL);
   world_unshare(scenario, sizeof *scenario);
@@ -344,7 +344,7 @@ static void kill_at_random(world *world, const pid_t *pids, void *argument) {
   kill(pids[scenario->culprit], SIGKILL);
 }
 
-static void run_until_told(world_rank *self) {
+static void run_until_verdict(world_rank *self) {
   scenario *scenario = self->argument;
   buffers buffers;
   banyan_partial in, out;
@@ -361,7 +361,7 @@ TEST_LOOP(death_at_any_moment, 30) {
   int32_t nranks;
   scenario *scenario = open_scenario(DIE_AMID, _i, &nranks);
   scenario->sleep_ms = 5 + 20 * fabs(random_unit(&random));
-  WORLD_RUN(run_until_told, .nranks = nranks, .processes = true, .deaths = true, .argument = scenario,
+  WORLD_RUN(run_until_verdict, .nranks = nranks, .processes = true, .deaths = true, .argument = scenario,
             .conduct = kill_at_random);
   check_verdicts(scenario, nranks, BANYAN_ERR_PEER, -0.1, slack(0.5));
   world_unshare(scenario, sizeof *scenario);
@@ -404,10 +404,10 @@ TEST(second_death_is_noticed) {
   scenario->culprit = 1;
   WORLD_RUN(die_one_after_another, .nranks = 3, .processes = true, .deaths = true, .argument = scenario,
             .timeout_ns = 5000000000);
-  const verdict *told = &scenario->verdicts[2];
-  ck_assert_msg(told->status == BANYAN_ERR_PEER && told->culprit == 1 && told->seconds < slack(0.6),
-                "%s, rank %d, %.3f s: %s", banyan_status_string((banyan_status)told->status), told->culprit,
-                told->seconds, told->text);
+  const verdict *seen = &scenario->verdicts[2];
+  ck_assert_msg(seen->status == BANYAN_ERR_PEER && seen->culprit == 1 && seen->seconds < slack(0.6),
+                "%s, rank %d, %.3f s: %s", banyan_status_string((banyan_status)seen->status), seen->culprit,
+                seen->seconds, seen->text);
   world_unshare(scenario, sizeof *scenario);
 }
 
@@ -443,12 +443,12 @@ TEST_LOOP(abort_from_another_thread, 6) {
   int32_t nranks = 1 + _i / 2 * 2;
   WORLD_RUN(wait_for_abort, .nranks = nranks, .processes = _i % 2, .argument = scenario);
   for (int32_t r = 0; r < nranks; r++) {
-    const verdict *told = &scenario->verdicts[r];
-    ck_assert_msg(told->status == BANYAN_ERR_ABORTED && told->repeated == BANYAN_ERR_ABORTED && told->culprit == 0,
-                  "rank %d of %d: %d, then %d, blames %d: %s", r, nranks, told->status, told->repeated, told->culprit,
-                  told->text);
-    ck_assert_msg(told->seconds < slack(0.5), "rank %d got the error after %.3f s", r, told->seconds);
-    if (r == 0) ck_assert_msg(strstr(told->text, "the operator said so"), "%s", told->text);
+    const verdict *seen = &scenario->verdicts[r];
+    ck_assert_msg(seen->status == BANYAN_ERR_ABORTED && seen->repeated == BANYAN_ERR_ABORTED && seen->culprit == 0,
+                  "rank %d of %d: %d, then %d, blames %d: %s", r, nranks, seen->status, seen->repeated, seen->culprit,
+                  seen->text);
+    ck_assert_msg(seen->seconds < slack(0.5), "rank %d got the error after %.3f s", r, seen->seconds);
+    if (r == 0) ck_assert_msg(strstr(seen->text, "the operator said so"), "%s", seen->text);
   }
   world_unshare(scenario, sizeof *scenario);
 }

@@ -30,7 +30,7 @@ for host in 0 1; do
     "$hosts" exec "$name" $host ip $part || outcome "dead0 on host $host" no "ip $part"
   done
 done
-expect "a firewall" 1 "it has not connected, as where a firewall drops packets" \
+expect "a firewall" 1 "it has not connected; a firewall may drop packets" \
   env UCX_NET_DEVICES=dead0 BANYAN_TIMEOUT_MS=1000 "$hosts" run --timeout 20 "$name" -- "$world"
 "$hosts" down "$name"
 name=

@@ -35,9 +35,9 @@ unsigned char *resolve(const thread &self, const instruction *i, int k, size_t b
   if (number % bytes) fail(self, i, "an access is not aligned");
   bool own = is_own(self, at, bytes), parameter = is_parameter(self, at, bytes), shared = is_shared(self, at, bytes);
   if (i->space == SHARED && !shared) fail(self, i, "an address beyond the block's shared memory");
-  if (i->space == LOCAL && !own) fail(self, i, "an address that is none of local memory");
-  if (i->space == PARAM && !own && !parameter) fail(self, i, "an address that is none of parameters");
-  if (i->space == GLOBAL && (own || parameter || shared)) fail(self, i, "an address that is not of global memory");
+  if (i->space == LOCAL && !own) fail(self, i, "an address outside of local memory");
+  if (i->space == PARAM && !own && !parameter) fail(self, i, "an address outside of the parameters");
+  if (i->space == GLOBAL && (own || parameter || shared)) fail(self, i, "an address outside of global memory");
   if (i->space == GENERIC && number < 4096) fail(self, i, "an access to address 0");
   if (parameter && writes) fail(self, i, "a store to a parameter of the kernel");
   *is_local = own || parameter || shared;
@@ -117,14 +117,14 @@ uint64_t *barrier_of(thread &self, const instruction *i, int k, int which = 0) {
 template <class T> T *global_of(thread &self, const instruction *i, int k, size_t bytes, int which = 0) {
   auto at = reinterpret_cast<T *>(address(self, i, k, which));
   if (is_own(self, at, bytes) || is_parameter(self, at, bytes) || is_shared(self, at, bytes))
-    fail(self, i, "an address that is not of global memory");
+    fail(self, i, "an address outside of global memory");
   if (reinterpret_cast<uint64_t>(at) % sizeof(T)) fail(self, i, "an access is not aligned");
   return at;
 }
 
 const instruction *copy_16(thread &self, const instruction *i) {
   uint32_t bytes = get<uint32_t>(self, i, 2), filled = get<uint32_t>(self, i, 3);
-  if (bytes != 16 || (filled != 0 && filled != 16)) fail(self, i, "a copy that is not of 16 bytes or none");
+  if (bytes != 16 || (filled != 0 && filled != 16)) fail(self, i, "a copy of neither 16 nor 0 bytes");
   bny_copy_async_16(shared_of(self, i, 0, 0, 16), global_of<bny_quad>(self, i, 1, 16, 1), filled != 0);
   if (self.matrices) note_copy(self, address(self, i, 0, 0));
   return i + 1;
@@ -183,7 +183,7 @@ bool decode_access(const std::string &opcode, const std::vector<operand> &operan
   }
   if (made->order != WEAK && made->space != GLOBAL) throw "an ordered access that is not to global memory";
   if (is_volatile && (made->space != GLOBAL || made->count != 4 || made->bytes != 4))
-    throw "a volatile access that is not of a line";
+    throw "a volatile access to less than a line";
   made->run = is_volatile ? is_load ? load_line : store_line : is_load ? load : store;
   made->always = is_volatile;
   made->stores_line = is_volatile && !is_load;

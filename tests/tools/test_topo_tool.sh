@@ -201,7 +201,7 @@ run 0 --from one-gpu.txt -o "$work/files/link.txt"
 grep -q 'one-gpu' "$work/files/a.txt" || fail "-o does not write through a link"
 [ "$(stat -c %a "$work/files/a.txt")" = 640 ] || fail "-o changes the mode of a file"
 run 2 --from dgx-h100.txt -o "$work/files/a"
-says 'does not tell the format' err
+says 'does not select a format' err
 run 2 --from dgx-h100.txt -o "$work/none/a.json"
 says "cannot write $work/none/a.json: No such file or directory" err
 run 2 --from dgx-h100.txt --format text -o "$work/files"

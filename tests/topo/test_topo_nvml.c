@@ -139,7 +139,7 @@ TEST(found_by_bus) {
 
 TEST(old_driver) {
   char path[4096];
-  const char *const lacks = "; this driver does not tell of link speeds, the fabric";
+  const char *const lacks = "; this driver does not report link speeds, the fabric";
   library_path(true, path);
   bny_topo *topo = topo_new();
   bny_topo_probe_report report = probe_at(path, "/nowhere", "v100-mesh", topo);

@@ -138,7 +138,7 @@ static const example examples[] = {
     /* UCX_NET_DEVICES has precedence, and then even a wrong name is accepted */
     {.ucx = "eth0", .why = "UCX_NET_DEVICES"},
     {.ucx = "all", .nearest = "mlx5_2", .interface = "eth0", .why = "UCX_NET_DEVICES"},
-    {.ucx = "eth0", .option = "nosuch", .why = "UCX_NET_DEVICES, beside which BANYAN_NET_DEVICES has no effect"},
+    {.ucx = "eth0", .option = "nosuch", .why = "UCX_NET_DEVICES, so BANYAN_NET_DEVICES has no effect"},
     /* rejections */
     {.option = "mlx5_1",
      .error = "\"mlx5_1\": there is no network device \"mlx5_1\"; this node has irdma0:1 (down), "

@@ -13,7 +13,7 @@
 
 typedef enum tool_exit { TOOL_EXIT_OK, TOOL_EXIT_FAILED, TOOL_EXIT_USAGE, TOOL_EXIT_FAULTS } tool_exit;
 
-#define TOOL_USAGE_TEXT "the command line is wrong, or what it names cannot be read or written"
+#define TOOL_USAGE_TEXT "the command line is wrong, or a file that it names cannot be read or written"
 
 /* The reason of a failure, as text for the user. */
 typedef struct tool_error {

@@ -71,10 +71,11 @@ static const tool_program program = {
         "devices: the CPU and the kernels that are chosen for it, the CUDA driver, GPUs and NICs.\n\n"
         "transports: between which ranks messages can be moved, and why not between others. Shared memory is tried, "
         "not assumed.\n\n"
-        "levels: the places that ranks would find, bound to processors in order as launchers bind them, and the levels "
+        "levels: the localities that ranks would find, bound to processors in order as launchers bind them, and the "
+        "levels "
         "that follow, with their prices and sources, and what was left out and why.\n\n"
         "selection: the algorithm of a combine of 1 KiB to 64 MiB for each rank, by scatter, and in canonical order.",
-    .failed = "something could not be found out, which standard error then says",
+    .failed = "some information is missing; standard error says which",
     .options = options,
     .complete = complete_arguments};
 

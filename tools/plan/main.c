@@ -189,7 +189,7 @@ static const tool_program program = {
     .about = "Makes the plans that banyan would make on up to 16,384 ranks, and runs none of them. Ranks are the GPUs "
              "of the topology, or its NUMA nodes if it has none. Costs of links come from the topology if it has them, "
              "otherwise from a table of defaults, and each figure names its source.",
-    .failed = "a plan is not proved, or there is none for what was asked",
+    .failed = "a plan is not proved, or the request has no plan",
     .options = options,
     .complete = complete_arguments};
 

@@ -94,15 +94,14 @@ static const tool_option options[] = {
      "FILE alone does the same.",
      .kind = TOOL_CALL, .check = parse_from},
     {"format", "FORMAT",
-     "text, the picture and the default; json; svg, a picture in one file; xml, of NCCL, for NCCL_TOPO_FILE; or "
-     "matrix. See FORMATS in the man page.",
+     "text (the default), json, svg, xml (for NCCL_TOPO_FILE) or matrix: see FORMATS in the man page.",
      .kind = TOOL_CALL, .check = parse_format},
     {"json", NULL, "The same as --format json.", .kind = TOOL_CALL, .check = parse_format},
     {"raw", NULL, "Print the matrix of paths as nvidia-smi topo -m does, also for other machines: --format matrix.",
      .kind = TOOL_CALL, .check = parse_raw},
     {"output", "FILE",
-     "Write there instead of to standard output. Without --format the suffix tells the format: " TOPO_SUFFIXES
-     ". The file is written whole or stays as it was.",
+     "Write there instead of to standard output. Without --format the suffix selects the format: " TOPO_SUFFIXES
+     ". The file is replaced only when all of it is written.",
      TOOL_TEXT_AT(output), .letter = 'o'},
     {"all", NULL, "Draw all items, also equal ones, and list all groups and findings.", TOOL_FLAG_AT(all)},
     {"colour", NULL, "Use colours. The default is to use them in a terminal, unless NO_COLOR is set.",
@@ -162,7 +161,7 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
   if (a->format == NULL && a->output != NULL && strcmp(a->output, "-") != 0) {
     a->format = topo_format_of_path(a->output);
     if (a->format == NULL) {
-      return tool_error_set(error, "%.200s: its name does not tell the format: add --format, or a suffix (%s)",
+      return tool_error_set(error, "%.200s: its name does not select a format: add --format, or a suffix (%s)",
                             a->output, TOPO_SUFFIXES);
     }
   }

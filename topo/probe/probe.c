@@ -60,7 +60,7 @@ bny_topo *bny_topo_probe_machine(const bny_topo_probe_options *options, bny_topo
   }
   bny_topo_error why = {0};
   if (!bny_topo_check(topo, &why)) {
-    const char *what = topo->out_of_memory ? "" : "what the probes found contradicts itself: ";
+    const char *what = topo->out_of_memory ? "" : "the results of the probes contradict each other: ";
     bny_topo_fail(error, 0, "%s%.180s", what, why.text);
     bny_topo_free(topo);
     return NULL;

@@ -177,7 +177,7 @@ static void not_reported(const bny_nvml *nvml, bny_topo_probe_report *report) {
                {nvml->fields, "link speeds"},
                {nvml->p2p, "peer access"},
                {nvml->fabric || nvml->fabric_unversioned, "the fabric"}};
-  const char *before = "; this driver does not tell of ";
+  const char *before = "; this driver does not report ";
   for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++) {
     if (facts[i].there) continue;
     bny_topo_probe_more(report, "%s%s", before, facts[i].what);

@@ -201,7 +201,7 @@ banyan_status bny_net_devices_choose(const bny_net_device_wishes *wishes, const 
   *choice = (bny_net_device_choice){.why = "UCX chooses"};
   if (wishes->ucx) {
     snprintf(choice->why, sizeof choice->why, "UCX_NET_DEVICES%s",
-             wishes->option ? ", beside which BANYAN_NET_DEVICES has no effect" : "");
+             wishes->option ? ", so BANYAN_NET_DEVICES has no effect" : "");
     return BANYAN_OK;
   }
   choosing c = {devices, ndevices, calloc((size_t)ndevices + 1, sizeof *c.taken)};

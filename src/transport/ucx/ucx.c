@@ -222,7 +222,7 @@ static void net_close(bny_transport *transport) {
 static const char *net_trouble(bny_transport *transport, int32_t rank, bool *is_ours) {
   bny_net_peer *peer = bny_net_of(transport)->peers[rank];
   if (peer && peer->flushing && !peer->hello_sent && !peer->dead)
-    bny_net_explain(peer, "it has not connected, as where a firewall drops packets", "");
+    bny_net_explain(peer, "it has not connected; a firewall may drop packets", "");
   *is_ours = peer && (peer->endpoint ? peer->lacks_memory : !peer->unreachable);
   return peer && peer->trouble[0] ? peer->trouble : NULL;
 }
