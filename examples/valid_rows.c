@@ -21,7 +21,7 @@ static banyan_status decode(banyan_comm *comm) {
   banyan_status status = banyan_combine_init(comm, &desc, &in, &out, &op);
   for (int step = 0; step < STEPS && status == BANYAN_OK; step++) {
     tokens = 1 + step * 7 % TOKENS;
-    /* Sequence t has t + 1 keys, assigned to ranks in turn, so the last ranks have no keys of short sequences. Attention
+    /* Sequence t has t + 1 keys, split over ranks in turn, so the last ranks have no keys of short sequences. Attention
      * writes o and lse of the other sequences; here each has one key of logit 0 and value 3. */
     for (int32_t t = 0; t < tokens; t++) seq_lens[t] = (t + nranks - rank) / nranks;
     for (int i = 0; i < tokens * HEADS * HEAD_DIM; i++) o[i] = seq_lens[i / HEADS / HEAD_DIM] ? 3 : 1e30f;
