@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m banyan info: what this copy is, and what it finds."""
+"""python -m banyan info: prints the versions of this copy, and what it finds on this machine."""
 
 import importlib
 import os
@@ -19,7 +19,7 @@ def _version_of(name):
 
 
 def info():
-    """Prints what this copy is, and what it finds."""
+    """Prints the versions of this copy, and what it finds on this machine."""
     print(f"banyan      {banyan.__version__}, libbanyan {banyan.version()}")
     print(f"python      {platform.python_version()}, {sys.executable}")
     print(f"module      {banyan._core.__file__}")
@@ -35,7 +35,7 @@ def info():
 
 
 def main():
-    """The exit status of the command line."""
+    """Runs the command line. Returns the exit status."""
     if sys.argv[1:] != ["info"]:
         print("usage: python -m banyan info", file=sys.stderr)
         return 2

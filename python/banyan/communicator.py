@@ -22,15 +22,15 @@ def _known(settings: dict[str, Any]) -> dict[str, Any]:
 class Communicator(_core.Comm):
     """Ranks that call collectives together.
 
-    Communicator(allgather, rank, nranks) takes a custom all-gather: allgather(data, timeout_s) gets this rank's
-    bytes and returns those of all ranks in rank order, as a list or joined. It is called in this constructor alone. The
-    class methods from_env(), from_threads(), from_mpi() and from_torch() are for ranks that others have started.
+    Use from_env(), from_threads(), from_mpi() or from_torch() if a launcher or framework has started the ranks.
+    Communicator(allgather, rank, nranks) takes a custom all-gather: allgather(data, timeout_s) gets the bytes of this
+    rank, and returns those of all ranks in rank order, as a list or joined. Only the constructor calls it.
 
     Settings, all by keyword: timeout, the deadline of a call in seconds (0: 30); first_timeout, that of the first call
-    of a shape; arena_bytes, memory shared with peers; algorithm; device, None for the host, else "cuda", "cuda:2" or
-    "cuda:local"; threads, those of this rank for attention on the host (0: one for each core that is its own).
+    of a shape; arena_bytes, the memory shared with peers; algorithm; device, None for the host, else "cuda", "cuda:2"
+    or "cuda:local"; threads, this rank's threads for attention on the host (0: one for each of its cores).
 
-    One thread at a time may use a communicator. abort() alone may be called from any.
+    One thread at a time may use a communicator. Only abort() may be called from any thread.
     """
 
     __slots__ = ()  # setting an unknown attribute fails, such as .tag instead of set_tag()
@@ -48,19 +48,19 @@ class Communicator(_core.Comm):
 
     @classmethod
     def from_env(cls, **settings: Any) -> Communicator:
-        """Ranks that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe, as torchrun sets them."""
+        """Makes a rank from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun sets them. Collective."""
         return cls._made(None, **settings)
 
     @classmethod
     def from_threads(cls, group: _core.Threads, rank: int, **settings: Any) -> Communicator:
-        """A rank that is a thread of this process; `group` is a banyan.Threads that all of them share."""
+        """Makes a rank from a thread of this process. `group` is a banyan.Threads that all ranks share. Collective."""
         if not isinstance(group, _core.Threads):
             raise TypeError(f"group: it is a banyan.Threads, and not a {type(group).__name__}")
         return cls._made(group, rank, group.nranks, **settings)
 
     @classmethod
     def from_mpi(cls, comm: Any = None, **settings: Any) -> Communicator:
-        """The ranks of a communicator of mpi4py; None: MPI.COMM_WORLD. MPI itself has no deadline here."""
+        """Makes a rank from a communicator of mpi4py; None: MPI.COMM_WORLD. Collective, without a deadline."""
         if comm is None:
             from mpi4py import MPI
 
@@ -78,7 +78,7 @@ class Communicator(_core.Comm):
         prefix: str | None = None,
         **settings: Any,
     ) -> Communicator:
-        """The ranks of a process group of torch.distributed, or those that share a store.
+        """Makes a rank from a process group or a store of torch.distributed. Collective.
 
         `group` is a ProcessGroup, a DeviceMesh of one dimension (of more: mesh["context"]), or None: the default one.
 
@@ -109,10 +109,10 @@ class Communicator(_core.Comm):
         return cls._made(gather_objects, dist.get_rank(group), dist.get_world_size(group), **settings)
 
     def shrink(self) -> tuple[Communicator, list[int]]:
-        """Makes a communicator of the ranks that are left after a failure.
+        """Makes a communicator of the ranks that survived a failure.
 
-        Returns it, and the old rank of each new one. Collective over the ranks that are left. The old communicator
-        remains to be closed.
+        Returns it, and the old rank of each new one. Collective over the surviving ranks. The caller closes the old
+        communicator.
         """
         made, members = self._shrink()
         return self._adopt(made), members

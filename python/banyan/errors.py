@@ -16,7 +16,7 @@ if not hasattr(_package, "Ownership"):
 
 
 class Error(Exception):
-    """A failure. `status` is the name that the library has for it, and `rank` the rank to blame, or None."""
+    """A failure. `status` is the library's name of it, and `rank` the rank that caused it, or None."""
 
     status = "error"
 
@@ -121,9 +121,9 @@ _ARGUMENTS = {
 
 
 def _argument_of(text: str) -> tuple[str | None, str]:
-    """The argument that a rejection of the library is about, such as "root" of "desc.root is 5", and the rest of the text.
+    """Returns the argument that an error text names, such as "root" of "desc.root is 5", and the rest of the text.
 
-    None: the text does not say it.
+    None: the text names no argument.
     """
     pattern = r"(?:banyan_\w+: )?(?:(in|out): )?((?:(?:desc|valid|queries|config)\.)?([a-z]\w*)(.*))"
     found = re.match(pattern, text, re.S)
@@ -146,7 +146,7 @@ def _argument_of(text: str) -> tuple[str | None, str]:
 
 
 def make_error(status: int, text: str, rank: int) -> Error:
-    """The exception of a banyan_status."""
+    """Returns the exception of a banyan_status."""
     kind = _CLASSES[status - 1] if 1 <= status <= len(_CLASSES) else Error
     argument, text = _argument_of(text) if kind is ArgumentError else (None, text)
     error = kind(f"{argument}: {text}" if argument else text, rank if rank >= 0 else None)

@@ -6,7 +6,7 @@
 XLA calls the library by its foreign function interface: no Python runs, and no array is copied. Each process has one
 rank, or a function that is mapped over devices of one process has a communicator for each of them.
 
-Compiled functions come to an error at the array that they return, as JAX's own error with the library's text.
+If a call fails, JAX raises its own error with the library's text when the returned array is read.
 comm.failed_rank has the rank.
 """
 
@@ -37,7 +37,7 @@ def _end():
 
 
 def _number(comms, settings):
-    """The number by which compiled code knows communicators and settings. It is the same for the same ones."""
+    """Returns the number by which compiled code identifies communicators and settings. Equal ones have one number."""
     known = _prepared.setdefault(comms[0], {})
     key = (tuple(weakref.ref(comm) for comm in comms[1:]), settings)
     if key not in known:
@@ -65,8 +65,8 @@ def combine(
 
     comm: a Communicator. With `axis_name`, the name of an axis that jax.shard_map maps over devices of this process, a
     list of one for each device, in their order along the axis.
-    after: an array. The combine runs when it is there. Combines of one function that do not depend on each other need
-    it, because all ranks run them in one order, and XLA is free to choose.
+    after: an array. The combine runs after it is computed. Independent combines of one function need it: all ranks must
+    run them in one order, and XLA could choose another.
     scatter: "none", "heads" or "tokens". With axis_name the devices divide them evenly.
 
     Returns (out, lse). Gradients do not pass.
@@ -100,7 +100,7 @@ def combine(
 
 
 def _result(like, shape, dtype=None):
-    """A result that varies over the axes over which `like` varies."""
+    """Describes a result that varies over the same axes as `like`."""
     dtype = like.dtype if dtype is None else dtype
     axes = getattr(jax.typeof(like), "vma", None) if hasattr(jax, "typeof") else None
     return jax.ShapeDtypeStruct(shape, dtype, vma=axes) if axes else jax.ShapeDtypeStruct(shape, dtype)

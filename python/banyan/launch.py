@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 class RankError(RuntimeError):
-    """A rank of run() failed. `rank` is the first that did, with its traceback; `failures` has all, by rank."""
+    """A rank of run() failed. `rank` failed first; the text has its traceback. `failures` maps ranks to tracebacks."""
 
     failures: dict[int, str]
     rank: int
@@ -38,12 +38,13 @@ def run(
 ) -> list[Result]:
     """Starts local ranks, calls fn(comm, *args) in each, and returns the list of results.
 
-    start: "fork", "spawn" or "thread". A fork takes any function, as notebooks define them; "spawn" wants one that can
-    be imported, and is for parents that have used CUDA or OpenMP. Results of processes are pickled. settings are those
-    of Communicator. If a rank fails, the others are waited for, and RankError has the traceback of the first.
+    start: "fork", "spawn" or "thread". "fork" takes any function, also one that a notebook defines. "spawn" needs a
+    function that can be imported; use it if this process has used CUDA or OpenMP. Results of processes are pickled.
+    settings are those of Communicator. If a rank fails, run() waits for the others, and raises RankError with the
+    traceback of the rank that failed first.
     """
     if ranks < 1:
-        raise ValueError(f"ranks: {ranks}: at least 1")
+        raise ValueError(f"ranks: {ranks}: must be at least 1")
     if start == "thread":
         return _run_threads(fn, ranks, args, settings)
     if start not in ("fork", "spawn", "forkserver"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pages attention may leave out: the argument `prune` of attention() and attention_combine()."""
+"""The argument `prune` of attention() and attention_combine(): which pages attention may skip."""
 
 import dataclasses
 from typing import Any, Optional
@@ -7,14 +7,15 @@ from typing import Any, Optional
 
 @dataclasses.dataclass
 class Prune:
-    """Pages which together cannot hold more than epsilon of a row's softmax mass are not read.
+    """Skips pages that together hold at most epsilon of a row's softmax mass.
 
     bounds: f32, [pages, kv_heads, Prune.floats(...)], or without a page table [batch, pages, kv_heads, ...] for pages
-    of page_keys keys. page_bounds_update() writes it. codes: eight bits for each element of each key instead of boxes.
-    top_pages: read this many pages, those of the largest bounds; epsilon is then 0. error and read: f32 arrays that
-    receive, for each row, how far its values can be from those of all keys, and the share of this rank's pages that was
-    read. page_reads: a uint64 array, one per page, to which each run adds how often it read the page: tier_next() takes
-    it.
+        of page_keys keys. page_bounds_update() writes it.
+    codes: eight-bit codes of each key instead of boxes.
+    top_pages: read this many pages, those with the largest bounds; epsilon is then 0.
+    error: f32, receives for each row a bound of the distance of its values from those over all keys.
+    read: f32, receives for each row the share of this rank's pages that was read.
+    page_reads: uint64, one per page. Each run adds how often it read the page. Input of tier_next().
     """
 
     bounds: Any
@@ -33,5 +34,5 @@ class Prune:
 
     @staticmethod
     def floats(head_dim: int, page_keys: int, codes: bool = False) -> int:
-        """The bounds of a page and KV head, in floats."""
+        """Returns the number of floats in the bounds of a page and KV head."""
         return 2 + (page_keys * (2 + (head_dim + 7) // 8 * 2) if codes else 2 * head_dim)

@@ -17,7 +17,7 @@ from ._core import torch_comm as _comm
 
 
 def handle(comm):
-    """The integer that stands for a communicator in calls of ops. It is good as long as the communicator is."""
+    """Returns the integer that identifies a communicator in ops. It is valid as long as the communicator."""
     return _core.torch_handle(comm)
 
 

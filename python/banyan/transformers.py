@@ -190,12 +190,12 @@ class ShardedLayer(CacheLayerMixin):
 
     @property
     def here(self) -> int:
-        """Keys of a sequence that this rank has."""
+        """Returns the number of keys of a sequence on this rank."""
         return self.cache.keys_of(self.length)
 
     @property
     def rows(self) -> int:
-        """Rows of keys that models get: one without meaning where there is none, as not all can do with none."""
+        """Returns the rows of keys that models get. If there is none, one unused row, because some models need one."""
         return max(self.here, 1)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -272,7 +272,7 @@ class ShardedLayer(CacheLayerMixin):
         self.batch_select_indices(torch.arange(len(self.keys) if self.length else 0).repeat_interleave(repeats))
 
     def move(self, here: torch.Tensor, places: torch.Tensor) -> None:
-        """Moves the keys at `here` to other places, in memory of the cache's capacity."""
+        """Moves the keys at `here` to other rows, in memory of the cache's capacity."""
         keys, values = self.keys, self.values
         self.lazy_initialization(keys, values)
         self.keys[:, :, places], self.values[:, :, places] = keys[:, :, here], values[:, :, here]
@@ -281,14 +281,14 @@ class ShardedLayer(CacheLayerMixin):
 class ShardedCache(Cache):
     """A cache whose keys and values are sharded over the ranks of `comm` along the sequence.
 
-    max_length is the most tokens of a sequence, padding included. Tokens are dealt as banyan.Ownership deals them:
-    kind="blocks" by blocks of `block` tokens round the ranks, kind="ranges" by one range each of max_length, and by
-    `weights` where ranks are uneven. Layers with a sliding window keep it on each rank and attend without
+    max_length is the largest number of tokens of a sequence, padding included. banyan.Ownership assigns tokens to
+    ranks: kind="blocks" by blocks of `block` tokens round the ranks, kind="ranges" by one range each of max_length, and
+    by `weights` where ranks are uneven. Layers with a sliding window keep it on each rank and attend without
     communication; windows="sharded" shards them as well. prefill="local": each rank attends to the whole first chunk by
     itself, without communication, and keeps its share of the keys.
 
-    All ranks make it with the same words (else MismatchError), and call the model with the same tokens. Sampling needs
-    a common seed: torch.manual_seed(). If a rank fails, the others get PeerError, and recover() goes on with them.
+    All ranks pass the same arguments (else MismatchError), and call the model with the same tokens. Sampling needs
+    a common seed: torch.manual_seed(). If a rank fails, the others get PeerError, and recover() continues with them.
     """
 
     def __init__(
@@ -330,7 +330,7 @@ class ShardedCache(Cache):
         start, key_block, key_stride, key_pattern = rule.queries(comm.rank, pattern=True)
         self._positions = {"key_block": key_block, "key_stride": key_stride, "key_pattern": key_pattern}
         self._key_start, self._lost = start, np.zeros(max_length, bool)
-        self._deal(rule.of_tokens(np.arange(max_length))[0])
+        self._set_owners(rule.of_tokens(np.arange(max_length))[0])
         self.config = config.get_text_config(decoder=True)
         super().__init__(layers=self._make_layers(windows))
 
@@ -355,7 +355,7 @@ class ShardedCache(Cache):
 
     # ---- owners ------------------------------------------------------------------------------------------------------
 
-    def _deal(self, owners: np.ndarray) -> None:
+    def _set_owners(self, owners: np.ndarray) -> None:
         """Sets the owner of each token. A rank's keys are in the order of tokens."""
         mine = owners == self.comm.rank
         self._owners, self._mine = owners, torch.from_numpy(np.flatnonzero(mine))
@@ -365,23 +365,23 @@ class ShardedCache(Cache):
         self._known: dict[Any, Any] = {}
 
     def agree(self) -> None:
-        """Raises MismatchError on all ranks if one has made its cache with other words. Collective the first time."""
+        """Raises MismatchError on all ranks if the arguments of their caches differ. Collective the first time."""
         if self._words is None:
             return
         mine = np.array([zlib.crc32(repr(word).encode()) for word in self._words.values()])
         every = self.comm.allgather(mine)
         for name, numbers in zip(self._words, every.T):
             for rank in np.flatnonzero(numbers != numbers[0]):
-                text = f"{name}: rank {rank} has made its ShardedCache with another one than rank 0"
+                text = f"{name}: rank {rank} passed another value to ShardedCache than rank 0"
                 raise MismatchError(text, int(rank))
         self._words = None
 
     def keys_of(self, length: int) -> int:
-        """How many keys of a sequence of `length` tokens this rank has in a layer."""
+        """Returns how many keys of a sequence of `length` tokens this rank has in a layer."""
         return int(self._before[length])
 
     def owned(self, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """This rank's tokens among `count` from `first` on, counted from there, and the places of their keys."""
+        """Returns this rank's tokens of `count` from `first` on, relative to `first`, and the rows of their keys."""
         return self._remember("owned", (first, count), lambda: self._find_owned(first, count))
 
     def _find_owned(self, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -389,7 +389,7 @@ class ShardedCache(Cache):
         return self._mine[places] - first, places
 
     def shard(self, batch: int, here: int, mask: Mask) -> dict[str, Any]:
-        """The words of attention_combine() about this rank's keys, of which there are `here`."""
+        """Returns the arguments of attention_combine() that describe this rank's `here` keys."""
         return self._remember("shard", (mask, here), lambda: self._find_shard(batch, here, mask))
 
     def _find_shard(self, batch: int, here: int, mask: Mask) -> dict[str, Any]:
@@ -398,7 +398,7 @@ class ShardedCache(Cache):
         return {**words, "key_mask": padding, "keys_max": self._keys_max, **self._positions}
 
     def _remember(self, name: str, key: Any, make: Any) -> Any:
-        """What all layers of a forward ask for is computed for the first one."""
+        """Returns a value that all layers of a forward pass share. The first layer computes it."""
         if self._known.get(name, (None,))[0] != key:
             self._known[name] = key, make()
         return self._known[name][1]
@@ -424,12 +424,12 @@ class ShardedCache(Cache):
 
     @property
     def keys_here(self) -> int:
-        """How many keys of a sequence this rank has in each sharded layer."""
+        """Returns how many keys of a sequence this rank has in each sharded layer."""
         return max((layer.here for layer in self._sharded()), default=0)
 
     @property
     def bytes_here(self) -> int:
-        """Bytes of the keys and values that this rank has, windows included."""
+        """Returns the bytes of keys and values on this rank, including windows."""
         total = 0
         for layer in self.layers:
             for held in (layer.keys, layer.values):
@@ -454,9 +454,9 @@ class ShardedCache(Cache):
     def recover(
         self, model: torch.nn.Module, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Goes on with the ranks that are left, after PeerError, TimeoutError or AbortedError.
+        """Continues with the surviving ranks after PeerError, TimeoutError or AbortedError.
 
-        Makes a communicator of them, `comm`, which is to be closed; the old one is closed here. Deals the lost tokens
+        Makes a communicator of them, `comm`, which is to be closed; the old one is closed here. Assigns the lost tokens
         to them, and computes their keys again. input_ids [batch, length] are the tokens so far, the last without keys;
         ranks may differ by the tokens of one step. Returns the part that all have: call generate() with it and this
         cache. Keys of other ranks stay where they are. Layers with local windows have dropped what is needed, so their
@@ -485,7 +485,7 @@ class ShardedCache(Cache):
         return input_ids[:, :length]
 
     def _move(self, members: list[int]) -> None:
-        """Deals tokens of lost ranks to those that are left, the one with the fewest first, by blocks."""
+        """Assigns tokens of lost ranks to the survivors in blocks, first to the one with the fewest."""
         renamed = np.full(max(max(members), int(self._owners.max())) + 1, -1)
         renamed[members] = range(len(members))
         owners, old = renamed[self._owners], self._mine
@@ -495,7 +495,7 @@ class ShardedCache(Cache):
                 owner = int(have.argmin())
                 owners[first : first + self.block] = owner
                 have[owner] += self.block
-        self._deal(owners)
+        self._set_owners(owners)
         # Any assignment of blocks is a pattern whose period is the longest sequence.
         blocks = owners[:: self.block]
         self._key_start = 0

@@ -6,11 +6,11 @@ order and defaults. A keyword that they lack is a TypeError, and so is a value t
 The names that this package itself has are those of vLLM where engines share one, and older spellings.
 
 A group is a banyan.Communicator, a process group of torch.distributed or its name, or an engine's wrapper of one (an
-object with cpu_group, device_group, cp_group_pg or group). Except for the first, a communicator is made at the first
-call, which is collective, and kept. set_group() gives the communicator for a group instead, such as one that has a device.
+object with cpu_group, device_group, cp_group_pg or group). Except for a Communicator, the first call makes a
+communicator, which is collective, and keeps it. set_group() sets an existing one, such as one with a device.
 
 Merges of two or more partials of one rank (FlashInfer's merge_state and the like) involve no peers. They are here in
-torch's arithmetic so that a backend is complete, and are not faster than what they stand for.
+torch's arithmetic so that a backend is complete, and are not faster than the originals.
 """
 
 from . import flashinfer, lucidrains, nccl, sglang, tensorrt_llm, torch, vllm

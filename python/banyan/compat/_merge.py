@@ -37,17 +37,17 @@ def communicator(group):
 
 
 def is_alone(group):
-    """Whether the group has one rank. No communicator is made where the group itself says so."""
+    """Returns whether the group has one rank. Makes no communicator if the group itself knows."""
     return (getattr(group, "world_size", None) or communicator(group).nranks) == 1
 
 
 def base(is_lse_base_on_e):
-    """The base of lse as combine() names it."""
+    """Returns the name that combine() has for the base of lse."""
     return "e" if is_lse_base_on_e else "2"
 
 
 def contiguous_rows(rows):
-    """`rows`, copied where the last dimension has strides, as an engine's kernels take it too."""
+    """Returns `rows`, or a copy if the last dimension is not contiguous, because engines' kernels accept it."""
     return rows if rows.stride(-1) == 1 or rows.shape[-1] < 2 else rows.contiguous()
 
 

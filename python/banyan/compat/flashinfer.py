@@ -33,7 +33,7 @@ def merge_state_in_place(v, s, v_other, s_other, mask=None):
 
 
 def decode_cp_a2a_lse_reduce_workspace_size(max_tokens, local_heads, cp_size, head_dim, dtype):
-    """Bytes of FlashInfer's workspace. banyan's own memory comes with its communicator and is not counted here."""
+    """Returns the bytes of FlashInfer's workspace. The memory of banyan's communicator is not included."""
     if min(max_tokens, local_heads, cp_size, head_dim) <= 0:
         raise ValueError("max_tokens, local_heads, cp_size and head_dim are positive")
     if cp_size > 64:
@@ -47,7 +47,7 @@ def decode_cp_a2a_lse_reduce_workspace_size(max_tokens, local_heads, cp_size, he
 
 
 class Workspace:
-    """What decode_cp_a2a_lse_reduce() needs in place of FlashInfer's tensor: the communicator and the largest call."""
+    """Replaces FlashInfer's workspace tensor: holds the communicator and the size of the largest call."""
 
     def __init__(self, comm, rows, head_dim, dtype):
         self.comm, self.rows, self.head_dim, self.dtype = comm, rows, head_dim, dtype

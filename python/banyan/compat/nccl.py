@@ -25,5 +25,5 @@ def nccl_cp_combine(
 
 
 def ncclCpCombine(handle, partial_out, partial_lse, combined_out, combined_lse, config=None, stream=None):
-    """nccl_cp_combine() in the order of the C call. config: a dict of lse_base and scatter."""
+    """nccl_cp_combine() with the arguments in the order of the C call. config: a dict with lse_base and scatter."""
     nccl_cp_combine(handle, partial_out, partial_lse, combined_out, combined_lse, **(config or {}), stream=stream)

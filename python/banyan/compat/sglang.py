@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang 0.5.23: sglang.srt.layers.dcp.comm. A group of one rank gets back what it gave."""
+"""SGLang 0.5.23: sglang.srt.layers.dcp.comm. A group of one rank gets its input back."""
 
 from ._merge import base, combine, communicator, is_alone
 
