@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes a communicator from an MPI_Comm. This is a separate library, libbanyan-mpi, so libbanyan never links MPI. MPI
- * serves only to make the communicator; banyan's collectives do not use it.
+ * Makes a communicator from an MPI_Comm. This is a separate library, libbanyan-mpi (pkg-config banyan-mpi), so
+ * libbanyan never links MPI. MPI serves only to make the communicator; banyan's collectives do not use it.
  *
  * All calls are collective over the MPI communicator. Make them in a thread that may call MPI. */
 #ifndef BANYAN_MPI_H
