@@ -1,14 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * JSON output: the model in the format of topo/import/json.h, which can be imported again, and derived data:
- *   "levels": [{"kind", "groups": [{"ranks": [..], "node", "path", "gbytes_per_s", "latency_us", "all_to_all",
- *               "uniform", "source"}]}]
- *   "ranks": [{"rank", "device", "host", "local", "nic", "nic_path", "nic_shared", "nic_gbytes_per_s", "rail",
- *              "nvlinks"}]
- *   "findings": [{"id", "severity", "node", "nodes", "text"}]   nodes: if there are several
- *   "probes": [{"name", "outcome", "text"}]   of this machine, otherwise empty
- *   "measured": {..}   with --measure, see measure/json.c
- * Nodes are referred to by id. Unknown values are omitted. */
+ * JSON output: the model in the format of topo/import/json.h, which can be imported again, and derived data. The man
+ * page lists the members. Nodes are referred to by id, and unknown values are omitted. */
 #include <jansson.h>
 #include <stdlib.h>
 

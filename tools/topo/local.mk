@@ -31,7 +31,6 @@ libbanyan_picture_la_SOURCES = \
   %D%/picture/spots.c \
   %D%/picture/svg.c \
   %D%/picture/text.c \
-  %D%/picture/tips.c \
   %D%/picture/work.h
 
 # banyan-info also measures.

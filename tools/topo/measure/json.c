@@ -20,14 +20,14 @@ static json_t *rank_json(const topo_measured_rank *rank) {
 }
 
 static json_t *pair_json(const topo_measured_pair *pair, const topo_measured_rank *ranks) {
-  return json_pack(
-      "{s:[i, i], s:s, s:i, s:o, s:o, s:[o, o], s:o, s:o, s:o, s:o, s:s?, s:o}", "cpus", ranks[pair->a].place.cpu,
-      ranks[pair->b].place.cpu, "near", topo_near_name(pair->near), "blocks", pair->nblocks, "latency_ns",
-      real(pair->value[TOPO_LINE][0]), "latency_least_ns", real(pair->line_least), "latency_of_blocks_ns",
-      real(pair->line_low), real(pair->line_high), "message_16k_ns", real(pair->value[TOPO_MESSAGE][0]), "takes_16k_ns",
-      two(pair->value[TOPO_TAKE]), "reads_1m_gbytes_per_s", two(pair->value[TOPO_SMALL]), "reads_16m_gbytes_per_s",
-      two(pair->value[TOPO_LARGE]), "source", pair->nblocks > 0 ? bny_topo_source_name(BNY_TOPO_MEASURED) : NULL,
-      "slow", pair->judged ? json_boolean(pair->slow) : json_null());
+  return json_pack("{s:[i, i], s:s, s:i, s:o, s:[o, o], s:o, s:o, s:o, s:o, s:s?, s:o}", "cpus",
+                   ranks[pair->a].place.cpu, ranks[pair->b].place.cpu, "near", topo_near_name(pair->near), "blocks",
+                   pair->nblocks, "latency_ns", real(pair->value[TOPO_LINE][0]), "latency_of_blocks_ns",
+                   real(pair->line_low), real(pair->line_high), "message_16k_ns", real(pair->value[TOPO_MESSAGE][0]),
+                   "takes_16k_ns", two(pair->value[TOPO_TAKE]), "reads_1m_gbytes_per_s", two(pair->value[TOPO_SMALL]),
+                   "reads_16m_gbytes_per_s", two(pair->value[TOPO_LARGE]), "source",
+                   pair->nblocks > 0 ? bny_topo_source_name(BNY_TOPO_MEASURED) : NULL, "slow",
+                   pair->judged ? json_boolean(pair->slow) : json_null());
 }
 
 static json_t *kind_json(const topo_measured *measured, topo_near near) {

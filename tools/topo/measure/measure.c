@@ -20,7 +20,6 @@ typedef struct topo_item {
   item_kind kind;
   int32_t index; /* pair, rank or link */
   int32_t nblocks;
-  double line_least;
   int32_t nclean[VALUES];
   double (*values)[TOPO_BLOCKS_MAX]; /* [VALUES]: undisturbed blocks from the front, disturbed ones from the back */
 } topo_item;
@@ -127,7 +126,7 @@ static void count_disturbed(topo_measured_rank *rank, bool disturbed) {
   rank->ndisturbed += disturbed;
 }
 
-static bool measure_pair(session *s, topo_item *item, topo_block *block, tool_error *error) {
+static bool measure_pair(session *s, const topo_item *item, topo_block *block, tool_error *error) {
   const topo_measured_pair *pair = &s->measured->pairs[item->index];
   /* Leadership alternates. */
   bool a_leads = item->nblocks % 2 == 0;
@@ -146,8 +145,6 @@ static bool measure_pair(session *s, topo_item *item, topo_block *block, tool_er
     count_disturbed(&s->measured->ranks[pair->a], a->disturbed[m]);
     count_disturbed(&s->measured->ranks[pair->b], b->disturbed[m]);
   }
-  item->line_least =
-      item->nblocks == 0 || leader->line_least < item->line_least ? leader->line_least : item->line_least;
   return true;
 }
 
@@ -254,7 +251,6 @@ static void sum_up_pair(topo_measured_pair *pair, const topo_item *item) {
     pair->value[m][0] = median(item, 2 * m);
     pair->value[m][1] = median(item, 2 * m + 1);
   }
-  pair->line_least = item->line_least;
   pair->line_low = percentile(item, 2 * TOPO_LINE, 10);
   pair->line_high = percentile(item, 2 * TOPO_LINE, 90);
   pair->nblocks = item->nblocks;

@@ -71,7 +71,6 @@ typedef struct topo_measured_pair {
   int32_t nblocks;
   /* [0]: a reads b's data, [1]: b reads a's; line and message use only [0]. */
   double value[TOPO_METRICS][2];
-  double line_least;          /* minimum over all batches of all blocks */
   double line_low, line_high; /* 10th and 90th percentile of blocks */
   /* results of judging: */
   bool judged;                /* there are enough pairs of its kind for comparison */
@@ -206,8 +205,7 @@ typedef struct topo_answer {
   bool done;                    /* all signals arrived in time */
   bool disturbed[TOPO_METRICS]; /* another program used the CPU */
   double value[TOPO_METRICS];   /* pair: this rank's read bandwidth; the leader also has line and message */
-  double line_least;
-  int64_t start_ns, end_ns; /* times of reading a stream */
+  int64_t start_ns, end_ns;     /* times of reading a stream */
 } topo_answer;
 
 /* Order and answer between a rank and the parent, in shared memory. */

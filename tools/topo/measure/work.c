@@ -207,7 +207,6 @@ static bool lead_lines(work *w, int lines, uint64_t value, uint64_t end, double 
   }
   tell_lines(w, lines, end);
   *median_ns = tool_percentile(samples, (size_t)batches, 50);
-  if (lines == 1) w->answer.line_least = samples[0];
   return await_lines(w, lines, end, &seen);
 }
 

@@ -205,8 +205,7 @@ static void draw_host(topo_work *work, int32_t host) {
   topo_spot *spot = &work->spots[host];
   bool known = host < work->topo->nnodes;
   spot->box = topo_put_box(work, TOPO_BOX_HOST, known ? host : -1, spot->x - HOST_PAD, work->frame,
-                           spot->width + 2 * HOST_PAD, work->bottom - work->frame,
-                           (topo_look){.dashed = !known, .tip = known ? topo_tip_node(work, host) : NULL});
+                           spot->width + 2 * HOST_PAD, work->bottom - work->frame, (topo_look){.dashed = !known});
   topo_spots_draw(work, host);
   draw_between(work, host);
   draw_foot(work, host, true);

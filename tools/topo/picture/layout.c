@@ -25,7 +25,7 @@ void topo_layout_badge(topo_layout *layout, topo_badge badge) {
 
 int32_t topo_put_box(topo_work *work, topo_box_kind kind, int32_t node, double x, double y, double width, double height,
                      topo_look look) {
-  topo_box box = {kind, node, x, y, width, height, look.colour, look.dashed, look.tip};
+  topo_box box = {kind, node, x, y, width, height, look.colour, look.dashed};
   topo_layout *layout = work->layout;
   layout->boxes = tool_more(layout->boxes, layout->nboxes, sizeof box);
   layout->boxes[layout->nboxes] = box;
@@ -34,7 +34,7 @@ int32_t topo_put_box(topo_work *work, topo_box_kind kind, int32_t node, double x
 
 void topo_put_line(topo_work *work, double x1, double y1, double x2, double y2, topo_look look) {
   topo_stroke line = {.npoints = 2, .x = {x1, x2}, .y = {y1, y2}, .width = look.width, .colour = look.colour};
-  line.dashed = look.dashed, line.over = look.over, line.junction = look.junction, line.tip = look.tip;
+  line.dashed = look.dashed, line.over = look.over, line.junction = look.junction;
   topo_layout_line(work->layout, line);
 }
 

@@ -44,7 +44,6 @@ typedef struct topo_box {
   double x, y, width, height;
   topo_colour colour; /* bars, switches and rails */
   bool dashed;        /* assumed */
-  const char *tip;    /* known facts */
 } topo_box;
 
 typedef struct topo_stroke {
@@ -56,7 +55,6 @@ typedef struct topo_stroke {
   bool dashed;   /* assumed, or missing */
   bool over;     /* drawn over other lines, with a gap around it */
   bool junction; /* joins another line at its last point */
-  const char *tip;
 } topo_stroke;
 
 typedef enum topo_anchor { TOPO_ANCHOR_START, TOPO_ANCHOR_MIDDLE, TOPO_ANCHOR_END } topo_anchor;

@@ -310,7 +310,6 @@ topo_net *topo_net_plan(topo_work *work, double *height) {
 static void draw_hub(topo_work *work, const topo_net *net, const hub *own) {
   bool whole = own->node >= 0;
   topo_look look = {.colour = own->hidden > 0 ? TOPO_COLOUR_NET : own->colour, .dashed = !whole};
-  look.tip = whole ? topo_tip_node(work, own->node) : NULL;
   topo_box_kind kind = whole ? TOPO_BOX_SWITCH : own->hidden > 0 ? TOPO_BOX_MORE : TOPO_BOX_RAIL;
   int32_t box = topo_put_box(work, kind, own->node, own->x - own->width / 2, own->y, own->width, net->hub_height, look);
   if (whole) work->spots[own->node].box = box;
@@ -324,7 +323,7 @@ static void join(topo_work *work, bus *to, double from_x, double from_y, double 
   bool straight = fabs(from_x - x) < 1e-9;
   topo_stroke line = {
       .npoints = straight ? 2 : 3, .x = {from_x, x, x}, .y = {from_y, straight ? to->y : from_y, to->y}};
-  line.width = look.width, line.colour = look.colour, line.dashed = look.dashed, line.tip = look.tip;
+  line.width = look.width, line.colour = look.colour, line.dashed = look.dashed;
   line.over = line.junction = true;
   topo_layout_line(work->layout, line);
   to->left = fmin(to->left, x), to->right = fmax(to->right, x);
@@ -374,9 +373,7 @@ static void draw_lines(topo_work *work, topo_net *net, const double *tops) {
     const topo_spot *nic = &work->spots[e->nic];
     double x = x_below(work, net, e), y = nic->y + nic->height * (e->nth + 1) / (nic->taps + 1);
     bus *to = &net->buses[net->hubs[e->above].under];
-    topo_look look = to->line;
-    look.tip = e->link >= 0 ? topo_tip_link(work, e->link) : NULL;
-    join(work, to, nic->x + nic->width, y, x, look);
+    join(work, to, nic->x + nic->width, y, x, to->line);
     work->crossings[work->ncrossings++] = x;
   }
   for (bus *own = net->buses; own < net->buses + net->nbuses; own++)

@@ -171,7 +171,7 @@ static void draw_legend(legend *l, const topo_layout *drawn) {
     if (items[k].is_line)
       topo_put_line(l->work, x, l->y + 8, x + 26, l->y + 8, look);
     else
-      topo_put_box(l->work, (topo_box_kind)kind, -1, x + 4, l->y + 2, 20, 12, (topo_look){.tip = NULL});
+      topo_put_box(l->work, (topo_box_kind)kind, -1, x + 4, l->y + 2, 20, 12, (topo_look){.width = 0});
   }
 }
 

@@ -21,7 +21,7 @@ enum {
 typedef struct joint {
   int32_t a, b; /* GPUs, as nodes; b is a bar if `bar` */
   bool bar, xgmi, assumed, rejected, missing;
-  int32_t count, link;
+  int32_t count;
   double gbytes_per_s, rated;
 } joint;
 
@@ -118,7 +118,6 @@ static void find_joints(topo_work *work, topo_nvlinks *v) {
                          .assumed = link->source == BNY_TOPO_ASSUMED,
                          .rejected = bny_topo_link_dead(link),
                          .count = link->count,
-                         .link = l,
                          .gbytes_per_s = link->gbytes_per_s,
                          .rated = link->rated_gbytes_per_s});
   }
@@ -253,11 +252,6 @@ static const char *joint_text(const joint *own, const char *for_each) {
                      own->gbytes_per_s > 0 ? " GB/s" : "", own->rejected ? ", rejected" : "");
 }
 
-static const char *joint_tip(topo_work *work, const joint *own, const char *to) {
-  return tool_format("%s to %s: %s%s", work->topo->nodes[own->a].name, to, joint_text(own, ""),
-                     own->assumed ? ", assumed" : "");
-}
-
 /* Writes the longest text that fits into the widest part of the bar that no line from a NIC crosses. */
 static void bar_text(topo_work *work, const bar *own, const char *const *texts, int32_t ntexts) {
   double best = 0, middle = 0, from = own->extent.left;
@@ -296,7 +290,7 @@ static void draw_bar(topo_work *work, topo_nvlinks *v, bar *own) {
                                          : "NVSwitch",
                          mesh ? "mesh" : "NVLink"};
   topo_put_box(work, TOPO_BOX_BAR, own->node, own->extent.left, own->y, own->extent.right - own->extent.left,
-               BAR_HEIGHT, (topo_look){.dashed = mesh, .colour = colour_of(&all), .tip = texts[0]});
+               BAR_HEIGHT, (topo_look){.dashed = mesh, .colour = colour_of(&all)});
   bar_text(work, own, texts, 5);
   double x = work->more_x + MORE_WIDTH / 2 + 40;
   if (more)
@@ -317,8 +311,7 @@ static void draw_upward(topo_work *work, topo_nvlinks *v, const joint *own) {
                 (topo_look){.width = joint_width(v, own),
                             .dashed = own->assumed,
                             .over = to->extent.lane > 0,
-                            .colour = slow ? TOPO_COLOUR_SLOW : colour_of(own),
-                            .tip = joint_tip(work, own, to->node < 0 ? "the others" : "NVSwitch")});
+                            .colour = slow ? TOPO_COLOUR_SLOW : colour_of(own)});
   topo_text(work, x + 6, work->frame + work->sky - 8, TOPO_SMALL, slow, slow ? TOPO_COLOUR_SLOW : TOPO_COLOUR_DIM,
             TOPO_ANCHOR_START, tool_format(own->rejected ? "%d rejected" : "%d", own->count));
 }
@@ -356,8 +349,7 @@ static void draw_arc(topo_work *work, topo_nvlinks *v, const joint *own, bool la
                                                .width = 0.75 * joint_width(v, own),
                                                .dashed = own->assumed || own->missing,
                                                .over = own->missing || own->rejected,
-                                               .colour = colour_of(own),
-                                               .tip = joint_tip(work, own, work->topo->nodes[own->b].name)});
+                                               .colour = colour_of(own)});
   if (!labelled && !own->missing && !own->rejected) return;
   topo_layout_label(work->layout, (topo_label){.x = middle,
                                                .y = peak + 3,

@@ -316,7 +316,7 @@ static void draw_unit(topo_work *work, int32_t node) {
   unit_text text;
   unit_say(work, node, &text);
   spot->box = topo_put_box(work, gpu ? TOPO_BOX_GPU : TOPO_BOX_NIC, node, spot->x, spot->y, spot->width, spot->height,
-                           (topo_look){.tip = topo_tip_node(work, node)});
+                           (topo_look){.width = 0});
   double y = spot->y + (spot->height - unit_height(text.count)) / 2 + 15;
   for (int32_t i = 0; i < text.count; i++) {
     const char *line = tool_format("%s", text.lines[i].text);
@@ -334,7 +334,7 @@ static void draw_box(topo_work *work, int32_t node) {
   topo_spot *spot = &work->spots[node];
   bool area = is_area(work->topo->nodes[node].kind);
   double foot = foot_height(work, node), top = spot->y + spot->height - foot, x = topo_spot_middle(work, node);
-  topo_look look = {.dashed = work->topo->nodes[node].source == BNY_TOPO_ASSUMED, .tip = topo_tip_node(work, node)};
+  topo_look look = {.dashed = work->topo->nodes[node].source == BNY_TOPO_ASSUMED};
   spot->box =
       topo_put_box(work, area ? TOPO_BOX_AREA : TOPO_BOX_PCI, node, spot->x, spot->y, spot->width, spot->height, look);
   if (area) spot->box = topo_put_box(work, TOPO_BOX_STRIP, node, spot->x, top, spot->width, foot, look);

@@ -79,16 +79,9 @@ static void put(FILE *out, const char *format, ...) {
   va_end(arguments);
 }
 
-static void put_tip(FILE *out, const char *tip) {
-  if (tip) put(out, "<title>~</title>", tip);
-}
-
 static void put_box(FILE *out, const topo_box *box) {
   const box_style *style = &styles[box->kind];
-  fputs("<g>", out);
-  put_tip(out, box->tip);
-  put(out,
-      "<rect x=\"@\" y=\"@\" width=\"@\" height=\"@\" rx=\"@\" fill=\"$\" stroke=\"$\" stroke-width=\"@\"$/></g>\n",
+  put(out, "<rect x=\"@\" y=\"@\" width=\"@\" height=\"@\" rx=\"@\" fill=\"$\" stroke=\"$\" stroke-width=\"@\"$/>\n",
       box->x, box->y, box->width, box->height, fmin(style->radius, fmin(box->width, box->height) / 2), style->fill,
       style->stroke ? style->stroke : colours[box->colour], style->width,
       box->dashed ? " stroke-dasharray=\"4 3\"" : "");
@@ -103,7 +96,6 @@ static void put_path(FILE *out, const topo_stroke *line, const char *colour, dou
 
 static void put_line(FILE *out, const topo_stroke *line) {
   fputs("<g fill=\"none\">", out);
-  put_tip(out, line->tip);
   bool wide = line->width > 2.6; /* dashes would cut a wide line into pieces, so they are drawn within it */
   if (line->over) put_path(out, line, "#ffffff", line->width + 2.4, "");
   put_path(out, line, colours[line->colour], line->width, line->dashed && !wide ? " stroke-dasharray=\"4 2.5\"" : "");

@@ -98,10 +98,6 @@ void topo_net_draw(topo_work *work, topo_net *net, double top);
 double topo_draw_title(topo_work *work);
 void topo_draw_notes(topo_work *work, double y);
 
-/* tips.c: all known facts, in lines. */
-const char *topo_tip_node(const topo_work *work, int32_t node);
-const char *topo_tip_link(const topo_work *work, int32_t link);
-
 /* Distributes the horizontal lines of a group over lanes, so that lines in one lane do not touch. Returns the number of
  * lanes. */
 typedef struct topo_extent {
@@ -119,7 +115,6 @@ typedef struct topo_look {
   topo_colour colour;
   double width;                /* line */
   bool dashed, over, junction; /* as in topo_stroke */
-  const char *tip;
 } topo_look;
 int32_t topo_put_box(topo_work *work, topo_box_kind kind, int32_t node, double x, double y, double width, double height,
                      topo_look look); /* returns its index */
