@@ -270,10 +270,7 @@ typedef struct decode_device_result {
   bool verified;
 } decode_device_result;
 
-/* Returns false in builds without CUDA. */
-bool decode_device_built(void);
-
-/* Prints the result to stdout, as text or as JSON. */
+/* Prints the result to stdout, as text or as JSON. Without CUDA it sets a usage error. */
 bool decode_device_work(const decode_device_settings *settings, bool json, bool *verified, tool_error *error);
 
 /* Keys and values of a decode on a GPU. They repeat a stretch of some millions of random numbers, because generating
@@ -313,26 +310,6 @@ typedef struct decode_row {
 /* Writes out[value_dim], and weight[value_dim] with sum p |v| / d of each value, to which rounding errors are
  * proportional. */
 void decode_row_attend(const decode_stretch *stretch, const decode_row *row, double *out, double *weight);
-
-/* Prints the report of a decode on a GPU to stdout. */
-
-bool decode_device_report(const gpu_facts *facts, const decode_device_settings *settings,
-                          const decode_device_result *result, bool json, tool_error *error);
-
-/* A read loop of several threads. Attention over the same memory is compared with its speed. */
-
-typedef struct decode_readers decode_readers;
-
-/* Starts `count` - 1 threads; the caller of decode_readers_run_us() is one more reader. Each reads a part of the
- * memory, in complete lines of 64 bytes. On failure it returns NULL and sets *error. */
-decode_readers *decode_readers_start(int32_t count, const void *memory, size_t bytes, tool_error *error);
-
-/* Lets all threads read their parts once. Returns the time from the start of the first thread to the end of the
- * last. */
-double decode_readers_run_us(decode_readers *readers);
-
-/* Ends the threads. Not to be called during a run. NULL is allowed. */
-void decode_readers_end(decode_readers *readers);
 
 /* Local attention on the CPU, without a combine. Measures how fast the threads of one rank read the keys and values,
  * and compares this with a loop of as many threads that only reads the same memory. */

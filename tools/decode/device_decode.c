@@ -2,11 +2,13 @@
  * Times attention and combine on a device, separately and fused, in captured graphs. */
 #include "tools/decode/decode.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tools/common/device_ranks.h"
+#include "tools/common/json.h"
 
 enum { CACHES_MAX = 64, RUNS_MIN = 4, WARMUP = 5, ROWS_CHECKED = 6 };
 
@@ -36,8 +38,6 @@ typedef struct measurement {
   size_t copy_bytes;
   rank_memory memories[DEVICE_RANKS_MAX];
 } measurement;
-
-bool decode_device_built(void) { return true; }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
@@ -320,6 +320,47 @@ static bool measure(measurement *m, tool_error *error) {
   return true;
 }
 
+static bool write_text(const gpu_facts *facts, const decode_device_settings *settings,
+                       const decode_device_result *result, tool_error *error) {
+  const decode_shape *shape = &settings->shape;
+  printf("# banyan-decode %s: %d ranks, threads of one process on device %d (%s)\n", banyan_version(), settings->nranks,
+         facts->ordinal, facts->name);
+  printf("# batch %d, %d/%d heads x %d, %d keys, %s, wire %s; %d runs in a graph, over %d caches of %" PRId64
+         " bytes\n",
+         shape->batch, shape->heads, shape->kv_heads, shape->head_dim, shape->tokens, tool_dtype_name(settings->dtype),
+         tool_dtype_name(settings->wire), result->runs, result->caches, result->kv_bytes);
+  printf("# %s\n", result->kernel);
+  printf("attention            %10.2f us, p99 %.2f us\n", result->attention_p50_us, result->attention_p99_us);
+  printf("of a copy's speed    %10.1f %%: a copy reads and writes %.0f GB/s\n", 100 * result->copy_share,
+         result->copy_gbps);
+  if (settings->nranks > 1) {
+    printf("then a combine       %10.2f us\n", result->apart_p50_us);
+    printf("both at once         %10.2f us: %s\n", result->fused_p50_us, result->fused);
+  }
+  printf("worst error          %10.1e of sum(p |v|) / d: %s\n", result->worst_error,
+         result->verified ? "verified" : "WRONG");
+  return tool_flush(stdout) || tool_error_stdout(error);
+}
+
+static bool write_json(const gpu_facts *facts, const decode_device_settings *settings,
+                       const decode_device_result *result, tool_error *error) {
+  const decode_shape *shape = &settings->shape;
+  bool several = settings->nranks > 1;
+  json_t *o = json_pack(
+      "{s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:i, s:i, s:i, s:s, s:o, s:o, s:o, s:o, "
+      "s:o, s:o, s:s, s:o, s:b}",
+      "device", tool_json_gpu(facts), "ranks", settings->nranks, "batch", shape->batch, "heads", shape->heads,
+      "kv_heads", shape->kv_heads, "head_dim", shape->head_dim, "keys", shape->tokens, "dtype",
+      tool_dtype_name(settings->dtype), "wire", tool_dtype_name(settings->wire), "kv_bytes",
+      (json_int_t)result->kv_bytes, "caches", result->caches, "runs_in_graph", result->runs, "repeat", settings->repeat,
+      "kernel", result->kernel, "attention_us", tool_json_real(result->attention_p50_us), "attention_p99_us",
+      tool_json_real(result->attention_p99_us), "copy_gbps", tool_json_real(result->copy_gbps), "share_of_copy",
+      tool_json_real(result->copy_share), "apart_us", several ? tool_json_real(result->apart_p50_us) : json_null(),
+      "fused_us", several ? tool_json_real(result->fused_p50_us) : json_null(), "fused", result->fused, "worst_error",
+      tool_json_real(result->worst_error), "verified", result->verified);
+  return tool_json_write(o, stdout, error);
+}
+
 bool decode_device_work(const decode_device_settings *settings, bool json, bool *verified, tool_error *error) {
   decode_device_result result = {.kv_bytes = 0};
   measurement *m = tool_new(1, sizeof *m);
@@ -332,7 +373,7 @@ bool decode_device_work(const decode_device_settings *settings, bool json, bool 
   if (ok) {
     set_counts(m);
     ok = measure(m, error);
-    ok = ok && decode_device_report(gpu_facts_of(m->ranks.device), settings, &result, json, error);
+    ok = ok && (json ? write_json : write_text)(gpu_facts_of(m->ranks.device), settings, &result, error);
     give(m);
     *verified = result.verified;
     device_ranks_close(&m->ranks);

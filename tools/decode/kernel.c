@@ -2,6 +2,7 @@
  * Times one rank's attention kernel, and compares it with the speed at which threads read the same memory. */
 #include "tools/decode/decode.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +11,107 @@
 
 #include "tools/common/json.h"
 #include "tools/common/launch.h"
+#include "tools/common/read_all.h"
+
+/* ---- threads that read memory at full speed, with which attention is compared ------------------------------------ */
+
+typedef struct reader {
+  pthread_t thread;
+  struct readers *all;
+  const uint64_t *words;
+  size_t count;
+  int64_t begin_ns, end_ns; /* times of the last run */
+  uint64_t sum;             /* keeps the compiler from removing the reads */
+} reader;
+
+/* Each thread waits for the next run and not for other threads, so any thread that has started can be ended. */
+typedef struct readers {
+  pthread_mutex_t lock;
+  pthread_cond_t begun, done;
+  int64_t run;
+  int32_t count, started, working;
+  bool leaving;
+  reader each[];
+} readers;
+
+/* Records begin and end per thread, because a thread that shares its core may begin long after another. */
+static void read_part(reader *self) {
+  self->begin_ns = tool_now_ns();
+  self->sum += read_all(self->words, self->count);
+  self->end_ns = tool_now_ns();
+}
+
+static void *run_reader(void *argument) {
+  reader *self = argument;
+  readers *all = self->all;
+  pthread_mutex_lock(&all->lock);
+  for (int64_t last = 0;; last = all->run) {
+    while (all->run == last && !all->leaving) pthread_cond_wait(&all->begun, &all->lock);
+    if (all->leaving) break;
+    pthread_mutex_unlock(&all->lock);
+    read_part(self);
+    pthread_mutex_lock(&all->lock);
+    if (--all->working == 0) pthread_cond_signal(&all->done);
+  }
+  pthread_mutex_unlock(&all->lock);
+  return NULL;
+}
+
+static void readers_end(readers *all) {
+  if (all == NULL) return;
+  pthread_mutex_lock(&all->lock);
+  all->leaving = true;
+  pthread_cond_broadcast(&all->begun);
+  pthread_mutex_unlock(&all->lock);
+  for (int32_t i = 1; i <= all->started; i++) pthread_join(all->each[i].thread, NULL);
+  pthread_cond_destroy(&all->done);
+  pthread_cond_destroy(&all->begun);
+  pthread_mutex_destroy(&all->lock);
+}
+
+/* Starts `count` - 1 threads; the caller of readers_run_us() is one more reader. Each reads a part of the memory, in
+ * complete lines of 64 bytes. On failure it returns NULL and sets *error. */
+static readers *readers_start(int32_t count, const void *memory, size_t bytes, tool_error *error) {
+  size_t lines = bytes / 64;
+  readers *all = tool_take(sizeof *all + (size_t)count * sizeof all->each[0]);
+  all->count = count;
+  pthread_mutex_init(&all->lock, NULL);
+  pthread_cond_init(&all->begun, NULL);
+  pthread_cond_init(&all->done, NULL);
+  for (int32_t i = 0; i < count; i++) {
+    size_t first = lines * (size_t)i / (size_t)count, end = lines * ((size_t)i + 1) / (size_t)count;
+    all->each[i] = (reader){.all = all, .words = (const uint64_t *)memory + 8 * first, .count = 8 * (end - first)};
+  }
+  for (int32_t i = 1; i < count; i++) {
+    if (pthread_create(&all->each[i].thread, NULL, run_reader, &all->each[i]) != 0) {
+      tool_error_set(error, "%d threads that read cannot be started", count);
+      readers_end(all);
+      return NULL;
+    }
+    all->started++;
+  }
+  return all;
+}
+
+/* Lets all threads read their parts once. Returns the time from the start of the first thread to the end of the
+ * last. */
+static double readers_run_us(readers *all) {
+  pthread_mutex_lock(&all->lock);
+  all->run++;
+  all->working = all->started;
+  pthread_cond_broadcast(&all->begun);
+  pthread_mutex_unlock(&all->lock);
+  read_part(&all->each[0]);
+  pthread_mutex_lock(&all->lock);
+  while (all->working > 0) pthread_cond_wait(&all->done, &all->lock);
+  pthread_mutex_unlock(&all->lock);
+  int64_t begin = all->each[0].begin_ns, end = all->each[0].end_ns;
+  for (int32_t i = 1; i < all->count; i++) {
+    begin = all->each[i].begin_ns < begin ? all->each[i].begin_ns : begin;
+    end = all->each[i].end_ns > end ? all->each[i].end_ns : end;
+  }
+  return (double)(end - begin) * 1e-3;
+}
 
 /* ---- one rank ---------------------------------------------------------------------------------------------------- */
 
@@ -25,22 +127,22 @@ typedef struct kernel_result {
 
 /* Times reading of the keys from memory, or from their file. A file is then dropped from memory again, as attention
  * requires. */
-static bool read_keys(const decode_parts *parts, decode_readers *readers, double *us, tool_error *error) {
+static bool read_keys(const decode_parts *parts, readers *all, double *us, tool_error *error) {
   if (parts != NULL)
     return decode_parts_drop(parts, error) && decode_parts_read_us(parts, us, error) && decode_parts_drop(parts, error);
-  *us = decode_readers_run_us(readers);
+  *us = readers_run_us(all);
   return true;
 }
 
 /* Attention and the read loop alternate, so that other load affects both. `parts` is NULL if all keys are in memory. */
-static bool measure(banyan_op *op, const decode_parts *parts, decode_readers *readers, int32_t repeat,
-                    kernel_result *result, tool_error *error) {
+static bool measure(banyan_op *op, const decode_parts *parts, readers *all, int32_t repeat, kernel_result *result,
+                    tool_error *error) {
   double *attention = tool_new(2 * (size_t)repeat, sizeof *attention), *read = attention + repeat;
   banyan_status status = BANYAN_OK;
   bool answered = true;
   for (int32_t round = -1; round < repeat && status == BANYAN_OK && answered; round++) { /* round -1 is a warm-up */
     int32_t at = round < 0 ? 0 : round;
-    answered = read_keys(parts, readers, &read[at], error);
+    answered = read_keys(parts, all, &read[at], error);
     int64_t since = tool_now_ns();
     status = banyan_start(op);
     if (status == BANYAN_OK) status = banyan_wait(op);
@@ -80,9 +182,9 @@ static bool measure_shard(const decode_kernel_settings *settings, const decode_p
   banyan_status status = banyan_attention_init(comm, &desc, &partial, &op);
   bool ok = status == BANYAN_OK || tool_error_banyan(error, status, "attention");
   if (ok) {
-    decode_readers *readers = decode_readers_start(result->threads, shard->block, shard->bytes, error);
-    ok = readers != NULL && measure(op, parts, readers, settings->repeat, result, error);
-    decode_readers_end(readers);
+    readers *all = readers_start(result->threads, shard->block, shard->bytes, error);
+    ok = all != NULL && measure(op, parts, all, settings->repeat, result, error);
+    readers_end(all);
   }
   banyan_op_free(op);
   return ok && compare(problem, out, comm, result, error);

@@ -9,7 +9,6 @@ banyan_decode_SOURCES = \
   %D%/methods.c \
   %D%/parts.c \
   %D%/problem.c \
-  %D%/readers.c \
   %D%/reference.c \
   %D%/report.c \
   %D%/ring.c
@@ -17,8 +16,7 @@ banyan_decode_CFLAGS = $(tools_cflags)
 if CUDA
 banyan_decode_SOURCES += \
   %D%/device_decode.c \
-  %D%/device_cache.c \
-  %D%/device_report.c
+  %D%/device_cache.c
 banyan_decode_LDADD = libbanyan_gpu.la libbanyan_tools.la
 else
 banyan_decode_SOURCES += %D%/device_none.c

@@ -111,7 +111,6 @@ static const tool_option options[] = {
 
 static bool complete_for_device(arguments *a, tool_error *error) {
   a->dtype = a->dtype == 0 ? BANYAN_BF16 : a->dtype;
-  if (!decode_device_built()) return tool_error_set(error, "--device: this program was built without CUDA");
   if (a->world.ranks > DEVICE_RANKS_MAX) return tool_error_set(error, "--device: %d ranks at most", DEVICE_RANKS_MAX);
   if (bny_launch_under_mpi() || bny_launch_env_present())
     return tool_error_set(error, "--device: ranks are threads of this program; no launcher");

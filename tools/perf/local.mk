@@ -10,9 +10,7 @@ banyan_perf_SOURCES = \
   %D%/report.c
 banyan_perf_CFLAGS = $(tools_cflags)
 if CUDA
-banyan_perf_SOURCES += \
-  %D%/device_combine.c \
-  %D%/device_report.c
+banyan_perf_SOURCES += %D%/device_combine.c
 banyan_perf_LDADD = libbanyan_gpu.la libbanyan_tools.la
 else
 banyan_perf_SOURCES += %D%/device_none.c

@@ -115,7 +115,6 @@ static bool complete_for_device(const arguments *a, tool_error *error) {
     return tool_error_set(error,
                           "--device: ranks are threads of this program; no launcher, --against, --in-a-row or --pin");
   }
-  if (!perf_device_built()) return tool_error_set(error, "--device: this program was built without CUDA");
   return a->world.ranks <= DEVICE_RANKS_MAX || tool_error_set(error, "--device: %d ranks at most", DEVICE_RANKS_MAX);
 }
 

@@ -160,23 +160,10 @@ typedef struct perf_device_row {
   perf_errors errors;
 } perf_device_row;
 
-/* Returns false in builds without CUDA. */
-bool perf_device_built(void);
-
 /* Measures all sizes. Prints each result at once, or all as JSON, to stdout. Sets *correct if all checked results are
- * right. */
+ * right. Without CUDA it sets a usage error. */
 bool perf_device_work(const perf_device_settings *settings, const perf_case *cases, int count,
                       const perf_protocol *protocol, bool json, bool *correct, tool_error *error);
-
-/* Prints the report of combines on a GPU to stdout. */
-
-void perf_device_report_header(const gpu_facts *facts, const perf_device_settings *settings, const perf_case *perf,
-                               const perf_protocol *protocol);
-void perf_device_report_row(const perf_device_row *row);
-
-/* Prints {"device": {...}, "rows": [...]}. */
-bool perf_device_report_json(const gpu_facts *facts, const perf_device_settings *settings, const perf_case *cases,
-                             const perf_device_row *rows, int count, const perf_protocol *protocol, tool_error *error);
 
 /* replay.c: how many ranks the files of a pattern have; and a rank's part of such a combine. *same: the status is that
  * of the file. */
