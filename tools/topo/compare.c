@@ -218,10 +218,8 @@ static void compare_places(const comparison *c, topo_string *text, int32_t a, in
 }
 
 static int32_t lanes_of(const bny_topo *topo, int32_t n) {
-  for (int32_t l = bny_topo_first_link(topo, n); l >= 0; l = bny_topo_next_link(topo, n, l))
-    if (topo->links[l].kind == BNY_TOPO_LINK_PCI && bny_topo_other_end(topo, n, l) == topo->nodes[n].parent)
-      return topo->links[l].count;
-  return 0;
+  int32_t up = bny_topo_link_up(topo, n, BNY_TOPO_LINK_PCI);
+  return up < 0 ? 0 : topo->links[up].count;
 }
 
 static void compare_pair(comparison *c, int32_t a, int32_t b) {
@@ -277,8 +275,7 @@ static int by_ends(const void *a, const void *b) {
 }
 
 static bool is_nvswitch(const bny_topo *topo, const bny_topo_link *link, int32_t end) {
-  return topo->nodes[end].kind == BNY_TOPO_SWITCH &&
-         (link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI);
+  return topo->nodes[end].kind == BNY_TOPO_SWITCH && bny_topo_joins_gpus(link);
 }
 
 /* Lists links between nodes that both sides have. Parallel links are merged, and so are the links of a GPU to all

@@ -11,10 +11,6 @@
 
 enum { DEPTH = 64 }; /* bound on levels of the tree */
 
-static bool is_nvlink(const bny_topo_link *link) {
-  return link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI;
-}
-
 static void slower(double *speed, bool *assumed, const bny_topo_link *link) {
   if (link->gbytes_per_s > 0 && (*speed <= 0 || link->gbytes_per_s < *speed)) {
     *speed = link->gbytes_per_s;
@@ -28,13 +24,10 @@ static void way_up(const topo_fold *fold, int32_t node, topo_facts *facts) {
   int32_t end = fold->above[node];
   int depth = 0;
   for (int32_t n = node; n >= 0 && n != end && depth < DEPTH; n = topo->nodes[n].parent, depth++) {
-    int32_t l = bny_topo_first_link(topo, n);
-    for (; l >= 0; l = bny_topo_next_link(topo, n, l)) {
-      if (topo->links[l].kind == BNY_TOPO_LINK_PCI && bny_topo_other_end(topo, n, l) == topo->nodes[n].parent) {
-        slower(&facts->up, &facts->up_assumed, &topo->links[l]);
-        facts->own = n == node ? topo->links[l].gbytes_per_s : facts->own;
-      }
-    }
+    int32_t l = bny_topo_link_up(topo, n, BNY_TOPO_LINK_PCI);
+    if (l < 0) continue;
+    slower(&facts->up, &facts->up_assumed, &topo->links[l]);
+    facts->own = n == node ? topo->links[l].gbytes_per_s : facts->own;
   }
 }
 
@@ -42,7 +35,7 @@ static void way_up(const topo_fold *fold, int32_t node, topo_facts *facts) {
 static bool seen_before(const bny_topo *topo, int32_t node, int32_t link) {
   int32_t other = bny_topo_other_end(topo, node, link), looked = 0;
   for (int32_t l = bny_topo_first_link(topo, node); l != link && looked < 128; l = bny_topo_next_link(topo, node, l)) {
-    if (is_nvlink(&topo->links[l]) && bny_topo_other_end(topo, node, l) == other) return true;
+    if (bny_topo_joins_gpus(&topo->links[l]) && bny_topo_other_end(topo, node, l) == other) return true;
     looked++;
   }
   return false;
@@ -107,7 +100,7 @@ topo_facts topo_fold_facts(const topo_fold *fold, int32_t node) {
   for (int32_t l = bny_topo_first_link(topo, device); l >= 0; l = bny_topo_next_link(topo, device, l)) {
     const bny_topo_link *link = &topo->links[l];
     if (bny_topo_other_end(topo, device, l) == device) continue;
-    if (is_nvlink(link))
+    if (bny_topo_joins_gpus(link))
       add_nvlink(topo, device, l, &facts);
     else if (link->kind == BNY_TOPO_LINK_C2C && kind == BNY_TOPO_GPU)
       facts.c2c = true, slower(&facts.coherent, &facts.coherent_assumed, link);

@@ -18,23 +18,22 @@ static bool add(topo_inputs *inputs, const char *name, tool_error *error) {
   return true;
 }
 
-static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static int is_visible(const struct dirent *entry) { return entry->d_name[0] != '.'; }
 
 static bool add_folder(topo_inputs *inputs, const char *folder, tool_error *error) {
-  int32_t first = inputs->count;
-  DIR *directory = opendir(folder);
-  if (directory == NULL) return tool_error_set(error, "%.300s: %s", folder, strerror(errno));
+  struct dirent **entries;
+  int32_t first = inputs->count, count = scandir(folder, &entries, is_visible, alphasort);
+  if (count < 0) return tool_error_set(error, "%.300s: %s", folder, strerror(errno));
   bool good = true;
-  for (struct dirent *entry; good && (entry = readdir(directory)) != NULL;) {
+  for (int32_t i = 0; i < count; i++) {
     struct stat about;
-    if (entry->d_name[0] == '.') continue;
-    const char *path = tool_format("%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/", entry->d_name);
-    if (stat(path, &about) == 0 && S_ISREG(about.st_mode)) good = add(inputs, path, error);
+    const char *slash = folder[strlen(folder) - 1] == '/' ? "" : "/";
+    const char *path = tool_format("%s%s%s", folder, slash, entries[i]->d_name);
+    if (good && stat(path, &about) == 0 && S_ISREG(about.st_mode)) good = add(inputs, path, error);
+    free(entries[i]);
   }
-  closedir(directory);
-  if (good && inputs->count == first) good = tool_error_set(error, "%.300s: a folder without files", folder);
-  if (good) qsort(inputs->names + first, (size_t)(inputs->count - first), sizeof *inputs->names, by_name);
-  return good;
+  free(entries);
+  return good && (inputs->count > first || tool_error_set(error, "%.300s: a folder without files", folder));
 }
 
 bool topo_inputs_add(topo_inputs *inputs, const char *name, tool_error *error) {

@@ -38,8 +38,8 @@ static summary summarise(const bny_topo_level *level) {
   return s;
 }
 
-/* Writes "4 groups of 8 GPUs"; "371 GB/s", or "80 to 371 GB/s" if groups differ; "all to all, uneven". */
-static void words_of(const bny_topo_levels *levels, const bny_topo_level *level, topo_string words[3]) {
+/* "4 groups of 8 GPUs"; "371 GB/s", or "80 to 371 GB/s" if groups differ; "all to all, uneven"; "NVL". */
+void topo_level_words(const bny_topo_levels *levels, const bny_topo_level *level, topo_string words[4]) {
   summary s = summarise(level);
   topo_append(&words[0], "%d group%s of ", (int)level->ngroups, level->ngroups == 1 ? "" : "s");
   if (s.least < s.most) topo_append(&words[0], "%d to ", (int)s.least);
@@ -47,18 +47,12 @@ static void words_of(const bny_topo_levels *levels, const bny_topo_level *level,
   if (s.slowest > 0 && s.slowest < 0.995 * s.fastest)
     topo_append(&words[1], s.slowest >= 1000 ? "%.0f to " : "%.3g to ", s.slowest);
   topo_append_speed(&words[1], s.fastest, s.assumed);
-  if (s.most > 1) {
-    topo_append(&words[2], "%s%s", s.all_to_all ? "all to all" : "",
-                s.uniform      ? ""
-                : s.all_to_all ? ", uneven"
-                               : "uneven");
-  }
-}
-
-void topo_level_words(const bny_topo_levels *levels, const bny_topo_level *level, topo_string words[4]) {
-  summary s = summarise(level);
-  words_of(levels, level, words);
-  topo_append(&words[3], "%s", s.most > 1 ? bny_topo_path_name(s.path) : "");
+  if (s.most < 2) return;
+  topo_append(&words[2], "%s%s", s.all_to_all ? "all to all" : "",
+              s.uniform      ? ""
+              : s.all_to_all ? ", uneven"
+                             : "uneven");
+  topo_append(&words[3], "%s", bny_topo_path_name(s.path));
 }
 
 const char *topo_level_name(const topo_view *view, const bny_topo_level *level) {
@@ -69,10 +63,10 @@ const char *topo_level_name(const topo_view *view, const bny_topo_level *level) 
 }
 
 static void put_level(FILE *out, const topo_view *view, const bny_topo_level *level, const int32_t widths[2]) {
-  topo_string words[3] = {{.text = ""}, {.text = ""}, {.text = ""}};
+  topo_string words[4] = {{.text = ""}};
   summary s = summarise(level);
-  const char *path = s.most > 1 ? bny_topo_path_name(s.path) : "-";
-  words_of(view->levels, level, words);
+  topo_level_words(view->levels, level, words);
+  const char *path = words[3].text[0] != '\0' ? words[3].text : "-";
   fprintf(out, "  %-11s%-*s", topo_level_name(view, level), (int)widths[0] + 2, words[0].text);
   topo_put(out, view, topo_ink_of_path(s.path), path);
   if (words[1].text[0] != '\0' || words[2].text[0] != '\0') {
@@ -90,11 +84,11 @@ void topo_put_levels(FILE *out, const topo_view *view) {
   int32_t widths[2] = {24, 16};
   bool tells = false;
   for (int32_t i = 0; i < view->levels->nlevels; i++) {
-    topo_string words[3] = {{.text = ""}, {.text = ""}, {.text = ""}};
-    words_of(view->levels, &view->levels->levels[i], words);
+    topo_string words[4] = {{.text = ""}};
+    topo_level_words(view->levels, &view->levels->levels[i], words);
     for (int w = 0; w < 2; w++)
       widths[w] = topo_width(words[w].text) > widths[w] ? topo_width(words[w].text) : widths[w];
-    tells = tells || summarise(&view->levels->levels[i]).most > 1;
+    tells = tells || words[3].text[0] != '\0';
   }
   if (!tells) return;
   topo_put_heading(out, view, "Levels");

@@ -12,7 +12,6 @@ banyan_topo_SOURCES = \
   %D%/matrix.c \
   %D%/network.c \
   %D%/output.c \
-  %D%/profile.c \
   %D%/tree.c \
   %D%/measure/json.c
 banyan_topo_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)

@@ -19,13 +19,7 @@ typedef struct seat {
   int32_t host, index, node;
 } seat;
 
-static int by_seat(const void *a_void, const void *b_void) {
-  const seat *a = a_void, *b = b_void;
-  int32_t keys[3][2] = {{a->host, b->host}, {a->index, b->index}, {a->node, b->node}};
-  for (int i = 0; i < 3; i++)
-    if (keys[i][0] != keys[i][1]) return keys[i][0] < keys[i][1] ? -1 : 1;
-  return 0;
-}
+static int by_seat(const void *a, const void *b) { return bny_topo_order(a, b, 3); }
 
 /* Sorts the ranks of a host by the numbers of their GPUs, and not by position in the file. GPUs without a number come
  * last. */
@@ -110,26 +104,22 @@ static void hosts_sort(bny_topo_derivation *d) {
 }
 
 static bool work_allocate(bny_topo_derivation *d) {
-  size_t nodes = (size_t)d->topo->nnodes + 1;
+  size_t nodes = (size_t)d->topo->nnodes + 2;
   int32_t **arrays[] = {&d->host_of,     &d->rank_of, &d->by_host,   &d->host_first, &d->hosts,
                         &d->host_number, &d->nics,    &d->nic_first, &d->leaf,       &d->tier,
                         &d->crossed,     &d->keys,    &d->roots,     &d->leaf_roots};
-  bool good = true;
-  for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
-    *arrays[i] = malloc((nodes + 1) * sizeof **arrays[i]);
-    good = good && *arrays[i];
-  }
+  const size_t narrays = sizeof arrays / sizeof arrays[0];
+  d->numbers = malloc(narrays * nodes * sizeof *d->numbers);
+  for (size_t i = 0; d->numbers && i < narrays; i++) *arrays[i] = d->numbers + i * nodes;
   d->nvl = malloc(nodes * sizeof *d->nvl);
   d->nic = malloc(nodes * sizeof *d->nic);
   d->uplink = malloc(nodes * sizeof *d->uplink);
   d->values = malloc((2 * nodes + (size_t)d->topo->nlinks) * sizeof *d->values);
-  return good && d->nvl && d->nic && d->uplink && d->values;
+  return d->numbers && d->nvl && d->nic && d->uplink && d->values;
 }
 
 static void work_free(bny_topo_derivation *d) {
-  int32_t *arrays[] = {d->host_of,   d->rank_of, d->by_host, d->host_first, d->hosts, d->host_number, d->nics,
-                       d->nic_first, d->leaf,    d->tier,    d->crossed,    d->keys,  d->roots,       d->leaf_roots};
-  for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) free(arrays[i]);
+  free(d->numbers);
   free(d->nvl);
   free(d->nic);
   free(d->uplink);

@@ -20,6 +20,7 @@ typedef struct bny_topo_sum {
 typedef struct bny_topo_derivation {
   const bny_topo *topo;
   bny_topo_levels *levels;
+  int32_t *numbers;          /* the memory of the arrays of numbers */
   int32_t *host_of;          /* by node; -1 above hosts */
   int32_t *rank_of;          /* by node; -1 */
   int32_t *by_host;          /* ranks sorted by host */
@@ -54,6 +55,8 @@ static inline int32_t bny_topo_ranks_on(const bny_topo_derivation *d, int32_t ho
 static inline int32_t bny_topo_nics_on(const bny_topo_derivation *d, int32_t host) {
   return d->nic_first[host + 1] - d->nic_first[host];
 }
+
+bool bny_topo_in_network(const bny_topo *topo, const bny_topo_link *link); /* between two network switches */
 
 /* Returns the speed of a usable NVLink or xGMI link; 0 for another kind, a loop or a rejected link. Sets *assumed if
  * the speed is a default. */

@@ -7,9 +7,9 @@
 
 #include "topo/derive/derive.h"
 
-static bool in_network(const bny_topo_derivation *d, const bny_topo_link *link) { /* between switches */
-  return link->kind == BNY_TOPO_LINK_NET && d->topo->nodes[link->from].kind == BNY_TOPO_SWITCH &&
-         d->topo->nodes[link->to].kind == BNY_TOPO_SWITCH && link->from != link->to;
+bool bny_topo_in_network(const bny_topo *topo, const bny_topo_link *link) {
+  return link->kind == BNY_TOPO_LINK_NET && topo->nodes[link->from].kind == BNY_TOPO_SWITCH &&
+         topo->nodes[link->to].kind == BNY_TOPO_SWITCH && link->from != link->to;
 }
 
 /* Assigns tiers, breadth first from the switches that serve ranks. Returns the highest tier. */
@@ -20,8 +20,7 @@ static int32_t tiers_find(bny_topo_derivation *d, int32_t *queue) {
   for (int32_t r = 0; r < d->levels->nranks; r++)
     if (d->levels->ranks[r].nic >= 0) d->keys[d->levels->ranks[r].nic] = true;
   for (int32_t n = 0; n < topo->nnodes; n++) {
-    bny_topo_kind kind = topo->nodes[n].kind;
-    int32_t nic = kind == BNY_TOPO_NIC || kind == BNY_TOPO_PORT ? bny_topo_ancestor(topo, n, BNY_TOPO_NIC) : -1;
+    int32_t nic = bny_topo_nic_of(topo, n);
     for (int32_t l = bny_topo_first_link(topo, n); nic >= 0 && d->keys[nic] && l >= 0;
          l = bny_topo_next_link(topo, n, l)) {
       int32_t other = bny_topo_other_end(topo, n, l);
@@ -35,7 +34,7 @@ static int32_t tiers_find(bny_topo_derivation *d, int32_t *queue) {
     int32_t node = queue[head++];
     for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
       int32_t other = bny_topo_other_end(topo, node, l);
-      if (!in_network(d, &topo->links[l]) || d->tier[other]) continue;
+      if (!bny_topo_in_network(topo, &topo->links[l]) || d->tier[other]) continue;
       d->tier[other] = d->tier[node] + 1;
       highest = d->tier[other];
       queue[tail++] = other;
@@ -50,7 +49,7 @@ static bool tiers_unite(bny_topo_derivation *d, int32_t tier) {
   bool any = false;
   for (int32_t l = 0; l < topo->nlinks; l++) {
     const bny_topo_link *link = &topo->links[l];
-    if (!in_network(d, link) || !d->tier[link->from] || !d->tier[link->to] || d->tier[link->from] > tier ||
+    if (!bny_topo_in_network(topo, link) || !d->tier[link->from] || !d->tier[link->to] || d->tier[link->from] > tier ||
         d->tier[link->to] > tier)
       continue;
     bny_topo_unite(d->roots, link->from, link->to);
@@ -64,7 +63,7 @@ static void uplinks_sum(bny_topo_derivation *d) {
   const bny_topo *topo = d->topo;
   for (int32_t l = 0; l < topo->nlinks; l++) {
     const bny_topo_link *link = &topo->links[l];
-    if (!in_network(d, link) || d->tier[link->from] + d->tier[link->to] != 3) continue; /* tiers 1 and 2 */
+    if (!bny_topo_in_network(topo, link) || d->tier[link->from] + d->tier[link->to] != 3) continue; /* tiers 1 and 2 */
     int32_t leaf = d->tier[link->from] == 1 ? link->from : link->to;
     d->uplink[bny_topo_root(d->roots, leaf)] += link->gbytes_per_s;
   }

@@ -7,8 +7,7 @@
 #include "topo/derive/derive.h"
 
 static bool is_trunk(const bny_topo_derivation *d, const bny_topo_link *link) {
-  return link->kind == BNY_TOPO_LINK_NET && d->topo->nodes[link->from].kind == BNY_TOPO_SWITCH &&
-         d->topo->nodes[link->to].kind == BNY_TOPO_SWITCH && link->from != link->to && link->count > 0;
+  return bny_topo_in_network(d->topo, link) && link->count > 0;
 }
 
 static int32_t higher_tier(const bny_topo_derivation *d, const bny_topo_link *link) {

@@ -64,10 +64,8 @@ static int32_t unlisted(const bny_topo_derivation *d, int32_t node) {
 static bool lists_none(const bny_topo_derivation *d, int32_t rank) {
   int32_t node = bny_topo_device(d->topo, d->levels->ranks[rank].node), links = 0;
   if (d->levels->ranks[rank].nvlinks == 0) return true;
-  for (int32_t l = bny_topo_first_link(d->topo, node); l >= 0; l = bny_topo_next_link(d->topo, node, l)) {
-    bny_topo_link_kind kind = d->topo->links[l].kind;
-    links += kind == BNY_TOPO_LINK_NVLINK || kind == BNY_TOPO_LINK_XGMI;
-  }
+  for (int32_t l = bny_topo_first_link(d->topo, node); l >= 0; l = bny_topo_next_link(d->topo, node, l))
+    links += bny_topo_joins_gpus(&d->topo->links[l]);
   return unlisted(d, node) == links;
 }
 
@@ -77,11 +75,8 @@ static bool is_explained(const bny_topo *topo, int32_t node) {
 }
 
 static bool has_dead_link(const bny_topo *topo, int32_t node) {
-  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
-    bny_topo_link_kind kind = topo->links[l].kind;
-    if ((kind == BNY_TOPO_LINK_NVLINK || kind == BNY_TOPO_LINK_XGMI) && bny_topo_link_dead(&topo->links[l]))
-      return true;
-  }
+  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l))
+    if (bny_topo_joins_gpus(&topo->links[l]) && bny_topo_link_dead(&topo->links[l])) return true;
   return false;
 }
 

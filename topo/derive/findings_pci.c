@@ -31,14 +31,6 @@ static bool are_siblings(const pci_place *a, const pci_place *b) {
   return memcmp(a->keys, b->keys, sizeof a->keys) == 0 && strcmp(a->model, b->model) == 0;
 }
 
-static int32_t link_up(const bny_topo *topo, int32_t node) {
-  int32_t l = bny_topo_first_link(topo, node);
-  while (l >= 0 &&
-         (topo->links[l].kind != BNY_TOPO_LINK_PCI || bny_topo_other_end(topo, node, l) != topo->nodes[node].parent))
-    l = bny_topo_next_link(topo, node, l);
-  return l;
-}
-
 /* Lists all places whose speed is known. `below` counts GPUs and NICs below each node, and `serves` NICs of ranks. */
 static int32_t places_list(const bny_topo_derivation *d, const int32_t (*below)[2], const bool *serves,
                            pci_place *places) {
@@ -47,7 +39,8 @@ static int32_t places_list(const bny_topo_derivation *d, const int32_t (*below)[
   for (int32_t n = 0; n < topo->nnodes; n++) {
     const bny_topo_node *node = &topo->nodes[n];
     bool device = node->kind == BNY_TOPO_GPU || node->kind == BNY_TOPO_NIC;
-    int32_t l = device || (node->kind == BNY_TOPO_PCI && below[n][0] + below[n][1] > 0) ? link_up(topo, n) : -1;
+    bool holds = node->kind == BNY_TOPO_PCI && below[n][0] + below[n][1] > 0;
+    int32_t l = device || holds ? bny_topo_link_up(topo, n, BNY_TOPO_LINK_PCI) : -1;
     if (l < 0 || topo->links[l].gbytes_per_s <= 0 || topo->links[l].source == BNY_TOPO_ASSUMED) continue;
     if (topo->links[l].count <= 0 && node->kind == BNY_TOPO_NIC) continue; /* slots of NICs differ by design */
     pci_place place = {.model = device && node->model ? node->model : "", .keys = {(int32_t)node->kind}, .node = n};

@@ -9,8 +9,7 @@ enum { PAIRS_OF = 256 }; /* groups with more members are not examined pair by pa
 
 double bny_topo_gpu_link(const bny_topo *topo, const bny_topo_link *link, bool *assumed) {
   *assumed = false;
-  bool joins = link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI;
-  if (!joins || link->from == link->to || bny_topo_link_dead(link)) return 0;
+  if (!bny_topo_joins_gpus(link) || link->from == link->to || bny_topo_link_dead(link)) return 0;
   if (link->gbytes_per_s > 0) return link->gbytes_per_s;
   *assumed = true;
   int32_t count = link->count > 0 ? link->count : 1;
@@ -64,16 +63,12 @@ static void gpu_links_follow(bny_topo_derivation *d) {
 
 double bny_topo_pci_way(const bny_topo *topo, int32_t node, bny_topo_source *source) {
   double least = 0;
-  while (node >= 0 && topo->nodes[node].kind != BNY_TOPO_HOST) {
-    int32_t parent = topo->nodes[node].parent;
-    for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
-      const bny_topo_link *link = &topo->links[l];
-      bool up = link->kind == BNY_TOPO_LINK_PCI && bny_topo_other_end(topo, node, l) == parent;
-      if (!up || link->gbytes_per_s <= 0) continue;
-      *source = link->source < *source ? link->source : *source;
-      least = least <= 0 || link->gbytes_per_s < least ? link->gbytes_per_s : least;
-    }
-    node = parent;
+  for (; node >= 0 && topo->nodes[node].kind != BNY_TOPO_HOST; node = topo->nodes[node].parent) {
+    int32_t up = bny_topo_link_up(topo, node, BNY_TOPO_LINK_PCI);
+    if (up < 0 || topo->links[up].gbytes_per_s <= 0) continue;
+    const bny_topo_link *link = &topo->links[up];
+    *source = link->source < *source ? link->source : *source;
+    least = least <= 0 || link->gbytes_per_s < least ? link->gbytes_per_s : least;
   }
   return least;
 }

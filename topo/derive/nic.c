@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 Chooses the NICs that serve a rank best. Rails, tools and the library all follow
  * this choice. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,13 +54,9 @@ static nic_kind kind_of(const bny_topo *topo, int32_t nic) {
 
 /* Returns the speed that the hardware could have: the network speed if known, otherwise that of PCI. */
 static double capability_of(const bny_topo_derivation *d, int32_t nic) {
-  double speed = d->nic[nic].gbytes_per_s, pci = 0;
-  for (int32_t l = bny_topo_first_link(d->topo, nic); l >= 0; l = bny_topo_next_link(d->topo, nic, l)) {
-    const bny_topo_link *link = &d->topo->links[l];
-    if (link->kind == BNY_TOPO_LINK_PCI && bny_topo_other_end(d->topo, nic, l) == d->topo->nodes[nic].parent)
-      pci = link->rated_gbytes_per_s > link->gbytes_per_s ? link->rated_gbytes_per_s : link->gbytes_per_s;
-  }
-  return speed > pci ? speed : pci;
+  int32_t up = bny_topo_link_up(d->topo, nic, BNY_TOPO_LINK_PCI);
+  double pci = up < 0 ? 0 : fmax(d->topo->links[up].rated_gbytes_per_s, d->topo->links[up].gbytes_per_s);
+  return fmax(d->nic[nic].gbytes_per_s, pci);
 }
 
 void bny_topo_nics_class(bny_topo_derivation *d, const int32_t *nics, int32_t nnics) {

@@ -61,8 +61,7 @@ static void ports_sum(bny_topo_derivation *d) {
   const bny_topo *topo = d->topo;
   for (int32_t n = 0; n < topo->nnodes; n++) d->leaf_roots[n] = n;
   for (int32_t n = 0; n < topo->nnodes; n++) {
-    bny_topo_kind kind = topo->nodes[n].kind;
-    int32_t nic = kind == BNY_TOPO_NIC || kind == BNY_TOPO_PORT ? bny_topo_ancestor(topo, n, BNY_TOPO_NIC) : -1;
+    int32_t nic = bny_topo_nic_of(topo, n);
     double slowest = 0;
     for (int32_t l = bny_topo_first_link(topo, n); nic >= 0 && l >= 0; l = bny_topo_next_link(topo, n, l)) {
       const bny_topo_link *link = &topo->links[l];

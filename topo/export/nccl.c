@@ -26,7 +26,8 @@ typedef struct writing {
 
 static const bny_topo_node *node_at(const writing *w, int32_t n) { return &w->topo->nodes[n]; }
 
-static void indent(writing *w, int depth) { fprintf(w->out, "%*s", 2 * depth, ""); }
+/* Writes a tag, or the beginning of one, at its depth. */
+static void begin(writing *w, int depth, const char *tag) { fprintf(w->out, "%*s%s", 2 * depth, "", tag); }
 
 /* Writes name="value" after a blank; nothing for NULL. */
 static void write_text(writing *w, const char *name, const char *value) {
@@ -117,8 +118,8 @@ static void write_speed(writing *w, int32_t n) {
 }
 
 static void write_link(writing *w, const char *tag, const char *target, const char *class, int32_t count, int depth) {
-  indent(w, depth);
-  fprintf(w->out, "<%s target=\"%s\" count=\"%d\" tclass=\"%s\"/>\n", tag, target, (int)(count < 1 ? 1 : count), class);
+  fprintf(w->out, "%*s<%s target=\"%s\" count=\"%d\" tclass=\"%s\"/>\n", 2 * depth, "", tag, target,
+          (int)(count < 1 ? 1 : count), class);
 }
 
 /* Writes links in the order of the model. NCCL treats all switches without a bus id as one. */
@@ -136,9 +137,9 @@ static bool write_links(writing *w, int32_t gpu, int depth) {
     bny_topo_kind kind = node_at(w, other)->kind;
     if (link->kind == BNY_TOPO_LINK_C2C) {
       double count_of = link->count < 1 ? 1 : link->count;
-      indent(w, depth);
-      fprintf(w->out, "<c2c bw=\"%.0f\" count=\"%.0f\"/>\n", link->gbytes_per_s / count_of * 1000, count_of);
-    } else if (link->kind != BNY_TOPO_LINK_NVLINK && link->kind != BNY_TOPO_LINK_XGMI) {
+      fprintf(w->out, "%*s<c2c bw=\"%.0f\" count=\"%.0f\"/>\n", 2 * depth, "", link->gbytes_per_s / count_of * 1000,
+              count_of);
+    } else if (!bny_topo_joins_gpus(link)) {
       continue;
     } else if (kind == BNY_TOPO_SWITCH && w->bus_ids[other][0] == '\0') {
       hidden += link->count;
@@ -162,8 +163,7 @@ static bool write_gpu(writing *w, int32_t n, int depth) {
   const bny_topo_node *gpu = node_at(w, n);
   char plain[32];
   snprintf(plain, sizeof plain, "GPU%d", (int)gpu->index);
-  indent(w, depth);
-  fprintf(w->out, "<gpu");
+  begin(w, depth, "<gpu");
   if (gpu->index >= 0) fprintf(w->out, " dev=\"%d\"", (int)gpu->index);
   if (gpu->compute >= 0 && is_amd(w, n))
     fprintf(w->out, gpu->compute == 910 ? " gcn=\"gfx90a\"" : " gcn=\"gfx%d\"", (int)gpu->compute);
@@ -177,8 +177,7 @@ static bool write_gpu(writing *w, int32_t n, int depth) {
   w->gpus++;
   fprintf(w->out, ">\n");
   bool written = write_links(w, n, depth + 1);
-  indent(w, depth);
-  fprintf(w->out, "</gpu>\n");
+  begin(w, depth, "</gpu>\n");
   for (int32_t part = w->first[n]; written && part >= 0; part = w->next[part])
     written = node_at(w, part)->kind != BNY_TOPO_GPU || w->bus_ids[part][0] != '\0' || write_gpu(w, part, depth);
   return written;
@@ -201,8 +200,7 @@ static void write_net(writing *w, int32_t port, int32_t number, int depth) {
       latency = link->latency_us;
     }
   }
-  indent(w, depth);
-  fprintf(w->out, "<net");
+  begin(w, depth, "<net");
   write_text(w, "name", net_name(w, port));
   fprintf(w->out, " dev=\"%d\" speed=\"%.0f\"", (int)number, speed * 8000);
   if (node->index >= 0) fprintf(w->out, " port=\"%d\"", (int)node->index);
@@ -221,8 +219,7 @@ static void write_nic(writing *w, int32_t n, const char *bridge, int depth) {
   int32_t number = node_at(w, n)->index >= 0 ? node_at(w, n)->index : w->nets, first = w->first[n];
   while (first >= 0 && node_at(w, first)->kind != BNY_TOPO_PORT) first = w->next[first];
   bool named = first < 0 || strcmp(net_name(w, first), node_at(w, n)->name) != 0;
-  indent(w, depth);
-  fprintf(w->out, "<nic");
+  begin(w, depth, "<nic");
   write_text(w, "host_bridge", bridge);
   write_text(w, "name", named ? node_at(w, n)->name : NULL);
   fprintf(w->out, first < 0 ? "/>\n" : ">\n");
@@ -232,10 +229,7 @@ static void write_nic(writing *w, int32_t n, const char *bridge, int depth) {
       w->nets++;
     }
   }
-  if (first >= 0) {
-    indent(w, depth);
-    fprintf(w->out, "</nic>\n");
-  }
+  if (first >= 0) begin(w, depth, "</nic>\n");
 }
 
 /* Writes the other PCI switches that this one is linked to. */
@@ -244,10 +238,8 @@ static void write_pcilinks(writing *w, int32_t n, int depth) {
     int32_t other = bny_topo_other_end(w->topo, n, l);
     bool across = w->topo->links[l].kind == BNY_TOPO_LINK_PCI && node_at(w, other)->kind == BNY_TOPO_PCI &&
                   node_at(w, n)->parent != other && node_at(w, other)->parent != n;
-    if (across && w->bus_ids[other][0] != '\0') {
-      indent(w, depth);
-      fprintf(w->out, "<pcilink target=\"%s\"/>\n", w->bus_ids[other]);
-    }
+    if (across && w->bus_ids[other][0] != '\0')
+      fprintf(w->out, "%*s<pcilink target=\"%s\"/>\n", 2 * depth, "", w->bus_ids[other]);
   }
 }
 
@@ -267,8 +259,7 @@ static bool write_device(writing *w, int32_t n, const char *bridge, int depth) {
       good = node_at(w, child)->kind == BNY_TOPO_SWITCH || write_device(w, child, node->name, depth);
     return good;
   }
-  indent(w, depth);
-  fprintf(w->out, "<pci");
+  begin(w, depth, "<pci");
   write_text(w, "busid", w->bus_ids[n]);
   write_text(w, "class", class_of(w, n, class));
   write_attributes(w, node, bny_topo_nccl_pci_attributes + 1);
@@ -285,8 +276,7 @@ static bool write_device(writing *w, int32_t n, const char *bridge, int depth) {
     bool part = node->kind == BNY_TOPO_GPU && node_at(w, child)->kind == BNY_TOPO_GPU;
     good = part || write_device(w, child, NULL, depth + 1);
   }
-  indent(w, depth);
-  fprintf(w->out, "</pci>\n");
+  begin(w, depth, "</pci>\n");
   for (int32_t part = node->kind == BNY_TOPO_GPU ? w->first[n] : -1; good && part >= 0; part = w->next[part])
     good = node_at(w, part)->kind != BNY_TOPO_GPU || w->bus_ids[part][0] == '\0' ||
            write_device(w, part, bridge, depth); /* a partition that is a PCI function of the device */
@@ -334,8 +324,7 @@ static bool is_numbered(const bny_topo_node *host) {
 
 static bool write_cpu(writing *w, int32_t n) {
   int32_t host = bny_topo_ancestor(w->topo, n, BNY_TOPO_HOST);
-  indent(w, 1);
-  fprintf(w->out, "<cpu");
+  begin(w, 1, "<cpu");
   if (w->hosts > 1 || (host >= 0 && node_at(w, host)->guid != NULL)) {
     char made[32];
     const char *guid = host < 0 ? NULL : node_at(w, host)->guid;
@@ -359,8 +348,7 @@ static bool write_cpu(writing *w, int32_t n) {
     bny_topo_kind kind = node_at(w, child)->kind;
     if (kind == BNY_TOPO_PCI || kind == BNY_TOPO_GPU || kind == BNY_TOPO_NIC) good = write_device(w, child, NULL, 2);
   }
-  indent(w, 1);
-  fprintf(w->out, "</cpu>\n");
+  begin(w, 1, "</cpu>\n");
   return good;
 }
 

@@ -16,19 +16,13 @@
 
 enum { MOST_INDEX = 1 << 24 };
 
-static const char *type_of(const bny_topo_hwloc *h, int32_t element) {
-  const char *type =
-      bny_topo_xml_is(h->xml, element, "object") ? bny_topo_xml_attribute(h->xml, element, "type") : NULL;
-  return type == NULL ? "" : type;
-}
-
 static bool is_numa(const char *type) { return strcmp(type, "NUMANode") == 0 || strcmp(type, "Node") == 0; }
 
 static bool is_package(const char *type) { return strcmp(type, "Package") == 0 || strcmp(type, "Socket") == 0; }
 
 static bool fail_at(const bny_topo_hwloc *h, int32_t element, const char *what) {
-  return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, element), "<object type=\"%.30s\">: %s", type_of(h, element),
-                       what);
+  return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, element), "<object type=\"%.30s\">: %s",
+                       bny_topo_hwloc_type(h, element), what);
 }
 
 static bool add_node(bny_topo_hwloc *h, int32_t element, const bny_topo_node *node) {
@@ -98,10 +92,11 @@ static bool add_numa(bny_topo_hwloc *h, int32_t numa, int32_t parent) {
 static int32_t numa_beside(const bny_topo_hwloc *h, int32_t element) {
   for (int32_t e = bny_topo_xml_first(h->xml, element); e >= 0; e = bny_topo_xml_next(h->xml, e)) {
     int32_t inner = e;
-    while (inner >= 0 && strcmp(type_of(h, inner), "MemCache") == 0)
+    while (inner >= 0 && strcmp(bny_topo_hwloc_type(h, inner), "MemCache") == 0)
       inner = bny_topo_xml_child(h->xml, inner, "object");
     /* A NUMA node with objects inside belongs to version 1. */
-    if (inner >= 0 && is_numa(type_of(h, inner)) && bny_topo_xml_child(h->xml, inner, "object") < 0) return inner;
+    if (inner >= 0 && is_numa(bny_topo_hwloc_type(h, inner)) && bny_topo_xml_child(h->xml, inner, "object") < 0)
+      return inner;
   }
   return -1;
 }
@@ -109,7 +104,7 @@ static int32_t numa_beside(const bny_topo_hwloc *h, int32_t element) {
 static int32_t only_package(const bny_topo_hwloc *h, int32_t numa) {
   int32_t package = -1;
   for (int32_t e = bny_topo_xml_first(h->xml, numa); e >= 0; e = bny_topo_xml_next(h->xml, e)) {
-    if (is_package(type_of(h, e))) {
+    if (is_package(bny_topo_hwloc_type(h, e))) {
       if (package >= 0) return -1;
       package = e;
     }
@@ -121,7 +116,8 @@ static int32_t only_package(const bny_topo_hwloc *h, int32_t numa) {
  * CPUs, such as HBM, CXL or GPU memory, follows that node and has the same cpuset or none. */
 static int32_t numa_with_cpus(const bny_topo_hwloc *h, int32_t numa) {
   int32_t above = bny_topo_xml_parent(h->xml, numa);
-  while (above > 0 && strcmp(type_of(h, above), "MemCache") == 0) above = bny_topo_xml_parent(h->xml, above);
+  while (above > 0 && strcmp(bny_topo_hwloc_type(h, above), "MemCache") == 0)
+    above = bny_topo_xml_parent(h->xml, above);
   int32_t first = numa_beside(h, above);
   const char *own = bny_topo_xml_attribute(h->xml, numa, "cpuset"),
              *set = first < 0 ? NULL : bny_topo_xml_attribute(h->xml, first, "cpuset");
@@ -169,13 +165,13 @@ static bool is_host_bridge(const bny_topo_hwloc *h, int32_t bridge) {
  * (itself below a host bridge), or below a downstream port of another switch. Ports have no node of their own: a
  * downstream port refers to the node of its switch. */
 static bool is_upwards(const bny_topo_hwloc *h, int32_t parent) {
-  return strcmp(type_of(h, parent), "Bridge") == 0 && !is_host_bridge(h, parent) && !h->upwards[parent];
+  return strcmp(bny_topo_hwloc_type(h, parent), "Bridge") == 0 && !is_host_bridge(h, parent) && !h->upwards[parent];
 }
 
 static bool take_bridge(bny_topo_hwloc *h, int32_t bridge, int32_t parent) {
   char bus_id[BNY_TOPO_BUS_BYTES];
-  int32_t within =
-      h->node_of[parent] >= 0 && strcmp(type_of(h, parent), "Bridge") == 0 ? h->node_of[parent] : h->io_in[parent];
+  int32_t within = h->node_of[parent] >= 0 && strcmp(bny_topo_hwloc_type(h, parent), "Bridge") == 0 ? h->node_of[parent]
+                                                                                                    : h->io_in[parent];
   h->io_in[bridge] = within;
   if (is_host_bridge(h, bridge)) {
     const char *range = bny_topo_xml_attribute(h->xml, bridge, "bridge_pci");
@@ -198,7 +194,7 @@ static bool take_bridge(bny_topo_hwloc *h, int32_t bridge, int32_t parent) {
 }
 
 static bool take_device(bny_topo_hwloc *h, int32_t device, int32_t parent) {
-  bool in_bridge = strcmp(type_of(h, parent), "Bridge") == 0;
+  bool in_bridge = strcmp(bny_topo_hwloc_type(h, parent), "Bridge") == 0;
   bny_topo_kind kind = bny_topo_hwloc_device_kind(h, device);
   if (kind == BNY_TOPO_KINDS) return bny_topo_hwloc_note_left_out(h, device);
   return bny_topo_hwloc_device(h, device, kind, in_bridge ? h->node_of[parent] : h->io_in[parent]);
@@ -217,7 +213,7 @@ static bool take_beside(bny_topo_hwloc *h, int32_t element) {
 
 static bool take_object(bny_topo_hwloc *h, int32_t element) {
   int32_t parent = bny_topo_xml_parent(h->xml, element);
-  const char *type = type_of(h, element);
+  const char *type = bny_topo_hwloc_type(h, element);
   if (type[0] == '\0') return true;
   if (parent == 0 && (strcmp(type, "Machine") == 0 || strcmp(type, "System") == 0 || is_numa(type))) {
     if (h->topo->nnodes > 0) return fail_at(h, element, "the second of its file");
@@ -244,7 +240,8 @@ static bool take_object(bny_topo_hwloc *h, int32_t element) {
 /* Marks from the last element to the first, because parents come before children. */
 static void mark_wanted(bny_topo_hwloc *h) {
   for (int32_t e = bny_topo_xml_count(h->xml) - 1; e > 0; e--) {
-    if (strcmp(type_of(h, e), "PCIDev") == 0 && bny_topo_hwloc_device_kind(h, e) != BNY_TOPO_KINDS) h->wanted[e] = 1;
+    if (strcmp(bny_topo_hwloc_type(h, e), "PCIDev") == 0 && bny_topo_hwloc_device_kind(h, e) != BNY_TOPO_KINDS)
+      h->wanted[e] = 1;
     if (h->wanted[e]) h->wanted[bny_topo_xml_parent(h->xml, e)] = 1;
   }
 }

@@ -18,6 +18,9 @@ typedef struct bny_topo_hwloc {
   bool types_are_bits;               /* version 3: a device may be of several kinds */
 } bny_topo_hwloc;
 
+/* Returns the type of an object; "" for other elements. */
+const char *bny_topo_hwloc_type(const bny_topo_hwloc *h, int32_t element);
+
 /* Returns the value of <info name="..."> among the children; NULL if there is none. */
 const char *bny_topo_hwloc_info(const bny_topo_hwloc *h, int32_t element, const char *name);
 

@@ -14,6 +14,12 @@ enum { MOST_PORTS = 16 };
 enum { OSDEV_NETWORK = 2, OSDEV_OPENFABRICS = 3, OSDEV_COPROCESSOR = 5 };
 static const int bits[] = {[OSDEV_NETWORK] = 1 << 4, [OSDEV_OPENFABRICS] = 1 << 5, [OSDEV_COPROCESSOR] = 1 << 3};
 
+const char *bny_topo_hwloc_type(const bny_topo_hwloc *h, int32_t element) {
+  bool object = bny_topo_xml_is(h->xml, element, "object");
+  const char *type = object ? bny_topo_xml_attribute(h->xml, element, "type") : NULL;
+  return type == NULL ? "" : type;
+}
+
 const char *bny_topo_hwloc_info(const bny_topo_hwloc *h, int32_t element, const char *name) {
   for (int32_t e = bny_topo_xml_first(h->xml, element); e >= 0; e = bny_topo_xml_next(h->xml, e)) {
     const char *key = bny_topo_xml_is(h->xml, e, "info") ? bny_topo_xml_attribute(h->xml, e, "name") : NULL;
@@ -23,9 +29,8 @@ const char *bny_topo_hwloc_info(const bny_topo_hwloc *h, int32_t element, const 
 }
 
 static bool is_device_of(const bny_topo_hwloc *h, int32_t element, int osdev_type) {
-  const char *type = bny_topo_xml_attribute(h->xml, element, "type");
   const char *kind = bny_topo_xml_attribute(h->xml, element, "osdev_type");
-  return bny_topo_xml_is(h->xml, element, "object") && type != NULL && strcmp(type, "OSDev") == 0 &&
+  return strcmp(bny_topo_hwloc_type(h, element), "OSDev") == 0 &&
          (osdev_type < 0 ||
           (kind != NULL && (h->types_are_bits ? (atoi(kind) & bits[osdev_type]) != 0 : atoi(kind) == osdev_type)));
 }

@@ -54,8 +54,7 @@ static bool list_objects(const bny_topo_hwloc *h, bny_topo_names *objects) {
 
 /* Returns the node of an object. The node of an OSDev is that of its PCI device, unless the OSDev is a partition. */
 static int32_t node_of_object(const bny_topo_hwloc *h, int32_t element) {
-  const char *type = bny_topo_xml_attribute(h->xml, element, "type");
-  if (h->node_of[element] < 0 && type != NULL && strcmp(type, "OSDev") == 0)
+  if (h->node_of[element] < 0 && strcmp(bny_topo_hwloc_type(h, element), "OSDev") == 0)
     element = bny_topo_xml_parent(h->xml, element);
   return h->node_of[element];
 }
@@ -189,8 +188,7 @@ static int32_t info_number(const bny_topo_hwloc *h, int32_t element, const char 
 static double speed_between(const bny_topo_hwloc *h) {
   const char *arch = NULL;
   for (int32_t e = 1; e < bny_topo_xml_count(h->xml); e++) {
-    const char *type = bny_topo_xml_is(h->xml, e, "object") ? bny_topo_xml_attribute(h->xml, e, "type") : NULL;
-    if (type == NULL) continue;
+    const char *type = bny_topo_hwloc_type(h, e);
     if (strcmp(type, "Machine") == 0) {
       arch = bny_topo_hwloc_info(h, e, "Architecture");
       arch = arch != NULL ? arch : bny_topo_hwloc_info(h, 0, "Architecture");

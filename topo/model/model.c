@@ -235,6 +235,17 @@ int32_t bny_topo_other_end(const bny_topo *topo, int32_t node, int32_t link) {
   return topo->links[link].from == node ? topo->links[link].to : topo->links[link].from;
 }
 
+int32_t bny_topo_link_up(const bny_topo *topo, int32_t node, bny_topo_link_kind kind) {
+  int32_t l = bny_topo_first_link(topo, node), parent = topo->nodes[node].parent;
+  while (l >= 0 && (topo->links[l].kind != kind || bny_topo_other_end(topo, node, l) != parent))
+    l = bny_topo_next_link(topo, node, l);
+  return l;
+}
+
+bool bny_topo_joins_gpus(const bny_topo_link *link) {
+  return link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI;
+}
+
 bool bny_topo_bus_normalise(const char *text, char bus_id[BNY_TOPO_BUS_BYTES]) {
   unsigned domain = 0, bus, device, function;
   int used = -1;
@@ -251,7 +262,7 @@ bool bny_topo_bus_normalise(const char *text, char bus_id[BNY_TOPO_BUS_BYTES]) {
 
 bool bny_topo_link_dead(const bny_topo_link *link) {
   return link->gbytes_per_s <= 0 && link->rated_gbytes_per_s > 0 &&
-         (link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI || link->kind == BNY_TOPO_LINK_NET);
+         (bny_topo_joins_gpus(link) || link->kind == BNY_TOPO_LINK_NET);
 }
 
 int32_t bny_topo_find_bus(const bny_topo *topo, const char *bus_id) {
@@ -266,9 +277,25 @@ int32_t bny_topo_find_name(const bny_topo *topo, bny_topo_kind kind, const char 
   return -1;
 }
 
+int32_t bny_topo_find_numa(const bny_topo *topo, int32_t number) {
+  for (int32_t n = 0; number >= 0 && n < topo->nnodes; n++)
+    if (topo->nodes[n].kind == BNY_TOPO_NUMA && topo->nodes[n].index == number) return n;
+  return -1;
+}
+
 int32_t bny_topo_ancestor(const bny_topo *topo, int32_t node, bny_topo_kind kind) {
   while (node >= 0 && topo->nodes[node].kind != kind) node = topo->nodes[node].parent;
   return node;
+}
+
+bool bny_topo_is_below(const bny_topo *topo, int32_t node, int32_t above) {
+  while (node >= 0 && node != above) node = topo->nodes[node].parent;
+  return node >= 0;
+}
+
+int32_t bny_topo_nic_of(const bny_topo *topo, int32_t node) {
+  bny_topo_kind kind = topo->nodes[node].kind;
+  return kind == BNY_TOPO_NIC || kind == BNY_TOPO_PORT ? bny_topo_ancestor(topo, node, BNY_TOPO_NIC) : -1;
 }
 
 int32_t bny_topo_count(const bny_topo *topo, bny_topo_kind kind) {

@@ -185,14 +185,23 @@ int32_t bny_topo_first_link(const bny_topo *topo, int32_t node);
 int32_t bny_topo_next_link(const bny_topo *topo, int32_t node, int32_t link);
 int32_t bny_topo_other_end(const bny_topo *topo, int32_t node, int32_t link);
 
+/* Returns the link of this kind between a node and its parent; -1 if there is none. */
+int32_t bny_topo_link_up(const bny_topo *topo, int32_t node, bny_topo_link_kind kind);
+
+bool bny_topo_joins_gpus(const bny_topo_link *link); /* an NVLink or xGMI link */
+
 /* Returns whether an NVLink, xGMI or network link has a rating but no speed. Such a link exists but carries no data,
  * because peer access is rejected or the port is down. */
 bool bny_topo_link_dead(const bny_topo_link *link);
 
-/* Return the first node with that bus id, or with that kind and name; -1 if there is none. Both search linearly. */
+/* Return the first node with that bus id, with that kind and name, or the NUMA node with that number; -1 if there is
+ * none. They search linearly. */
 int32_t bny_topo_find_bus(const bny_topo *topo, const char *bus_id);
 int32_t bny_topo_find_name(const bny_topo *topo, bny_topo_kind kind, const char *name);
+int32_t bny_topo_find_numa(const bny_topo *topo, int32_t number);
 int32_t bny_topo_ancestor(const bny_topo *topo, int32_t node, bny_topo_kind kind); /* itself included; -1 if none */
+bool bny_topo_is_below(const bny_topo *topo, int32_t node, int32_t above);         /* itself included */
+int32_t bny_topo_nic_of(const bny_topo *topo, int32_t node); /* the NIC itself, or that of a port; -1 if none */
 int32_t bny_topo_count(const bny_topo *topo, bny_topo_kind kind);
 
 /* Checks that parents come before children, link ends exist, speeds are finite and at most 1e6 GB/s, and bus ids and

@@ -6,20 +6,20 @@
 
 static const bny_topo_node *node_at(const bny_topo *topo, int32_t n) { return &topo->nodes[n]; }
 
-static bool joins_devices(const bny_topo_link *link) {
-  return link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI;
+static bool holds_cpus(const bny_topo_node *node) {
+  return node->kind == BNY_TOPO_NUMA || node->kind == BNY_TOPO_PACKAGE;
 }
 
 /* Returns whether a and b are linked directly or by a switch. GPUs have few links. */
 static bool share_fabric(const bny_topo *topo, int32_t a, int32_t b) {
   for (int32_t l = bny_topo_first_link(topo, a); l >= 0; l = bny_topo_next_link(topo, a, l)) {
     int32_t middle = bny_topo_other_end(topo, a, l);
-    if (!joins_devices(&topo->links[l]) || middle == a) continue;
+    if (!bny_topo_joins_gpus(&topo->links[l]) || middle == a) continue;
     if (middle == b) return true;
     if (node_at(topo, middle)->kind != BNY_TOPO_SWITCH) continue;
     /* The search runs from b's side, because a switch may have more links than a GPU. */
     for (int32_t m = bny_topo_first_link(topo, b); m >= 0; m = bny_topo_next_link(topo, b, m))
-      if (joins_devices(&topo->links[m]) && bny_topo_other_end(topo, b, m) == middle) return true;
+      if (bny_topo_joins_gpus(&topo->links[m]) && bny_topo_other_end(topo, b, m) == middle) return true;
   }
   return false;
 }
@@ -27,12 +27,8 @@ static bool share_fabric(const bny_topo *topo, int32_t a, int32_t b) {
 /* Returns whether a GPU has links to other GPUs or to a switch. */
 static bool has_fabric(const bny_topo *topo, int32_t gpu) {
   for (int32_t l = bny_topo_first_link(topo, gpu); l >= 0; l = bny_topo_next_link(topo, gpu, l))
-    if (joins_devices(&topo->links[l]) && bny_topo_other_end(topo, gpu, l) != gpu) return true;
+    if (bny_topo_joins_gpus(&topo->links[l]) && bny_topo_other_end(topo, gpu, l) != gpu) return true;
   return false;
-}
-
-static bool near_cpu(const bny_topo *topo, int32_t n) {
-  return node_at(topo, n)->kind == BNY_TOPO_NUMA || node_at(topo, n)->kind == BNY_TOPO_PACKAGE;
 }
 
 /* Returns whether both have coherent links to one CPU, or to each other. */
@@ -41,7 +37,8 @@ static bool share_coherent(const bny_topo *topo, int32_t a, int32_t b) {
     int32_t middle = bny_topo_other_end(topo, a, l);
     if (topo->links[l].kind != BNY_TOPO_LINK_C2C || middle == a) continue;
     if (middle == b) return true;
-    for (int32_t m = bny_topo_first_link(topo, b); near_cpu(topo, middle) && m >= 0; m = bny_topo_next_link(topo, b, m))
+    for (int32_t m = bny_topo_first_link(topo, b); holds_cpus(node_at(topo, middle)) && m >= 0;
+         m = bny_topo_next_link(topo, b, m))
       if (topo->links[m].kind == BNY_TOPO_LINK_C2C && bny_topo_other_end(topo, b, m) == middle) return true;
   }
   return false;
@@ -52,12 +49,11 @@ static bool share_switches(const bny_topo *topo, int32_t a, int32_t b) {
   for (int32_t n = node_at(topo, a)->parent; n >= 0 && node_at(topo, n)->kind == BNY_TOPO_PCI;
        n = node_at(topo, n)->parent) {
     for (int32_t l = bny_topo_first_link(topo, n); l >= 0; l = bny_topo_next_link(topo, n, l)) {
-      int32_t other = bny_topo_other_end(topo, n, l), above = b;
+      int32_t other = bny_topo_other_end(topo, n, l);
       if (topo->links[l].kind != BNY_TOPO_LINK_PCI || other == node_at(topo, n)->parent ||
           node_at(topo, other)->parent == n || node_at(topo, other)->kind != BNY_TOPO_PCI)
         continue;
-      while (above >= 0 && above != other) above = node_at(topo, above)->parent;
-      if (above == other) return true;
+      if (bny_topo_is_below(topo, b, other)) return true;
     }
   }
   return false;
@@ -123,13 +119,6 @@ static bny_topo_path within_numa(const bny_topo *topo, meeting m) {
   return strncmp(a->bus_id, b->bus_id, domain) == 0 ? BNY_TOPO_PATH_PHB : BNY_TOPO_PATH_NODE;
 }
 
-/* If there is at most one NUMA node, devices directly below the host or package belong to it as well. */
-static bool one_numa(const bny_topo *topo, int32_t within) { return node_at(topo, within)->numas < 2; }
-
-static bool holds_numa(const bny_topo_node *node) {
-  return node->kind == BNY_TOPO_NUMA || node->kind == BNY_TOPO_PACKAGE;
-}
-
 static bny_topo_path by_containment(const bny_topo *topo, int32_t a, int32_t b) {
   meeting m = meet(topo, a, b);
   if (m.at < 0) return BNY_TOPO_PATH_NONE;
@@ -147,16 +136,16 @@ static bny_topo_path by_containment(const bny_topo *topo, int32_t a, int32_t b) 
   case BNY_TOPO_NUMA: return within_numa(topo, m);
   default: break;
   }
-  if (holds_numa(below_a) || holds_numa(below_b)) return BNY_TOPO_PATH_SYS;
+  if (holds_cpus(below_a) || holds_cpus(below_b)) return BNY_TOPO_PATH_SYS;
   /* Two devices of one package, or two bridges of one host, share the only NUMA node if there is at most one. */
   bool bridges = below_a->kind == BNY_TOPO_PCI && below_b->kind == BNY_TOPO_PCI;
-  return (at->kind == BNY_TOPO_PACKAGE || bridges) && one_numa(topo, m.at) ? within_numa(topo, m) : BNY_TOPO_PATH_SYS;
+  return (at->kind == BNY_TOPO_PACKAGE || bridges) && at->numas < 2 ? within_numa(topo, m) : BNY_TOPO_PATH_SYS;
 }
 
 /* Returns the NIC of a port, the device of a partition, and any other node itself. */
 static int32_t device_of(const bny_topo *topo, int32_t n) {
   n = bny_topo_device(topo, n);
-  int32_t nic = node_at(topo, n)->kind == BNY_TOPO_PORT ? bny_topo_ancestor(topo, n, BNY_TOPO_NIC) : -1;
+  int32_t nic = bny_topo_nic_of(topo, n);
   return nic < 0 ? n : nic;
 }
 
@@ -179,7 +168,7 @@ int32_t bny_topo_links_between(const bny_topo *topo, int32_t a, int32_t b, bool 
     for (int32_t l = bny_topo_first_link(topo, ends[side]); l >= 0; l = bny_topo_next_link(topo, ends[side], l)) {
       const bny_topo_link *link = &topo->links[l];
       int32_t other = bny_topo_other_end(topo, ends[side], l);
-      if (link->kind != BNY_TOPO_LINK_NVLINK && link->kind != BNY_TOPO_LINK_XGMI) continue;
+      if (!bny_topo_joins_gpus(link)) continue;
       *xgmi = *xgmi || link->kind == BNY_TOPO_LINK_XGMI;
       direct += side == 0 && other == ends[1] ? link->count : 0;
       to_switch[side] += node_at(topo, other)->kind == BNY_TOPO_SWITCH ? link->count : 0;
@@ -194,9 +183,9 @@ int32_t bny_topo_links_between(const bny_topo *topo, int32_t a, int32_t b, bool 
 static bool share_peer(const bny_topo *topo, int32_t a, int32_t b) {
   for (int32_t l = bny_topo_first_link(topo, a); l >= 0; l = bny_topo_next_link(topo, a, l)) {
     int32_t peer = bny_topo_other_end(topo, a, l);
-    bool direct = joins_devices(&topo->links[l]) && peer != a && node_at(topo, peer)->kind == BNY_TOPO_GPU;
+    bool direct = bny_topo_joins_gpus(&topo->links[l]) && peer != a && node_at(topo, peer)->kind == BNY_TOPO_GPU;
     for (int32_t m = bny_topo_first_link(topo, b); direct && m >= 0; m = bny_topo_next_link(topo, b, m))
-      if (joins_devices(&topo->links[m]) && bny_topo_other_end(topo, b, m) == peer) return true;
+      if (bny_topo_joins_gpus(&topo->links[m]) && bny_topo_other_end(topo, b, m) == peer) return true;
   }
   return false;
 }
@@ -207,9 +196,8 @@ static bny_topo_path path_to_nic(const bny_topo *topo, int32_t gpu, int32_t nic)
   bny_topo_path path = bny_topo_path_between(topo, gpu, nic);
   bool by_cpu = path == BNY_TOPO_PATH_PHB || path == BNY_TOPO_PATH_NODE;
   for (int32_t l = bny_topo_first_link(topo, gpu); by_cpu && l >= 0; l = bny_topo_next_link(topo, gpu, l)) {
-    int32_t cpu = topo->links[l].kind == BNY_TOPO_LINK_C2C ? bny_topo_other_end(topo, gpu, l) : gpu, above = nic;
-    while (above >= 0 && above != cpu) above = node_at(topo, above)->parent;
-    if (above == cpu && near_cpu(topo, cpu)) return BNY_TOPO_PATH_P2C;
+    int32_t cpu = topo->links[l].kind == BNY_TOPO_LINK_C2C ? bny_topo_other_end(topo, gpu, l) : gpu;
+    if (bny_topo_is_below(topo, nic, cpu) && holds_cpus(node_at(topo, cpu))) return BNY_TOPO_PATH_P2C;
   }
   return path;
 }

@@ -3,40 +3,35 @@
 #include "topo/probe/binding.h"
 
 #include <sched.h>
-#include <stdlib.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "topo/probe/util.h"
 
-enum { CPU_BYTES = 1024, CPUS = 8 * CPU_BYTES, INDICES = 10 };
+enum { CPU_BYTES = 1024, CPUS = 8 * CPU_BYTES, INDICES = 16 };
 
-/* Returns the last-level cache of a processor, by the first processor that shares it; -1 if unknown. */
-static int32_t cache_of(const char *sysfs, int cpu) {
-  int64_t highest = 0;
-  int32_t first = -1;
+/* Above level 1 a level is unique, because instruction caches exist only there. */
+int32_t bny_topo_cpu_cache(const char *sysfs, int32_t cpu, int32_t level) {
+  int64_t highest = 0, first = -1;
   for (int index = 0; index < INDICES; index++) {
-    int64_t level =
-        bny_topo_probe_number(1, 9, 0, "%s/devices/system/cpu/cpu%d/cache/index%d/level", sysfs, cpu, index);
-    char shared[64];
-    if (level == 0) break;
-    if (level <= highest ||
-        !bny_sysfs_line(shared, sizeof shared, "%s/devices/system/cpu/cpu%d/cache/index%d/shared_cpu_list", sysfs, cpu,
-                        index))
-      continue;
-    highest = level;
-    first = (int32_t)strtol(shared, NULL, 10);
+    int64_t here = bny_sysfs_number("%s/devices/system/cpu/cpu%d/cache/index%d/level", sysfs, cpu, index);
+    if (here < 0) break;
+    if (level > 0 ? here != level : here <= highest) continue;
+    int64_t shared = bny_sysfs_number("%s/devices/system/cpu/cpu%d/cache/index%d/shared_cpu_list", sysfs, cpu, index);
+    if (shared >= 0) highest = here, first = shared;
   }
-  return first;
+  return (int32_t)first;
 }
 
-static int32_t numa_of(const char *sysfs, int cpu) {
-  bny_topo_probe_list list = bny_topo_probe_names("%s/devices/system/cpu/cpu%d", sysfs, cpu);
+/* Sets *numa if a name in the processor's folder is the link to its NUMA node. */
+static void visit_node(void *numa, const char *folder, const char *name) {
+  int number, end = 0;
+  (void)folder;
+  if (sscanf(name, "node%d%n", &number, &end) == 1 && name[end] == '\0') *(int32_t *)numa = number;
+}
+
+int32_t bny_topo_cpu_numa(const char *sysfs, int32_t cpu) {
   int32_t numa = -1;
-  for (int32_t i = 0; i < list.count && numa < 0; i++)
-    if (strncmp(list.names[i], "node", 4) == 0 && list.names[i][4] >= '0' && list.names[i][4] <= '9')
-      numa = (int32_t)strtol(list.names[i] + 4, NULL, 10);
-  free(list.names);
+  bny_sysfs_each(visit_node, &numa, "%s/devices/system/cpu/cpu%d", sysfs, cpu);
   return numa;
 }
 
@@ -63,8 +58,8 @@ static void look(const char *sysfs, const unsigned char *cpus, bny_topo_binding 
   bool is_first = true;
   for (int cpu = 0; cpu < CPUS; cpu++) {
     if (!(cpus[cpu / 8] >> cpu % 8 & 1)) continue;
-    if (is_first || binding->cache >= 0) meet(&binding->cache, cache_of(sysfs, cpu), is_first);
-    if (is_first || binding->numa >= 0) meet(&binding->numa, numa_of(sysfs, cpu), is_first);
+    if (is_first || binding->cache >= 0) meet(&binding->cache, bny_topo_cpu_cache(sysfs, cpu, 0), is_first);
+    if (is_first || binding->numa >= 0) meet(&binding->numa, bny_topo_cpu_numa(sysfs, cpu), is_first);
     if (is_first || binding->package >= 0) meet(&binding->package, package_of(sysfs, cpu), is_first);
     is_first = false;
     if (binding->cache < 0 && binding->numa < 0 && binding->package < 0) break;

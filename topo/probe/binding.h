@@ -18,6 +18,11 @@ typedef struct bny_topo_binding {
 /* `sysfs` NULL means "/sys"; with any other value hwloc is not used. */
 void bny_topo_binding_find(const char *sysfs, bny_topo_binding *binding);
 
+/* Return the cache of a processor at a level (0: the last), by the lowest processor that shares it, and its NUMA node,
+ * as sysfs has them; -1 if unknown. */
+int32_t bny_topo_cpu_cache(const char *sysfs, int32_t cpu, int32_t level);
+int32_t bny_topo_cpu_numa(const char *sysfs, int32_t cpu);
+
 /* Returns the variable that selects another machine for hwloc; NULL if there is none. */
 const char *bny_topo_hwloc_variable(void);
 

@@ -51,17 +51,11 @@ int32_t bny_topo_probe_pci_numa(const char *sysfs, const char *bus_id) {
 
 /* ---- the place of a device --------------------------------------------------------------------------------------- */
 
-static int32_t numa_numbered(const bny_topo *topo, int32_t number) {
-  for (int32_t n = 0; number >= 0 && n < topo->nnodes; n++)
-    if (topo->nodes[n].kind == BNY_TOPO_NUMA && topo->nodes[n].index == number) return n;
-  return -1;
-}
-
 /* Returns the parent above all bridges: the device's NUMA node, or the only NUMA node, otherwise the host. The model
  * has no NUMA node that this process may not use. */
 static int32_t top_of(const char *sysfs, const bny_topo *topo, const char *bus_id) {
   int32_t number = bny_topo_probe_pci_numa(sysfs, bus_id), only = -1;
-  int32_t numa = numa_numbered(topo, number);
+  int32_t numa = bny_topo_find_numa(topo, number);
   for (int32_t n = 0; number < 0 && n < topo->nnodes; n++)
     if (topo->nodes[n].kind == BNY_TOPO_NUMA) only = only == -1 ? n : -2;
   numa = only >= 0 ? only : numa;

@@ -32,11 +32,8 @@ static int32_t place_of(const bny_nvml_machine *machine, bny_nvml_device device)
     return machine->host;
   for (int32_t bit = 0; bit < NUMA_WORDS * (int32_t)WORD_BITS; bit++)
     if (words[bit / (int32_t)WORD_BITS] >> bit % (int32_t)WORD_BITS & 1) near = bit, count++;
-  for (int32_t n = 0; count == 1 && n < machine->topo->nnodes; n++) {
-    const bny_topo_node *node = &machine->topo->nodes[n];
-    if (node->kind == BNY_TOPO_NUMA && node->index == near) return n;
-  }
-  return machine->host;
+  int32_t numa = count == 1 ? bny_topo_find_numa(machine->topo, near) : -1;
+  return numa >= 0 ? numa : machine->host;
 }
 
 /* Adds a GPU below `parent`, named by NVML's number or the next free one (GPUs of other vendors have numbers too). */

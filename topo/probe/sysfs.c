@@ -164,9 +164,8 @@ static void settle(const looking *w, int32_t device) {
   if (bridge < 0 || nodes[bridge].parent != w->host) return;
   for (int32_t l = bny_topo_first_link(w->topo, bridge); l >= 0; l = bny_topo_next_link(w->topo, bridge, l))
     if (bny_topo_other_end(w->topo, bridge, l) == w->host) return;
-  int32_t number = bny_topo_probe_pci_numa(w->sysfs, nodes[device].bus_id);
-  for (int32_t n = 0; number >= 0 && n < bridge; n++)
-    if (nodes[n].kind == BNY_TOPO_NUMA && nodes[n].index == number) nodes[bridge].parent = n;
+  int32_t numa = bny_topo_find_numa(w->topo, bny_topo_probe_pci_numa(w->sysfs, nodes[device].bus_id));
+  if (numa >= 0 && numa < bridge) nodes[bridge].parent = numa;
 }
 
 /* Adds a port to a NIC that is not RDMA; RDMA devices have their own probe. A bond member gets its own speed. */

@@ -98,10 +98,8 @@ int32_t bny_topo_probe_host(bny_topo *topo, const char *name) {
 }
 
 int32_t bny_topo_probe_upwards(bny_topo *topo, int32_t node, bny_topo_link_kind kind) {
-  int32_t parent = topo->nodes[node].parent;
-  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l))
-    if (topo->links[l].kind == kind && bny_topo_other_end(topo, node, l) == parent) return l;
-  return bny_topo_join(topo, kind, node, parent, 0, 0, BNY_TOPO_PROBED);
+  int32_t up = bny_topo_link_up(topo, node, kind);
+  return up >= 0 ? up : bny_topo_join(topo, kind, node, topo->nodes[node].parent, 0, 0, BNY_TOPO_PROBED);
 }
 
 /* ---- words ------------------------------------------------------------------------------------------------------- */

@@ -2,12 +2,11 @@
  * Lists the CPUs that this process may use, what they share, and the pairs to measure. */
 #include <errno.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/sysfs.h"
 #include "tools/topo/measure/measure.h"
+#include "topo/probe/binding.h"
 
 const char *topo_near_name(topo_near near) {
   static const char *const names[TOPO_NEARS] = {"core", "l2", "l3", "numa", "package", "system"};
@@ -21,41 +20,12 @@ static int32_t first_number(const char *sysfs, int32_t cpu, const char *file) {
   return (int32_t)bny_sysfs_number("%s/devices/system/cpu/cpu%d/%s", sysfs, cpu, file);
 }
 
-/* Returns the cache of a CPU at a level. Above level 1 the level is unique, because instruction caches exist only
- * there. */
-static int32_t cache_of(const char *sysfs, int32_t cpu, int32_t level) {
-  for (int index = 0; index < 16; index++) {
-    char file[64];
-    snprintf(file, sizeof file, "cache/index%d/level", index);
-    int32_t found = first_number(sysfs, cpu, file);
-    if (found < 0) return -1;
-    if (found == level) {
-      snprintf(file, sizeof file, "cache/index%d/shared_cpu_list", index);
-      return first_number(sysfs, cpu, file);
-    }
-  }
-  return -1;
-}
-
-/* Sets *numa if a name in the CPU's folder is the link to its NUMA node. */
-static void visit_node(void *numa, const char *folder, const char *name) {
-  int number, end = 0;
-  (void)folder;
-  if (sscanf(name, "node%d%n", &number, &end) == 1 && name[end] == '\0') *(int32_t *)numa = number;
-}
-
-static int32_t numa_of(const char *sysfs, int32_t cpu) {
-  int32_t numa = -1;
-  bny_sysfs_each(visit_node, &numa, "%s/devices/system/cpu/cpu%d", sysfs, cpu);
-  return numa;
-}
-
 static topo_place place_of(const char *sysfs, int32_t cpu) {
   topo_place place = {.cpu = cpu,
                       .core = first_number(sysfs, cpu, "topology/thread_siblings_list"),
-                      .l2 = cache_of(sysfs, cpu, 2),
-                      .l3 = cache_of(sysfs, cpu, 3),
-                      .numa = numa_of(sysfs, cpu),
+                      .l2 = bny_topo_cpu_cache(sysfs, cpu, 2),
+                      .l3 = bny_topo_cpu_cache(sysfs, cpu, 3),
+                      .numa = bny_topo_cpu_numa(sysfs, cpu),
                       .package = first_number(sysfs, cpu, "topology/physical_package_id")};
   return place;
 }

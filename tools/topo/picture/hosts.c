@@ -38,12 +38,12 @@ static void find_facts(topo_work *work) {
   for (int32_t f = 0; f < work->levels->nfindings; f++) {
     const bny_topo_finding *finding = &work->levels->findings[f];
     if (finding->node < 0 || finding->severity < BNY_TOPO_WARNING) continue;
-    int32_t nic = topo_nic_of(topo, finding->node);
+    int32_t nic = bny_topo_nic_of(topo, finding->node);
     work->faulty[finding->node] = work->faulty[nic >= 0 ? nic : finding->node] = true;
   }
   for (int32_t l = 0; l < topo->nlinks; l++) {
     const bny_topo_link *link = &topo->links[l];
-    int32_t nics[2] = {topo_nic_of(topo, link->from), topo_nic_of(topo, link->to)};
+    int32_t nics[2] = {bny_topo_nic_of(topo, link->from), bny_topo_nic_of(topo, link->to)};
     for (int i = 0; i < 2 && link->kind == BNY_TOPO_LINK_NET; i++) {
       if (nics[i] < 0 || work->fold.tier[i == 0 ? link->to : link->from] == 0) continue;
       work->spots[nics[i]].taps += work->spots[nics[i]].taps < 8;
@@ -145,11 +145,6 @@ static const char *host_line(const topo_work *work, int32_t host, bny_topo_kind 
   return tool_format("%s%s", text.text, each.text + (all.count > 1 && each.text[0]));
 }
 
-static bool is_below(const bny_topo *topo, int32_t node, int32_t above) {
-  while (node >= 0 && node != above) node = topo->nodes[node].parent;
-  return node >= 0;
-}
-
 /* Draws the links between the CPUs of a host as one line below them, because every CPU reaches every other. */
 static void draw_between(topo_work *work, int32_t host) {
   const bny_topo *topo = work->topo;
@@ -161,7 +156,7 @@ static void draw_between(topo_work *work, int32_t host) {
     if (link->kind != BNY_TOPO_LINK_SYS || work->spots[link->from].host != host || work->spots[link->to].host != host)
       continue;
     for (int32_t n = work->spots[host].first; n >= 0; n = work->spots[n].next) {
-      if (!is_below(topo, link->from, n) && !is_below(topo, link->to, n)) continue;
+      if (!bny_topo_is_below(topo, link->from, n) && !bny_topo_is_below(topo, link->to, n)) continue;
       left = fmin(left, topo_spot_middle(work, n)), right = fmax(right, topo_spot_middle(work, n));
       row = row && work->spots[n].holds && work->spots[n].y + work->spots[n].height > y - 1;
     }

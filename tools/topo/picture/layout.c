@@ -77,14 +77,7 @@ topo_figure topo_count_of(int64_t count) {
   return figure;
 }
 
-bool topo_is_gpu_link(const bny_topo_link *link) {
-  return (link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI) && link->from != link->to;
-}
-
-int32_t topo_nic_of(const bny_topo *topo, int32_t node) {
-  if (topo->nodes[node].kind == BNY_TOPO_PORT) node = topo->nodes[node].parent;
-  return node >= 0 && topo->nodes[node].kind == BNY_TOPO_NIC ? node : -1;
-}
+bool topo_is_gpu_link(const bny_topo_link *link) { return bny_topo_joins_gpus(link) && link->from != link->to; }
 
 const char *topo_host_name(const topo_work *work, int32_t host) {
   return host < work->topo->nnodes ? work->topo->nodes[host].name : "no host";

@@ -66,7 +66,7 @@ static bool is_net_link(const topo_work *work, int32_t l) {
 static int32_t worth_of(const topo_work *work, const topo_net *net, int32_t n) {
   if (work->faulty[n]) return 2;
   for (int32_t l = bny_topo_first_link(work->topo, n); l >= 0; l = bny_topo_next_link(work->topo, n, l)) {
-    int32_t other = bny_topo_other_end(work->topo, n, l), nic = topo_nic_of(work->topo, other);
+    int32_t other = bny_topo_other_end(work->topo, n, l), nic = bny_topo_nic_of(work->topo, other);
     if (is_net_link(work, l) && (work->spots[nic >= 0 ? nic : other].drawn || net->hub_of[other] >= 0)) return 1;
   }
   return 0;
@@ -114,7 +114,7 @@ static void choose_rails(topo_work *work, topo_net *net) {
 /* ---- links upwards ----------------------------------------------------------------------------------------------- */
 
 static void edge_add(topo_work *work, topo_net *net, int32_t from, int32_t above, int32_t link) {
-  int32_t nic = topo_nic_of(work->topo, from), below = net->hub_of[from], nth = 0;
+  int32_t nic = bny_topo_nic_of(work->topo, from), below = net->hub_of[from], nth = 0;
   hub *to = &net->hubs[above];
   if (nic < 0 ? below < 0 || net->hubs[below].tier >= to->tier : !work->spots[nic].drawn) {
     to->more = to->more || nic >= 0;

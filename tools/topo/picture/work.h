@@ -106,8 +106,7 @@ typedef struct topo_extent {
 } topo_extent;
 int32_t topo_lanes(topo_extent *extents, int32_t count, int32_t group);
 
-int32_t topo_nic_of(const bny_topo *topo, int32_t node); /* the node itself, or the NIC of a port; -1 none */
-bool topo_is_gpu_link(const bny_topo_link *link);        /* NVLink or xGMI between two nodes */
+bool topo_is_gpu_link(const bny_topo_link *link); /* NVLink or xGMI between two nodes */
 const char *topo_host_name(const topo_work *work, int32_t host);
 
 /* The appearance of a box or line besides its kind. */
