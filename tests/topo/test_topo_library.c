@@ -13,7 +13,6 @@
 #include "plan/slice.h"
 #include "tests/support/world.h"
 #include "tests/topo/topo_util.h"
-#include "tools/plan/count.h"
 #include "tools/plan/methods.h"
 #include "topo/import/json.h"
 

@@ -63,6 +63,11 @@ json_t *tool_json_stamped(json_t *object) {
   return all;
 }
 
+void tool_json_add(json_t *object, json_t *more) {
+  if (json_object_update(object, more) != 0) tool_no_memory();
+  json_decref(more);
+}
+
 bool tool_json_write(json_t *object, FILE *stream, tool_error *error) {
   json_t *all = tool_json_stamped(object);
   bool ok = all != NULL && json_dumpf(all, stream, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) == 0 &&

@@ -12,6 +12,9 @@
  * to `object`. Returns NULL if out of memory. */
 json_t *tool_json_stamped(json_t *object);
 
+/* Appends the members of `more`, whose reference it takes, to an object. */
+void tool_json_add(json_t *object, json_t *more);
+
 /* Writes the stamped object and a newline. Takes the reference. On failure *error describes the write error. */
 bool tool_json_write(json_t *object, FILE *stream, tool_error *error);
 

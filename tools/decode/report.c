@@ -173,9 +173,8 @@ bool report_verified(const decode_report *report) {
 static json_t *text_or_null(const char *text) { return text == NULL ? json_null() : json_string(text); }
 
 static json_t *result_json(const decode_result *r) {
-  json_t *latency = json_object();
-  json_object_set_new(latency, "p50", tool_json_real(r->latency_p50_us));
-  json_object_set_new(latency, "p99", tool_json_real(r->latency_p99_us));
+  json_t *latency =
+      json_pack("{s:o, s:o}", "p50", tool_json_real(r->latency_p50_us), "p99", tool_json_real(r->latency_p99_us));
   json_t *o =
       json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:s, s:o, s:b, s:b, s:s}", "method",
                 r->method->name, "algorithm", text_or_null(r->facts.algorithm[0] == '\0' ? NULL : r->facts.algorithm),
@@ -188,10 +187,9 @@ static json_t *result_json(const decode_result *r) {
                 tool_json_real(r->rel_error_bound), "scatter", bny_scatter_name(r->scatter), "rank_bits_equal",
                 r->ranks_comparable ? json_boolean(r->ranks_equal) : json_null(), "run_bits_equal", r->runs_equal,
                 "verified", r->verified, "reason", r->facts.reason);
-  if (r->pages_read > 0) {
-    json_object_set_new(o, "pages_read", tool_json_real(r->pages_read));
-    json_object_set_new(o, "certified_error", tool_json_real(r->certified));
-  }
+  if (r->pages_read > 0)
+    tool_json_add(o, json_pack("{s:o, s:o}", "pages_read", tool_json_real(r->pages_read), "certified_error",
+                               tool_json_real(r->certified)));
   return o;
 }
 
@@ -205,16 +203,13 @@ bool report_json(const decode_report *report, FILE *stream, tool_error *error) {
                 tool_dtype_name(report->settings->wire), "scatter", bny_scatter_name(report->settings->scatter),
                 "order", bny_order_name(report->settings->order), "input", text_or_null(report->input));
   for (int32_t i = 0; i < problem->layers; i++) json_array_append_new(layers, json_integer(problem->layer_numbers[i]));
-  json_object_set_new(o, "layers", layers);
   for (int32_t r = 0; r < report->world->nranks; r++) {
     int32_t first, number;
     banyan_split(problem->tokens, report->world->nranks, r, &first, &number);
     json_array_append_new(shards, json_integer(number));
   }
-  json_object_set_new(o, "tokens_per_rank", shards);
-  json_object_set_new(o, "repeat", json_integer(report->repeat));
-  json_object_set_new(o, "verified", json_boolean(report_verified(report)));
   for (int i = 0; i < report->count; i++) json_array_append_new(results, result_json(&report->results[i]));
-  json_object_set_new(o, "results", results);
+  tool_json_add(o, json_pack("{s:o, s:o, s:i, s:b, s:o}", "layers", layers, "tokens_per_rank", shards, "repeat",
+                             report->repeat, "verified", report_verified(report), "results", results));
   return tool_json_write(o, stream, error);
 }

@@ -232,28 +232,24 @@ static void report_row(const perf_device_row *row) {
 
 static json_t *row_json(const perf_device_settings *settings, const perf_case *perf, const perf_device_row *row,
                         const perf_protocol *protocol) {
-  json_t *o =
-      json_pack("{s:s, s:i, s:I, s:I, s:i, s:s, s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-                "collective", "combine", "ranks", settings->nranks, "bytes", (json_int_t)row->bytes, "rows",
-                (json_int_t)row->rows, "head_dim", perf->head_dim, "wire", tool_dtype_name(perf->wire), "scatter",
-                bny_scatter_name(perf->scatter), "algorithm", row->algorithm, "runs_in_graph", row->runs, "iterations",
-                row->iterations, "banyan_us", tool_json_real(row->p50_us), "banyan_p99_us", tool_json_real(row->p99_us),
-                "copy_us", tool_json_real(row->copy_us), "times_of_copy",
-                tool_json_real(over(row->p50_us, row->copy_us)), "reductions_us", tool_json_real(row->reductions_us),
-                "reductions_over_banyan", tool_json_real(over(row->reductions_us, row->p50_us)), "between_us",
-                settings->between ? tool_json_real(row->between_us) : json_null(), "errors",
-                protocol->check ? json_integer((json_int_t)row->errors.wrong) : json_null(), "max_rel_error",
-                protocol->check ? tool_json_real(row->errors.worst) : json_null());
-  return o;
+  return json_pack("{s:s, s:i, s:I, s:I, s:i, s:s, s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+                   "collective", "combine", "ranks", settings->nranks, "bytes", (json_int_t)row->bytes, "rows",
+                   (json_int_t)row->rows, "head_dim", perf->head_dim, "wire", tool_dtype_name(perf->wire), "scatter",
+                   bny_scatter_name(perf->scatter), "algorithm", row->algorithm, "runs_in_graph", row->runs,
+                   "iterations", row->iterations, "banyan_us", tool_json_real(row->p50_us), "banyan_p99_us",
+                   tool_json_real(row->p99_us), "copy_us", tool_json_real(row->copy_us), "times_of_copy",
+                   tool_json_real(over(row->p50_us, row->copy_us)), "reductions_us", tool_json_real(row->reductions_us),
+                   "reductions_over_banyan", tool_json_real(over(row->reductions_us, row->p50_us)), "between_us",
+                   settings->between ? tool_json_real(row->between_us) : json_null(), "errors",
+                   protocol->check ? json_integer((json_int_t)row->errors.wrong) : json_null(), "max_rel_error",
+                   protocol->check ? tool_json_real(row->errors.worst) : json_null());
 }
 
 static bool report_json(const gpu_facts *facts, const perf_device_settings *settings, const perf_case *cases,
                         const perf_device_row *rows, int count, const perf_protocol *protocol, tool_error *error) {
-  json_t *o = json_object(), *list = json_array();
+  json_t *list = json_array();
   for (int i = 0; i < count; i++) json_array_append_new(list, row_json(settings, &cases[i], &rows[i], protocol));
-  json_object_set_new(o, "device", tool_json_gpu(facts));
-  json_object_set_new(o, "rows", list);
-  return tool_json_write(o, stdout, error);
+  return tool_json_write(json_pack("{s:o, s:o}", "device", tool_json_gpu(facts), "rows", list), stdout, error);
 }
 
 bool perf_device_work(const perf_device_settings *settings, const perf_case *cases, int count,

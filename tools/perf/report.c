@@ -107,21 +107,17 @@ static json_t *row_json(const perf_case *perf, const perf_row *row, const perf_p
   json_t *o = json_pack("{s:s, s:i, s:I}", "collective", bny_collective_name(perf->collective), "ranks",
                         perf->world->nranks, "bytes", (json_int_t)row->bytes);
   if (perf->collective == BNY_COMBINE) {
-    json_object_set_new(o, "rows", json_integer((json_int_t)row->rows));
-    json_object_set_new(o, "head_dim", json_integer(perf->head_dim));
-    json_object_set_new(o, "wire", json_string(tool_dtype_name(perf->wire)));
-    json_object_set_new(o, "scatter", json_string(bny_scatter_name(perf->scatter)));
-    json_object_set_new(o, "max_rel_error", protocol->check ? tool_json_real(row->errors.worst) : json_null());
+    tool_json_add(o, json_pack("{s:I, s:i, s:s, s:s, s:o}", "rows", (json_int_t)row->rows, "head_dim", perf->head_dim,
+                               "wire", tool_dtype_name(perf->wire), "scatter", bny_scatter_name(perf->scatter),
+                               "max_rel_error", protocol->check ? tool_json_real(row->errors.worst) : json_null()));
   }
-  json_object_set_new(o, "algorithm", json_string(row->algorithm));
-  json_object_set_new(o, "iterations", json_integer(row->iterations));
-  json_object_set_new(o, "banyan_us", tool_json_real(row->p50_us));
-  json_object_set_new(o, "banyan_p99_us", tool_json_real(row->p99_us));
-  json_object_set_new(o, "algorithm_gbps", tool_json_real(gigabytes_per_second(row)));
-  json_object_set_new(o, "bytes_sent_per_rank", json_integer((json_int_t)row->bytes_sent));
-  json_object_set_new(o, "bytes_between_nodes", json_integer((json_int_t)row->all_between_nodes));
-  json_object_set_new(o, "bytes_between_nodes_per_rank", json_integer((json_int_t)row->most_between_nodes));
-  json_object_set_new(o, "errors", protocol->check ? json_integer((json_int_t)row->errors.wrong) : json_null());
+  tool_json_add(o, json_pack("{s:s, s:i, s:o, s:o, s:o, s:I, s:I, s:I, s:o}", "algorithm", row->algorithm, "iterations",
+                             row->iterations, "banyan_us", tool_json_real(row->p50_us), "banyan_p99_us",
+                             tool_json_real(row->p99_us), "algorithm_gbps", tool_json_real(gigabytes_per_second(row)),
+                             "bytes_sent_per_rank", (json_int_t)row->bytes_sent, "bytes_between_nodes",
+                             (json_int_t)row->all_between_nodes, "bytes_between_nodes_per_rank",
+                             (json_int_t)row->most_between_nodes, "errors",
+                             protocol->check ? json_integer((json_int_t)row->errors.wrong) : json_null()));
   if (protocol->against_mpi) {
     for (int i = 0; i < row->mpi_count; i++) {
       char key[40];
@@ -135,8 +131,7 @@ static json_t *row_json(const perf_case *perf, const perf_row *row, const perf_p
 
 bool perf_report_json(const perf_case *perf, const perf_row *rows, int count, const perf_protocol *protocol,
                       tool_error *error) {
-  json_t *o = json_object(), *list = json_array();
+  json_t *list = json_array();
   for (int i = 0; i < count; i++) json_array_append_new(list, row_json(perf, &rows[i], protocol));
-  json_object_set_new(o, "rows", list);
-  return tool_json_write(o, stdout, error);
+  return tool_json_write(json_pack("{s:o}", "rows", list), stdout, error);
 }

@@ -1,13 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
- * banyan-plan --cost: prints the cost of the plan for a shape by level, and the choices from 1 KiB to 64 MiB. */
+ * banyan-plan --cost: prints the cost of the plan for a shape by level, and the choices from 1 KiB to 64 MiB.
+ * --compare prints all methods, fastest first. */
 #include <jansson.h>
 #include <string.h>
 
-#include "tools/plan/count.h"
 #include "tools/common/json.h"
 #include "tools/plan/view.h"
 
 enum { SIZE_FIRST = 10, SIZE_LAST = 26 }; /* powers of two */
+
+static void heading_print(const plan_view *view) {
+  char shape[PLAN_TEXT_BYTES];
+  plan_shape_print(view->shape, shape);
+  fprintf(view->stream, "%s\n%d rank%s: %s\n", shape, view->ranks->nranks, view->ranks->nranks == 1 ? "" : "s",
+          view->ranks->title);
+}
 
 static double work_ns(const plan_view *view, const plan_counts *counts) {
   return (double)counts->work_bytes * view->ranks->levels->levels[0].link.gamma_ns_per_byte;
@@ -100,11 +107,10 @@ static bool sizes_print(const plan_view *view, json_t *array, tool_error *error)
 
 static bool cost_text(const plan_view *view, const plan_methods *methods, const plan_counts *counts,
                       tool_error *error) {
-  char shape[PLAN_TEXT_BYTES], text[PLAN_NUMBER_BYTES];
+  char text[PLAN_NUMBER_BYTES];
   const plan_method *best = plan_methods_chosen(methods);
-  plan_shape_print(view->shape, shape);
-  fprintf(view->stream, "%s\n%d rank%s: %s\n\n", shape, view->ranks->nranks, view->ranks->nranks == 1 ? "" : "s",
-          view->ranks->title);
+  heading_print(view);
+  fputc('\n', view->stream);
   plan_levels_print(view->ranks, view->stream);
   fprintf(view->stream, "\n%s: %s predicted, %s\n\n", best->name, plan_text_time(best->ns, text), best->why);
   plan_methods_print(view->ranks, methods, view->columns, view->stream);
@@ -117,11 +123,9 @@ static bool cost_json(const plan_view *view, const plan_methods *methods, const 
   const plan_method *best = plan_methods_chosen(methods);
   json_t *o = plan_shape_json(view->ranks, view->shape), *sizes = json_array();
   bool ok = view->shape->collective == BNY_BARRIER || sizes_print(view, sizes, error);
-  json_object_set_new(o, "choice", json_string(best->name));
-  json_object_set_new(o, "predicted_us", json_real(best->ns / 1e3));
-  json_object_set_new(o, "methods", plan_methods_json(view->ranks, methods));
-  json_object_set_new(o, "counted", counts_json(view, counts));
-  json_object_set_new(o, "sizes", sizes);
+  tool_json_add(o, json_pack("{s:s, s:f, s:o, s:o, s:o}", "choice", best->name, "predicted_us", best->ns / 1e3,
+                             "methods", plan_methods_json(view->ranks, methods), "counted", counts_json(view, counts),
+                             "sizes", sizes));
   bool written = tool_json_write(o, view->stream, error);
   return ok && written;
 }
@@ -133,4 +137,31 @@ bool plan_view_cost(const plan_view *view, tool_error *error) {
   return plan_methods_weigh(view->ranks, view->shape, &methods, error) &&
          plan_counts_make(view->ranks, &request, &counts, error) &&
          (view->json ? cost_json : cost_text)(view, &methods, &counts, error);
+}
+
+bool plan_view_compare(const plan_view *view, tool_error *error) {
+  plan_methods methods;
+  bool combine = view->shape->collective == BNY_COMBINE;
+  if (!plan_methods_compare(view->ranks, view->shape, view->keys, &methods, error)) return false;
+  if (view->json) {
+    json_t *o = plan_shape_json(view->ranks, view->shape);
+    if (combine)
+      tool_json_add(o, json_pack("{s:I, s:i}", "keys_per_rank", (json_int_t)view->keys->per_rank, "kv_heads",
+                                 view->keys->kv_heads));
+    json_object_set_new(o, "methods", plan_methods_json(view->ranks, &methods));
+    return tool_json_write(o, view->stream, error);
+  }
+  heading_print(view);
+  if (combine) {
+    fprintf(view->stream, "cache of each rank: %lld keys and values of %d heads\n", (long long)view->keys->per_rank,
+            view->keys->kv_heads);
+  }
+  fputc('\n', view->stream);
+  plan_methods_print(view->ranks, &methods, view->columns, view->stream);
+  fprintf(view->stream, "\nBytes are those that the rank sends that sends most, by level.\n");
+  if (combine) {
+    fprintf(view->stream, "Times are of communication and merging alone. In Ring Attention each rank attends to all "
+                          "keys,\nand may hide some of their way behind that.\n");
+  }
+  return tool_flush(view->stream) || tool_error_stdout(error);
 }

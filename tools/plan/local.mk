@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 banyan_plan_SOURCES = \
-  %D%/compare.c \
   %D%/cost.c \
   %D%/main.c \
   %D%/print.c \
@@ -16,7 +15,6 @@ noinst_LTLIBRARIES += libbanyan_methods.la
 endif
 libbanyan_methods_la_SOURCES = \
   %D%/case.c %D%/case.h \
-  %D%/count.c %D%/count.h \
   %D%/methods.c %D%/methods.h \
   %D%/methods_text.c
 libbanyan_methods_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)

@@ -3,7 +3,7 @@
 #include <jansson.h>
 #include <string.h>
 
-#include "tools/common/options.h"
+#include "tools/common/json.h"
 #include "tools/plan/methods.h"
 
 /* Returns true if the reasons fit beside the figures. */
@@ -49,12 +49,10 @@ json_t *plan_methods_json(const plan_ranks *ranks, const plan_methods *methods) 
     json_t *levels = json_object();
     for (int32_t k = 0; k < methods->nlevels; k++)
       json_object_set_new(levels, ranks->levels->levels[k].name, json_real(method->level_bytes[k]));
-    json_object_set_new(o, "predicted_us", json_real(method->ns / 1e3));
-    json_object_set_new(o, "rounds", json_real(method->rounds));
-    json_object_set_new(o, "messages_received", json_real(method->messages));
-    json_object_set_new(o, "bytes_sent_per_rank", json_real(method->bytes_sent));
-    json_object_set_new(o, "bytes_sent_by_level", levels);
-    json_object_set_new(o, "memory_bytes", json_real(method->memory_bytes));
+    tool_json_add(o,
+                  json_pack("{s:f, s:f, s:f, s:f, s:o, s:f}", "predicted_us", method->ns / 1e3, "rounds",
+                            method->rounds, "messages_received", method->messages, "bytes_sent_per_rank",
+                            method->bytes_sent, "bytes_sent_by_level", levels, "memory_bytes", method->memory_bytes));
   }
   return array;
 }
@@ -89,11 +87,9 @@ json_t *plan_levels_json(const plan_ranks *ranks) {
                   "members_most", level->most, "links", plan_ranks_link(ranks, k), "alpha_us",
                   level->link.alpha_ns / 1e3, "message_us", bny_link_message_ns(&level->link) / 1e3, "gbytes_per_s",
                   1 / level->link.beta_ns_per_byte, "merge_ns_per_byte", level->link.gamma_ns_per_byte);
-    if (note != NULL) {
-      json_object_set_new(o, "speed_source", json_string(note->speed_source));
-      json_object_set_new(o, "latency_known", json_boolean(note->latency_known));
-      json_object_set_new(o, "default_source", json_string(bny_prices_default.rows[note->link].source));
-    }
+    if (note != NULL)
+      tool_json_add(o, json_pack("{s:s, s:b, s:s}", "speed_source", note->speed_source, "latency_known",
+                                 note->latency_known, "default_source", bny_prices_default.rows[note->link].source));
     json_array_append_new(array, o);
   }
   return array;
@@ -103,16 +99,12 @@ json_t *plan_shape_json(const plan_ranks *ranks, const plan_shape *shape) {
   json_t *o = json_pack("{s:s, s:i, s:i, s:s, s:I}", "topology", ranks->title, "ranks", ranks->nranks,
                         "carriers_per_island", ranks->levels->lanes, "collective",
                         bny_collective_name(shape->collective), "bytes_per_rank", (json_int_t)plan_shape_bytes(shape));
-  if (bny_collective_has_rows(shape->collective)) {
-    json_object_set_new(o, "tokens", json_integer(shape->tokens));
-    json_object_set_new(o, "heads", json_integer(shape->heads));
-    json_object_set_new(o, "head_dim", json_integer(shape->value_dim));
-    json_object_set_new(o, "wire", json_string(tool_dtype_name(shape->wire)));
-  }
-  if (shape->collective == BNY_COMBINE) {
-    json_object_set_new(o, "scatter", json_string(bny_scatter_name(shape->scatter)));
-    json_object_set_new(o, "order", json_string(bny_order_name(shape->order)));
-  }
+  if (bny_collective_has_rows(shape->collective))
+    tool_json_add(o, json_pack("{s:i, s:i, s:i, s:s}", "tokens", shape->tokens, "heads", shape->heads, "head_dim",
+                               shape->value_dim, "wire", tool_dtype_name(shape->wire)));
+  if (shape->collective == BNY_COMBINE)
+    tool_json_add(
+        o, json_pack("{s:s, s:s}", "scatter", bny_scatter_name(shape->scatter), "order", bny_order_name(shape->order)));
   json_object_set_new(o, "levels", plan_levels_json(ranks));
   return o;
 }

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "tools/plan/count.h"
 #include "tools/common/json.h"
 #include "tools/plan/view.h"
 #include "tools/prove/prove.h"
@@ -93,16 +92,11 @@ static bool report(const plan_view *view, const proof *p, bool proved, tool_erro
   if (view->json) {
     json_t *o = plan_shape_json(view->ranks, view->shape), *list = json_array();
     for (int i = 0; i < count && proved; i++) json_array_append_new(list, json_string(lines[i]));
-    json_object_set_new(o, "proved", json_boolean(proved));
-    json_object_set_new(o, "error", proved ? json_null() : json_string(error->text));
-    json_object_set_new(o, "algorithm", json_string(p->algorithm));
-    json_object_set_new(o, "steps", json_integer(p->steps));
-    json_object_set_new(o, "messages", json_integer(p->messages));
-    json_object_set_new(o, "bytes", json_integer(p->bytes));
-    json_object_set_new(o, "make_seconds", json_real(p->make_s));
-    json_object_set_new(o, "prove_seconds", json_real(p->prove_s));
-    json_object_set_new(o, "peak_memory_bytes", json_integer(p->memory_bytes));
-    json_object_set_new(o, "holds", list);
+    tool_json_add(o, json_pack("{s:b, s:s?, s:s, s:I, s:I, s:I, s:f, s:f, s:I, s:o}", "proved", proved, "error",
+                               proved ? NULL : error->text, "algorithm", p->algorithm, "steps", (json_int_t)p->steps,
+                               "messages", (json_int_t)p->messages, "bytes", (json_int_t)p->bytes, "make_seconds",
+                               p->make_s, "prove_seconds", p->prove_s, "peak_memory_bytes", (json_int_t)p->memory_bytes,
+                               "holds", list));
     return tool_json_write(o, view->stream, error);
   }
   if (!proved) return true;

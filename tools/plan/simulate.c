@@ -158,21 +158,16 @@ static bool report_json(const simulator *s, const sim_job *job, const char *algo
       json_array_append_new(links, json_pack("{s:s, s:i, s:f, s:f, s:s}", "kind", sim_kind_names[kind], "links",
                                              loads[kind].links, "bytes", loads[kind].bytes, "load", loads[kind].most,
                                              "busiest", sim_link_name(loads[kind].busiest, name)));
-  json_object_set_new(o, "simulator", json_string(s->engine->name));
-  json_object_set_new(o, "algorithm", json_string(algorithm));
-  json_object_set_new(o, "simulated_us", json_real(job->total_ns / 1e3));
-  json_object_set_new(o, "first_us", json_real(out->first_ns / 1e3));
-  json_object_set_new(o, "predicted_us", json_real(out->predicted_ns / 1e3));
-  json_object_set_new(o, "messages", json_integer(job->messages));
-  json_object_set_new(o, "links", links);
-  json_object_set_new(o, "busiest", busiest != NULL ? json_string(sim_link_name(busiest, name)) : json_null());
-  if (s->view->shape->collective == BNY_COMBINE) {
-    json_object_set_new(o, "attention_us", json_real(out->attention_ns / 1e3));
-    json_object_set_new(o, "allreduces_us", tool_json_real(out->rival_ns[0] / 1e3));
-    json_object_set_new(o, "ring_us", tool_json_real(out->rival_ns[1] / 1e3));
-  }
-  json_object_set_new(o, "wall_seconds", json_real(out->wall_s));
-  json_object_set_new(o, "peak_memory_bytes", json_integer(out->memory_bytes));
+  tool_json_add(o, json_pack("{s:s, s:s, s:f, s:f, s:f, s:I, s:o, s:s?}", "simulator", s->engine->name, "algorithm",
+                             algorithm, "simulated_us", job->total_ns / 1e3, "first_us", out->first_ns / 1e3,
+                             "predicted_us", out->predicted_ns / 1e3, "messages", (json_int_t)job->messages, "links",
+                             links, "busiest", busiest != NULL ? sim_link_name(busiest, name) : NULL));
+  if (s->view->shape->collective == BNY_COMBINE)
+    tool_json_add(o,
+                  json_pack("{s:f, s:o, s:o}", "attention_us", out->attention_ns / 1e3, "allreduces_us",
+                            tool_json_real(out->rival_ns[0] / 1e3), "ring_us", tool_json_real(out->rival_ns[1] / 1e3)));
+  tool_json_add(
+      o, json_pack("{s:f, s:I}", "wall_seconds", out->wall_s, "peak_memory_bytes", (json_int_t)out->memory_bytes));
   return tool_json_write(o, s->view->stream, error);
 }
 

@@ -56,8 +56,7 @@ static json_t *rank_out(const void *all, int32_t r, const json_t *nodes) {
   json_t *nic = json_pack("{s:O, s:s, s:i, s:o*, s:o*}", "nic", id_of(nodes, rank->nic), "nic_path",
                           bny_topo_path_name(rank->nic_path), "nic_shared", rank->nic_shared, "nic_gbytes_per_s",
                           known(rank->nic_gbytes_per_s), "rail", rank->rail < 0 ? NULL : json_integer(rank->rail));
-  if (json_object_update(object, nic) != 0) tool_no_memory();
-  json_decref(nic);
+  tool_json_add(object, nic);
   return object;
 }
 
@@ -106,7 +105,6 @@ char *topo_view_json(const topo_view *view) {
                 "ranks", list_of(levels->nranks, rank_out, levels->ranks, nodes), "findings",
                 topo_json_findings(levels, nodes, BNY_TOPO_INFO), "probes", topo_json_probes(view), "measured",
                 view->measured == NULL ? NULL : topo_measured_json(view->measured, view->topo));
-  if (json_object_update(root, derived) != 0) tool_no_memory();
-  json_decref(derived);
+  tool_json_add(root, derived);
   return topo_json_text(root);
 }
