@@ -44,8 +44,12 @@ public:
   void want_shape(int dim, int64_t size, const char *of) const; // `of` names the origin of the size
   void want_contiguous_rows() const;                            // the last dimension
   void want_contiguous() const;                                 // all dimensions
-  banyan_dtype number() const;                                  // f32, f16 or bf16, otherwise ArgumentError
-  banyan_dtype values_number(bool integers = false) const;      // also 8-bit floats, and int8 if `integers`
+  int32_t size32(int dim) const;                                // a dimension below 2^31, otherwise ArgumentError
+  void want_vector(int64_t size, const char *shape_text, const char *of) const; // one dimension of this size
+  banyan_dtype number() const;                             // f32, f16 or bf16, otherwise ArgumentError
+  float *floats() const;                                   // the memory of an f32 array, otherwise ArgumentError
+  const uint8_t *flags() const;                            // the memory of a bool or uint8 array, otherwise the same
+  banyan_dtype values_number(bool integers = false) const; // also 8-bit floats, and int8 if `integers`
   int64_t count() const;
   size_t bytes() const { return static_cast<size_t>(count()) * (dtype.bits / 8u); }
   std::string dtype_name() const;

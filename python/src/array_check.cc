@@ -26,6 +26,27 @@ void array::want_shape(int dim, int64_t size, const char *of) const {
                    std::to_string(size));
 }
 
+int32_t array::size32(int dim) const {
+  if (shape[dim] > INT32_MAX) reject(name, "a dimension is above 2^31 - 1");
+  return static_cast<int32_t>(shape[dim]);
+}
+
+void array::want_vector(int64_t size, const char *shape_text, const char *of) const {
+  want_dims(1, shape_text);
+  want_shape(0, size, of);
+}
+
+float *array::floats() const {
+  if (number() != BANYAN_F32) reject(name, dtype_name() + ": it is float32");
+  return static_cast<float *>(data);
+}
+
+const uint8_t *array::flags() const {
+  if (dtype.bits != 8 || (dtype.code != DL_BOOL && dtype.code != DL_UINT))
+    reject(name, dtype_name() + ": it is bool or uint8");
+  return static_cast<const uint8_t *>(data);
+}
+
 void array::want_contiguous_rows() const {
   if (ndim == 0 || shape[ndim - 1] <= 1 || strides[ndim - 1] == 1 || count() == 0) return;
   reject(name, "the last dimension is not contiguous: its stride is " + std::to_string(strides[ndim - 1]) +

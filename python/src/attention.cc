@@ -5,33 +5,19 @@
 namespace bny {
 
 /* clang-format off */
-#define WORDS_PARAMETERS                                                                                               \
-  nb::handle seq_lens, nb::handle page_table, nb::handle scale, nb::handle keys_max, nb::handle empty,                 \
-      nb::handle query_start_loc, nb::handle query_start, nb::handle tree_mask, nb::handle key_start,                  \
-      nb::handle key_block, nb::handle key_stride, nb::handle key_pattern, nb::handle key_mask, nb::handle window,     \
-      nb::handle soft_cap, nb::handle sinks, nb::handle k_scale, nb::handle v_scale, nb::handle page_indptr,           \
-      nb::handle last_page_len, nb::handle kv_rows, nb::handle q_rope, nb::handle parts, nb::handle prune
-#define WORDS                                                                                                          \
-  {seq_lens, page_table, scale, keys_max, empty, query_start_loc, query_start, tree_mask, key_start, key_block,        \
-   key_stride, key_pattern, key_mask, window, soft_cap, sinks, k_scale, v_scale, page_indptr, last_page_len,           \
-   kv_rows, q_rope, parts, prune}
+#define WORD_PARAMETER(name, standard) , nb::handle name
+#define WORD_NAME(name, standard) name,
+#define WORD_ARGUMENT(name, standard) , nb::arg(#name) = standard
+#define PARAMETERS nb::handle q, nb::handle k, nb::handle v ATTENTION_WORDS(WORD_PARAMETER)
+#define WORDS {ATTENTION_WORDS(WORD_NAME)}
+#define WORDS_ARGUMENTS                                                                                                \
+  nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::kw_only() ATTENTION_WORDS(WORD_ARGUMENT)
 #define COMBINE_PARAMETERS                                                                                             \
   nb::handle out, nb::handle base, nb::handle out_empty, nb::handle scatter, nb::handle root, nb::handle order,        \
       nb::handle wire, nb::handle algorithm, nb::handle stream, nb::handle gather, nb::handle tokens
 #define COMBINE_WORDS                                                                                                  \
   {base,    out_empty, nb::none(), nb::none(), out_empty,  nb::none(), scatter, root, order, wire, algorithm, stream,  \
    nb::none(), nb::none(), nb::none(), tokens}
-#define WORDS_ARGUMENTS                                                                                                \
-  nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::kw_only(), nb::arg("seq_lens") = nb::none(),      \
-      nb::arg("page_table") = nb::none(), nb::arg("scale") = 0.0, nb::arg("keys_max") = 0,                             \
-      nb::arg("empty") = nb::none(), nb::arg("query_start_loc") = nb::none(), nb::arg("query_start") = nb::none(),     \
-      nb::arg("tree_mask") = nb::none(), nb::arg("key_start") = nb::none(), nb::arg("key_block") = nb::none(),         \
-      nb::arg("key_stride") = nb::none(), nb::arg("key_pattern") = nb::none(), nb::arg("key_mask") = nb::none(),       \
-      nb::arg("window") = nb::none(),                                                                                  \
-      nb::arg("soft_cap") = nb::none(), nb::arg("sinks") = nb::none(), nb::arg("k_scale") = nb::none(),                \
-      nb::arg("v_scale") = nb::none(), nb::arg("page_indptr") = nb::none(), nb::arg("last_page_len") = nb::none(),     \
-      nb::arg("kv_rows") = nb::none(), nb::arg("q_rope") = nb::none(), nb::arg("parts") = nb::none(),                  \
-      nb::arg("prune") = nb::none()
 #define ATTENTION_ARGUMENTS                                                                                            \
   WORDS_ARGUMENTS, nb::arg("out") = nb::none(), nb::arg("base") = "e", nb::arg("out_empty") = "-inf",                  \
       nb::arg("scatter") = "none", nb::arg("root") = 0, nb::arg("order") = "plan", nb::arg("wire") = "f32",            \
@@ -86,8 +72,7 @@ struct local_output {
   }
 };
 
-nb::object attention(nb::handle q, nb::handle k, nb::handle v, WORDS_PARAMETERS, nb::handle base, nb::handle out,
-                     nb::handle dtype) {
+nb::object attention(PARAMETERS, nb::handle base, nb::handle out, nb::handle dtype) {
   attention_call call;
   local_output output;
   call.read(nullptr, nullptr, q, k, v, WORDS);
@@ -102,7 +87,7 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, WORDS_PARAMETERS,
   return nb::make_tuple(finished(q, output.made[0]), finished(q, output.made[1]));
 }
 
-void page_bounds_update(nb::handle q, nb::handle k, nb::handle v, WORDS_PARAMETERS, nb::handle first) {
+void page_bounds_update(PARAMETERS, nb::handle first) {
   attention_call call;
   array from;
   call.read(nullptr, nullptr, q, k, v, WORDS);
@@ -131,8 +116,7 @@ void read_both(const comm &self, nb::handle q, nb::handle k, nb::handle v, const
   combine->read_output(self, q, q, out, false, call->q, call->q, combine_words);
 }
 
-nb::object attention_combine(comm &self, nb::handle q, nb::handle k, nb::handle v, WORDS_PARAMETERS,
-                             COMBINE_PARAMETERS) {
+nb::object attention_combine(comm &self, PARAMETERS, COMBINE_PARAMETERS) {
   attention_call call;
   combine_call combine;
   attention_words words WORDS;
@@ -143,22 +127,23 @@ nb::object attention_combine(comm &self, nb::handle q, nb::handle k, nb::handle 
   return combine.result(out.is_none() ? q : nb::handle(Py_None));
 }
 
-nb::object attention_combine_init(nb::object self, nb::handle q, nb::handle k, nb::handle v, WORDS_PARAMETERS,
-                                  COMBINE_PARAMETERS) {
-  auto op = std::make_unique<operation>(self);
-  comm &owner = op->owner();
+nb::object attention_combine_init(nb::object self, PARAMETERS, COMBINE_PARAMETERS) {
   attention_words words WORDS;
   words.gather = gather;
-  owner.read(true, [&] { read_both(owner, q, k, v, words, out, COMBINE_WORDS, &op->attention, &op->combine); });
-  op->outputs = op->combine.result(nb::none());
-  for (nb::handle array : {q, k, v, seq_lens, page_table, query_start_loc, query_start, tree_mask, key_start, key_mask,
-                           sinks, k_scale, v_scale, page_indptr, last_page_len, q_rope, parts, tokens, prune})
-    op->kept.push_back(nb::borrow(array));
-  const banyan_partial *written = op->combine.has_output ? &op->combine.out : nullptr;
-  owner.call([&] {
-    return banyan_attention_combine_init(owner.handle(), &op->attention.desc, &op->combine.desc, written, &op->op);
-  });
-  return handed_out(std::move(op));
+  return make_operation(
+      self,
+      [&](operation &op) {
+        read_both(op.owner(), q, k, v, words, out, COMBINE_WORDS, &op.attention, &op.combine);
+        op.outputs = op.combine.result(nb::none());
+        for (nb::handle array :
+             {q, k, v, seq_lens, page_table, query_start_loc, query_start, tree_mask, key_start, key_mask, sinks,
+              k_scale, v_scale, page_indptr, last_page_len, q_rope, parts, tokens, prune})
+          op.kept.push_back(nb::borrow(array));
+      },
+      [](banyan_comm *comm, operation &op) {
+        const banyan_partial *written = op.combine.has_output ? &op.combine.out : nullptr;
+        return banyan_attention_combine_init(comm, &op.attention.desc, &op.combine.desc, written, &op.op);
+      });
 }
 
 } // namespace

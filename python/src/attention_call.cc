@@ -8,11 +8,6 @@ namespace bny {
 
 namespace {
 
-int32_t small(const array &from, int dim) {
-  if (from.shape[dim] > INT32_MAX) reject(from.name, "a dimension is above 2^31 - 1");
-  return static_cast<int32_t>(from.shape[dim]);
-}
-
 float real(const char *argument, nb::handle word) {
   double number = PyFloat_AsDouble(word.ptr());
   if (PyErr_Occurred()) reject(argument, "it is a number");
@@ -30,13 +25,13 @@ int64_t attention_call::batch_of(const attention_words &words) const {
   return words.page_table.is_none() && words.parts.is_none() ? k.shape[0] : q.shape[0];
 }
 
-void attention_call::read_queries(const std::string &device, void *stream, const attention_words &words) {
+void attention_call::read_queries(const attention_words &words) {
   bool any = false;
   for (nb::handle word : {words.query_start_loc, words.query_start, words.tree_mask, words.key_start, words.key_block,
                           words.key_stride, words.key_pattern, words.key_mask, words.window})
     any = any || !word.is_none();
   if (!any) return;
-  queries.tokens = small(q, 0);
+  queries.tokens = q.size32(0);
   if (!words.query_start_loc.is_none()) {
     queries.query_start_loc = read_int32s(&query_start_loc, "query_start_loc", device, words.query_start_loc, stream);
     query_start_loc.want_dims(1, "[batch + 1]");
@@ -49,20 +44,17 @@ void attention_call::read_queries(const std::string &device, void *stream, const
   int64_t batch = batch_of(words);
   if (!words.query_start.is_none()) {
     queries.query_start = read_int32s(&query_start, "query_start", device, words.query_start, stream);
-    query_start.want_dims(1, "[batch]");
-    query_start.want_shape(0, batch, "the batch");
+    query_start.want_vector(batch, "[batch]", "the batch");
   }
   if (!words.key_start.is_none()) {
     queries.key_start = read_int32s(&key_start, "key_start", device, words.key_start, stream);
-    key_start.want_dims(1, "[batch]");
-    key_start.want_shape(0, batch, "the batch");
+    key_start.want_vector(batch, "[batch]", "the batch");
   }
   if (!words.tree_mask.is_none()) {
     tree_mask.open("tree_mask", words.tree_mask, false, device, stream);
     if (tree_mask.dtype.bits != 64 || (tree_mask.dtype.code != DL_UINT && tree_mask.dtype.code != DL_INT))
       reject("tree_mask", tree_mask.dtype_name() + ": it is uint64, or int64 with the same bits");
-    tree_mask.want_dims(1, "[tokens]");
-    tree_mask.want_shape(0, q.shape[0], "the number of tokens of q");
+    tree_mask.want_vector(q.shape[0], "[tokens]", "the number of tokens of q");
     tree_mask.want_contiguous();
     queries.tree_mask = static_cast<const uint64_t *>(tree_mask.data);
   }
@@ -77,30 +69,27 @@ void attention_call::read_queries(const std::string &device, void *stream, const
   }
   if (!words.key_mask.is_none()) {
     key_mask.open("key_mask", words.key_mask, false, device, stream);
-    if (key_mask.dtype.bits != 8 || (key_mask.dtype.code != DL_BOOL && key_mask.dtype.code != DL_UINT))
-      reject("key_mask", key_mask.dtype_name() + ": it is bool, or uint8");
     key_mask.want_dims(2, "[batch, keys]");
     key_mask.want_shape(0, batch, "the batch");
     key_mask.want_contiguous_rows();
-    queries.key_mask = static_cast<const uint8_t *>(key_mask.data);
+    queries.key_mask = key_mask.flags();
     queries.key_mask_stride = batch > 1 ? key_mask.strides[0] : 0;
   }
   queries.window = whole_number("window", words.window);
 }
 
-void attention_call::read_pages(const std::string &device, void *stream, const attention_words &words) {
+void attention_call::read_pages(const attention_words &words) {
   page_table.open("page_table", words.page_table, false, device, stream);
   if (page_table.dtype.code != DL_INT || page_table.dtype.bits != 32)
     reject("page_table", page_table.dtype_name() + ": it is int32");
   page_table.want_contiguous_rows();
   desc.pages.table = static_cast<const int32_t *>(page_table.data);
-  desc.pages.keys = small(k, 2);
+  desc.pages.keys = k.size32(2);
   desc.pages.count = k.shape[0];
   if (!words.page_indptr.is_none()) {
     page_table.want_dims(1, "[pages of all sequences], as page_indptr is given");
     desc.pages.indptr = read_int32s(&page_indptr, "page_indptr", device, words.page_indptr, stream);
-    page_indptr.want_dims(1, "[batch + 1]");
-    page_indptr.want_shape(0, int64_t{desc.batch} + 1, "the batch and 1 more");
+    page_indptr.want_vector(int64_t{desc.batch} + 1, "[batch + 1]", "the batch and 1 more");
     for (int64_t b = 0; device.empty() && b <= desc.batch; b++) {
       if (desc.pages.indptr[b] >= 0 && desc.pages.indptr[b] <= page_table.shape[0]) continue;
       reject("page_indptr", "element " + std::to_string(b) + " is " + std::to_string(desc.pages.indptr[b]) +
@@ -114,24 +103,22 @@ void attention_call::read_pages(const std::string &device, void *stream, const a
   desc.pages.table_stride = desc.batch > 1 ? page_table.strides[0] : page_table.shape[1];
 }
 
-void attention_call::read_lengths(const std::string &device, void *stream, const attention_words &words) {
+void attention_call::read_lengths(const attention_words &words) {
   if (!words.last_page_len.is_none()) {
     if (!words.seq_lens.is_none()) reject("last_page_len", "it stands in place of seq_lens");
     desc.pages.last_len = read_int32s(&last_page_len, "last_page_len", device, words.last_page_len, stream);
-    last_page_len.want_dims(1, "[batch]");
-    last_page_len.want_shape(0, desc.batch, "the batch");
+    last_page_len.want_vector(desc.batch, "[batch]", "the batch");
     return;
   }
   if (words.seq_lens.is_none()) {
     if (!words.page_table.is_none()) reject("seq_lens", "with a page table it says how many keys each sequence has");
     if (!device.empty()) reject("seq_lens", "on a device it is memory of that device, and has to be given");
-    whole.assign(static_cast<size_t>(desc.batch), small(k, 2));
+    whole.assign(static_cast<size_t>(desc.batch), k.size32(2));
     desc.seq_lens = whole.data();
     return;
   }
   desc.seq_lens = read_int32s(&seq_lens, "seq_lens", device, words.seq_lens, stream);
-  seq_lens.want_dims(1, "[batch]");
-  seq_lens.want_shape(0, desc.batch, "the batch");
+  seq_lens.want_vector(desc.batch, "[batch]", "the batch");
   if (desc.pages.indptr) return;
   int64_t most = words.page_table.is_none() ? k.shape[2] : page_table.shape[1] * k.shape[2];
   for (int64_t b = 0; device.empty() && b < desc.batch; b++) {
@@ -141,7 +128,7 @@ void attention_call::read_lengths(const std::string &device, void *stream, const
   }
 }
 
-void attention_call::read_logits(const std::string &device, void *stream, const attention_words &words) {
+void attention_call::read_logits(const attention_words &words) {
   desc.scale = real("scale", words.scale);
   if (!words.soft_cap.is_none()) desc.soft_cap = real("soft_cap", words.soft_cap);
   if (!words.empty.is_none()) {
@@ -151,15 +138,13 @@ void attention_call::read_logits(const std::string &device, void *stream, const 
   }
   if (words.sinks.is_none()) return;
   sinks.open("sinks", words.sinks, false, device, stream);
-  if (sinks.number() != BANYAN_F32) reject("sinks", sinks.dtype_name() + ": it is float32");
-  sinks.want_dims(1, "[heads]");
-  sinks.want_shape(0, desc.heads, "the number of heads of q");
+  sinks.want_vector(desc.heads, "[heads]", "the number of heads of q");
   sinks.want_contiguous();
-  desc.sinks = static_cast<const float *>(sinks.data);
+  desc.sinks = sinks.floats();
 }
 
 // A scale is a number, an array with one per KV head, or an array with one per key of each KV head.
-void attention_call::read_scales(const std::string &device, void *stream, const attention_words &words) {
+void attention_call::read_scales(const attention_words &words) {
   struct {
     const char *name;
     nb::handle word;
@@ -183,8 +168,7 @@ void attention_call::read_scales(const std::string &device, void *stream, const 
     }
     array &from = *both[i].from;
     from.open(both[i].name, both[i].word, false, device, stream);
-    if (from.number() != BANYAN_F32) reject(from.name, from.dtype_name() + ": it is float32");
-    *both[i].place = static_cast<const float *>(from.data);
+    *both[i].place = from.floats();
     if (from.ndim == 3) {
       for (int dim = 0; dim < 3; dim++) from.want_shape(dim, k.shape[dim], "that of k");
       int64_t token = from.shape[2] > 1 ? from.strides[2] : 1;
@@ -195,10 +179,8 @@ void attention_call::read_scales(const std::string &device, void *stream, const 
       stride[i] = from.strides[1];
       continue;
     }
-    if (from.count() != 1) {
-      from.want_dims(1, "[kv_heads], or [batch, kv_heads, keys] as k");
-      from.want_shape(0, desc.kv_heads, "the number of KV heads");
-    }
+    if (from.count() != 1)
+      from.want_vector(desc.kv_heads, "[kv_heads], or [batch, kv_heads, keys] as k", "the number of KV heads");
     stride[i] = from.count() == 1 ? 0 : from.strides[0];
   }
   if ((given == 2 && stride[0] != stride[1]) || (by_key > 0 && by_key < given))
@@ -207,7 +189,7 @@ void attention_call::read_scales(const std::string &device, void *stream, const 
 }
 
 // Reads a banyan.Prune: bounds of pages, and arrays that receive the certificate.
-void attention_call::read_prune(const std::string &device, void *stream, const attention_words &words) {
+void attention_call::read_prune(const attention_words &words) {
   if (words.prune.is_none()) return;
   struct {
     const char *name, *field;
@@ -220,9 +202,8 @@ void attention_call::read_prune(const std::string &device, void *stream, const a
     nb::object word = words.prune.attr(one.field);
     if (word.is_none()) continue;
     one.from->open(one.name, word, true, device, stream);
-    if (one.from->number() != BANYAN_F32) reject(one.name, one.from->dtype_name() + ": it is float32");
     one.from->want_contiguous();
-    *one.place = static_cast<float *>(one.from->data);
+    *one.place = one.from->floats();
   }
   if (nb::object word = words.prune.attr("page_reads"); !word.is_none()) {
     page_reads.open("prune.page_reads", word, true, device, stream);
@@ -243,7 +224,7 @@ void attention_call::read_prune(const std::string &device, void *stream, const a
     bounds.want_shape(paged ? 1 : 2, desc.kv_heads, "the number of KV heads");
     bounds.want_shape(paged ? 2 : 3, 2 + (desc.prune.codes ? of_page * (2 + (dim + 7) / 8 * 2) : 2 * dim),
                       "that of Prune.floats()");
-    if (!paged) desc.prune.keys = keys, desc.prune.batch_pages = small(bounds, 1);
+    if (!paged) desc.prune.keys = keys, desc.prune.batch_pages = bounds.size32(1);
     if (page_reads.data && page_reads.count() < bounds.shape[0] * (paged ? 1 : bounds.shape[1]))
       reject("prune.page_reads", "it has fewer elements than pages");
   }
@@ -252,7 +233,7 @@ void attention_call::read_prune(const std::string &device, void *stream, const a
 }
 
 // Reads the last elements of queries if they are a separate array.
-void attention_call::read_rope(const std::string &device, void *stream, const attention_words &words) {
+void attention_call::read_rope(const attention_words &words) {
   if (words.q_rope.is_none()) return;
   q_rope.open("q_rope", words.q_rope, false, device, stream);
   q_rope.want_dims(3, "[batch, heads, rope_dim]");
@@ -260,13 +241,12 @@ void attention_call::read_rope(const std::string &device, void *stream, const at
   q_rope.want_shape(0, q.shape[0], "that of q");
   q_rope.want_shape(1, q.shape[1], "the number of heads of q");
   if (q_rope.number() != desc.q_dtype) reject("q_rope", q_rope.dtype_name() + ", and q is " + q.dtype_name());
-  desc.rope.q = q_rope.data, desc.rope.dim = small(q_rope, 2);
+  desc.rope.q = q_rope.data, desc.rope.dim = q_rope.size32(2);
   desc.rope.batch_stride = q_rope.strides[0], desc.rope.head_stride = q_rope.strides[1];
 }
 
 // With `gather` the array holds this rank's part, and memory for all parts is allocated.
-void attention_call::read_q(const comm *owner, const std::string &device, void *stream, nb::handle q_array,
-                            const attention_words &words) {
+void attention_call::read_q(const comm *owner, nb::handle q_array, const attention_words &words) {
   bool gathers = !words.gather.is_none() && words.gather.ptr() != Py_False;
   if (gathers) {
     nb::handle counts = words.gather.ptr() == Py_True ? nb::handle(Py_None) : words.gather;
@@ -282,23 +262,22 @@ void attention_call::read_q(const comm *owner, const std::string &device, void *
   q.want_contiguous_rows();
   desc.q_dtype = q.number();
   desc.q = q.data, desc.q_batch_stride = q.strides[0], desc.q_head_stride = q.strides[1];
-  desc.heads = small(q, 1);
-  read_rope(device, stream, words);
+  desc.heads = q.size32(1);
+  read_rope(words);
   if (q.shape[2] > INT32_MAX - desc.rope.dim) reject("q", "a dimension is above 2^31 - 1");
-  desc.head_dim = small(q, 2) + desc.rope.dim;
+  desc.head_dim = q.size32(2) + desc.rope.dim;
 }
 
 // Reads rows of keys and values. FlashMLA rows are bytes and include the values. An array without keys may have
 // arbitrary strides, as in numpy.
-void attention_call::read_keys(const std::string &device, void *stream, nb::handle k_array, nb::handle v_array,
-                               const attention_words &words) {
+void attention_call::read_keys(nb::handle k_array, nb::handle v_array, const attention_words &words) {
   constexpr int32_t flashmla_bytes = 656, flashmla_values = 512;
   desc.kv_rows = words.kv_rows.is_none() ? BANYAN_KV_ROWS_PLAIN : read_kv_rows(words.kv_rows);
   bool is_plain = desc.kv_rows == BANYAN_KV_ROWS_PLAIN;
   k.open("k", k_array, false, device, stream);
   k.want_dims(4, "[batch, kv_heads, keys, head_dim], or [pages, kv_heads, page_keys, head_dim] with a page table");
   k.want_contiguous_rows();
-  desc.kv_heads = small(k, 1);
+  desc.kv_heads = k.size32(1);
   desc.k = k.data, desc.k_batch_stride = k.strides[0], desc.k_head_stride = k.strides[1];
   desc.k_token_stride = k.strides[2];
   if (k.shape[2] == 0) desc.k_head_stride = k.shape[3];
@@ -315,48 +294,48 @@ void attention_call::read_keys(const std::string &device, void *stream, nb::hand
   v.want_dims(4, "[batch, kv_heads, keys, value_dim], or [pages, kv_heads, page_keys, value_dim] with a page table");
   v.want_contiguous_rows();
   for (int i = 0; i < 3; i++) v.want_shape(i, k.shape[i], "that of k");
-  desc.kv_dtype = k.values_number(true), desc.value_dim = small(v, 3);
+  desc.kv_dtype = k.values_number(true), desc.value_dim = v.size32(3);
   if (desc.kv_dtype != v.values_number(true)) reject("v", v.dtype_name() + ", and k is " + k.dtype_name());
   desc.v = v.data, desc.v_batch_stride = v.strides[0], desc.v_head_stride = v.strides[1];
   desc.v_token_stride = v.strides[2];
   if (v.shape[2] == 0) desc.v_head_stride = v.shape[3];
 }
 
-void attention_call::read(const comm *owner, void *stream, nb::handle q_array, nb::handle k_array, nb::handle v_array,
-                          const attention_words &words) {
-  static const std::string host;
-  const std::string &device = owner ? owner->device() : host;
-  read_q(owner, device, stream, q_array, words);
+void attention_call::read(const comm *owner, void *stream_of_call, nb::handle q_array, nb::handle k_array,
+                          nb::handle v_array, const attention_words &words) {
+  if (owner) device = owner->device();
+  stream = stream_of_call;
+  read_q(owner, q_array, words);
   if (words.parts.is_none())
-    read_keys(device, stream, k_array, v_array, words);
+    read_keys(k_array, v_array, words);
   else if (!k_array.is_none() || !v_array.is_none())
     reject("parts", "each part has its own k and v: those of the call are None");
-  read_queries(device, stream, words);
+  read_queries(words);
   int64_t batch = batch_of(words);
   if (batch > INT32_MAX) reject("q", "a dimension is above 2^31 - 1");
   desc.batch = static_cast<int32_t>(batch);
   desc.stream = stream, desc.keys_max = whole_number("keys_max", words.keys_max);
   if (words.parts.is_none())
-    read_rows(device, stream, words);
+    read_rows(words);
   else
-    read_parts(device, stream, words);
+    read_parts(words);
   if (device.empty()) check_mask();
-  read_logits(device, stream, words);
-  read_scales(device, stream, words);
-  read_prune(device, stream, words);
+  read_logits(words);
+  read_scales(words);
+  read_prune(words);
 }
 
 // Reads where the rows are and how many each sequence has.
-void attention_call::read_rows(const std::string &device, void *stream, const attention_words &words) {
+void attention_call::read_rows(const attention_words &words) {
   if (words.page_table.is_none())
     k.want_shape(0, desc.batch, desc.queries ? "the batch" : "the batch of q");
   else
-    read_pages(device, stream, words);
-  read_lengths(device, stream, words);
+    read_pages(words);
+  read_lengths(words);
 }
 
 // Each part is a dict of the arguments that locate its keys.
-void attention_call::read_parts(const std::string &device, void *stream, const attention_words &words) {
+void attention_call::read_parts(const attention_words &words) {
   static const char *const names[] = {
       "k",       "v",       "seq_lens", "page_table",      "page_indptr", "last_page_len",
       "k_scale", "v_scale", "kv_rows",  "read_ahead_bytes"};
@@ -387,9 +366,10 @@ void attention_call::read_parts(const std::string &device, void *stream, const a
     attention_call &piece = *pieces.back();
     piece.desc.batch = desc.batch, piece.desc.heads = desc.heads, piece.desc.head_dim = desc.head_dim;
     piece.desc.q_dtype = desc.q_dtype, piece.desc.rope.dim = desc.rope.dim;
-    piece.read_keys(device, stream, get("k"), get("v"), own);
-    piece.read_rows(device, stream, own);
-    piece.read_scales(device, stream, own);
+    piece.stream = stream;
+    piece.read_keys(get("k"), get("v"), own);
+    piece.read_rows(own);
+    piece.read_scales(own);
     nb::handle ahead = get("read_ahead_bytes");
     piece.desc.read_ahead_bytes = ahead.is_none() ? 0 : PyLong_AsLongLong(ahead.ptr());
     if (PyErr_Occurred()) reject("read_ahead_bytes", "it is a number of bytes");
@@ -407,8 +387,7 @@ void attention_call::read_parts(const std::string &device, void *stream, const a
   desc.seq_lens = whole.data();
   if (words.seq_lens.is_none()) return;
   desc.seq_lens = read_int32s(&seq_lens, "seq_lens", device, words.seq_lens, stream);
-  seq_lens.want_dims(1, "[batch]");
-  seq_lens.want_shape(0, desc.batch, "the batch");
+  seq_lens.want_vector(desc.batch, "[batch]", "the batch");
 }
 
 int64_t attention_call::keys_of(int32_t sequence) const {

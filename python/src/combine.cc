@@ -38,11 +38,6 @@ void check_rows(const array &rows, int dims, int32_t tokens, int32_t heads) {
   rows.want_shape(1, heads, "this rank's number of heads");
 }
 
-int32_t small(const array &from, int dim) {
-  if (from.shape[dim] > INT32_MAX) reject(from.name, "a dimension is above 2^31 - 1");
-  return static_cast<int32_t>(from.shape[dim]);
-}
-
 nb::handle item_of(nb::handle out, size_t index, size_t count) {
   if (out.is_none()) return nb::none();
   if (!PyTuple_Check(out.ptr()) && !PyList_Check(out.ptr())) {
@@ -69,13 +64,10 @@ void read_scale(const char *argument, const comm &owner, nb::handle word, void *
     return;
   }
   from->open(argument, word, false, owner.device(), stream);
-  if (from->number() != BANYAN_F32) reject(argument, from->dtype_name() + ": it is float32");
-  if (from->count() != 1) {
-    from->want_dims(1, "[heads]");
-    from->want_shape(0, heads, "the number of heads");
-    rows->values_scale_stride = from->strides[0];
-  }
-  rows->values_scale = static_cast<const float *>(from->data);
+  rows->values_scale = from->floats();
+  if (from->count() == 1) return;
+  from->want_vector(heads, "[heads]", "the number of heads");
+  rows->values_scale_stride = from->strides[0];
 }
 
 } // namespace
@@ -134,9 +126,9 @@ void combine_call::read_plain(const comm &owner, nb::handle o, nb::handle lse, n
     in.empty = BANYAN_EMPTY_NEG_INF;
   else
     read_empty("empty", words.empty, &in);
-  desc.tokens = small(values, 0);
-  desc.heads = small(values, 1);
-  desc.value_dim = small(values, 2);
+  desc.tokens = values.size32(0);
+  desc.heads = values.size32(1);
+  desc.value_dim = values.size32(2);
 }
 
 // The library defines the presets. The arrays have the layout of the preset, and the strides come from them.
@@ -160,9 +152,9 @@ void combine_call::read_preset(const comm &owner, nb::handle o, nb::handle lse, 
   }
   const array &from = rows ? values : stats;
   if (from.number() != BANYAN_F32) reject(from.name, from.dtype_name() + ": the preset has float32");
-  desc.tokens = small(values, 0);
-  desc.heads = small(values, 1);
-  desc.value_dim = small(values, 2) - (rows ? 2 : 0);
+  desc.tokens = values.size32(0);
+  desc.heads = values.size32(1);
+  desc.value_dim = values.size32(2) - (rows ? 2 : 0);
   banyan_status status = banyan_partial_preset(&in, preset, rows ? nullptr : values.data, values.values_number(),
                                                from.data, desc.tokens, desc.heads, desc.value_dim);
   if (status != BANYAN_OK) raise_status(status, -1);
@@ -178,7 +170,7 @@ void combine_call::read_valid(const comm &owner, const combine_words &words) {
   if (!words.seq_lens.is_none()) {
     valid.seq_lens = read_int32s(&seq_lens, "seq_lens", owner.device(), words.seq_lens, desc.stream);
     seq_lens.want_dims(1, "[batch]");
-    valid.batch = small(seq_lens, 0);
+    valid.batch = seq_lens.size32(0);
   }
   if (!words.query_start_loc.is_none()) {
     valid.query_start_loc =
@@ -186,16 +178,13 @@ void combine_call::read_valid(const comm &owner, const combine_words &words) {
     query_start_loc.want_dims(1, "[batch + 1]");
     if (query_start_loc.shape[0] < 1) reject("query_start_loc", "it has batch + 1 elements, and not 0");
     if (valid.seq_lens) query_start_loc.want_shape(0, int64_t{valid.batch} + 1, "the batch of seq_lens and 1 more");
-    valid.batch = small(query_start_loc, 0) - 1;
+    valid.batch = query_start_loc.size32(0) - 1;
   }
   if (!words.token_mask.is_none()) {
     token_mask.open("token_mask", words.token_mask, false, owner.device(), desc.stream);
-    if (token_mask.dtype.bits != 8 || (token_mask.dtype.code != DL_BOOL && token_mask.dtype.code != DL_UINT))
-      reject("token_mask", token_mask.dtype_name() + ": it is bool or uint8");
-    token_mask.want_dims(1, "[tokens]");
-    token_mask.want_shape(0, desc.tokens, "the number of tokens of o");
+    token_mask.want_vector(desc.tokens, "[tokens]", "the number of tokens of o");
     token_mask.want_contiguous();
-    valid.token_mask = static_cast<const uint8_t *>(token_mask.data);
+    valid.token_mask = token_mask.flags();
   }
   if (!words.empty_rows.is_none()) valid.empty_rows = read_empty_rows(words.empty_rows);
   desc.valid = &valid;

@@ -167,11 +167,22 @@ private:
 // Returns the memory of a contiguous int32 array.
 const int32_t *read_int32s(array *from, const char *argument, const std::string &device, nb::handle word, void *stream);
 
+/* clang-format off */
+// Name and default of each of these arguments, in their order.
+#define ATTENTION_WORDS(WORD)                                                                                          \
+  WORD(seq_lens, nb::none()) WORD(page_table, nb::none()) WORD(scale, 0.0) WORD(keys_max, 0) WORD(empty, nb::none())   \
+  WORD(query_start_loc, nb::none()) WORD(query_start, nb::none()) WORD(tree_mask, nb::none())                          \
+  WORD(key_start, nb::none()) WORD(key_block, nb::none()) WORD(key_stride, nb::none()) WORD(key_pattern, nb::none())   \
+  WORD(key_mask, nb::none()) WORD(window, nb::none()) WORD(soft_cap, nb::none()) WORD(sinks, nb::none())               \
+  WORD(k_scale, nb::none()) WORD(v_scale, nb::none()) WORD(page_indptr, nb::none()) WORD(last_page_len, nb::none())    \
+  WORD(kv_rows, nb::none()) WORD(q_rope, nb::none()) WORD(parts, nb::none()) WORD(prune, nb::none())
+/* clang-format on */
+
 // The Python arguments of attention besides its arrays and its output.
 struct attention_words {
-  nb::handle seq_lens, page_table, scale, keys_max, empty, query_start_loc, query_start, tree_mask, key_start,
-      key_block, key_stride, key_pattern, key_mask, window, soft_cap, sinks, k_scale, v_scale, page_indptr,
-      last_page_len, kv_rows, q_rope, parts, prune;
+#define WORD(name, standard) nb::handle name;
+  ATTENTION_WORDS(WORD)
+#undef WORD
   nb::handle gather = Py_None; // attention_combine() alone
 };
 
@@ -188,24 +199,25 @@ struct attention_call {
   std::vector<banyan_attention_desc> parts;
 
   // `owner` is NULL for attention without a combine.
-  void read(const comm *owner, void *stream, nb::handle q_array, nb::handle k_array, nb::handle v_array,
+  void read(const comm *owner, void *stream_of_call, nb::handle q_array, nb::handle k_array, nb::handle v_array,
             const attention_words &words);
   int32_t rows() const { return desc.queries ? queries.tokens : desc.batch; } // rows of q and of the output
 
 private:
-  void read_q(const comm *owner, const std::string &device, void *stream, nb::handle q_array,
-              const attention_words &words);
-  void read_rope(const std::string &device, void *stream, const attention_words &words);
-  void read_keys(const std::string &device, void *stream, nb::handle k_array, nb::handle v_array,
-                 const attention_words &words);
-  void read_queries(const std::string &device, void *stream, const attention_words &words);
-  void read_lengths(const std::string &device, void *stream, const attention_words &words);
-  void read_pages(const std::string &device, void *stream, const attention_words &words);
-  void read_logits(const std::string &device, void *stream, const attention_words &words);
-  void read_scales(const std::string &device, void *stream, const attention_words &words);
-  void read_rows(const std::string &device, void *stream, const attention_words &words);
-  void read_prune(const std::string &device, void *stream, const attention_words &words);
-  void read_parts(const std::string &device, void *stream, const attention_words &words);
+  std::string device;
+  void *stream = nullptr;
+
+  void read_q(const comm *owner, nb::handle q_array, const attention_words &words);
+  void read_rope(const attention_words &words);
+  void read_keys(nb::handle k_array, nb::handle v_array, const attention_words &words);
+  void read_queries(const attention_words &words);
+  void read_lengths(const attention_words &words);
+  void read_pages(const attention_words &words);
+  void read_logits(const attention_words &words);
+  void read_scales(const attention_words &words);
+  void read_rows(const attention_words &words);
+  void read_prune(const attention_words &words);
+  void read_parts(const attention_words &words);
   int64_t keys_of(int32_t sequence) const;
   void check_mask() const;
   int64_t batch_of(const attention_words &words) const;
@@ -265,11 +277,6 @@ private:
   std::unique_ptr<operation> held_;
 };
 
-inline nb::object handed_out(std::unique_ptr<operation> made) {
-  made->owner().operations.push_back(made.get());
-  return nb::cast(new operation_handle(std::move(made)), nb::rv_policy::take_ownership);
-}
-
 // Makes an operation of the communicator `self`. `read` reads the arguments, and `make` passes them to the library.
 template <class reader, class maker> nb::object make_operation(nb::object self, reader read, maker make) {
   auto op = std::make_unique<operation>(self);
@@ -277,7 +284,8 @@ template <class reader, class maker> nb::object make_operation(nb::object self, 
   operation &made = *op;
   owner.read(true, [&] { read(made); });
   owner.call([&] { return make(owner.handle(), made); });
-  return handed_out(std::move(op));
+  owner.operations.push_back(&made);
+  return nb::cast(new operation_handle(std::move(op)), nb::rv_policy::take_ownership);
 }
 
 void define_calls(nb::class_<comm> &type);
