@@ -174,7 +174,7 @@ says 'neither a file nor a pipe' err
 run 0 hgx-a100-4nic.txt --levels
 says '^NUMA node +2 +4'
 run 0 hgx-a100-4nic.txt --raw
-says $'^GPU0\t X \tNV12.*\tPXB\tNODE\tSYS\tSYS\t0-31,64-95\t0\t\tN/A$'
+says $'^GPU0\t X \tNV12.*\tSYS\tPXB\tSYS\tNODE\t0-31,64-95\t0\t\tN/A$'
 cp "$work/out" "$work/raw.txt"
 run 0 --diff hgx-a100-4nic.txt "$work/raw.txt"
 run 1 --diff "host gpu:8@sm90" "host nvswitch gpu:8@sm90"
