@@ -132,10 +132,11 @@ static banyan_status find_host(const bny_locality_query *query, const machine *m
     if (node->kind == BNY_TOPO_HOST && (count == 1 || strcmp(node->name, name) == 0)) *host = n;
   }
   if (*host >= 0) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_ARGUMENT,
-                  "BANYAN_TOPO: %.100s has %d hosts, and none is named %.60s as this one; say with BANYAN_TOPO_RANK "
-                  "which of its ranks this is",
-                  query->topo, count, name);
+  return bny_fail(
+      BANYAN_ERR_ARGUMENT,
+      "BANYAN_TOPO: %.100s has %d hosts, and none has the name of this one, %.60s; select one with BANYAN_TOPO_RANK "
+      "which of its ranks this is",
+      query->topo, count, name);
 }
 
 /* The NUMA node or package of the binding within the host; the host itself if it has neither. */

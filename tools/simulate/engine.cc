@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The only code that includes SimGrid. Each rank is an actor that takes the steps of its plan. A message is a one-sided
-// transfer over the links of its way, which SimGrid shares among all that cross them at a time (max-min fairness). Its
-// arrival wakes the receiver if that waits. SimGrid's second is a microsecond here, because its clock is exact to 1e-5.
+// transfer over its route. SimGrid divides a link among all transfers that use it at the same time (max-min fairness).
+// The arrival wakes the receiver if it waits. A second of SimGrid is a microsecond here: its clock is exact to 1e-5.
 #include "tools/simulate/simulate.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr double unit_ns = 1e3;
 
-// A message is sent, crosses its links, and arrives its latency later.
+// A message arrives when its transfer has crossed all links and its latency has passed.
 struct message {
   int32_t receiver;
   bool arrived;
@@ -31,10 +31,10 @@ struct message {
   s4u::CommPtr transfer;
 };
 
-// Messages from one rank to another go in order, as on a queue pair: pieces do not share a link with one another.
+// Messages from one rank to another are sent one after another, as on a queue pair, so pieces do not share a link.
 struct line {
   s4u::CommPtr last;
-  std::deque<message *> queue; // behind it; a courier starts them
+  std::deque<message *> queue; // messages that wait for it; a courier starts them
   bool has_courier = false;
 };
 
@@ -58,7 +58,7 @@ simulation *running;
 
 double now_ns() { return s4u::Engine::get_clock() * unit_ns; }
 
-// All ranks in one zone whose routes are computed when they are asked for: n ranks need no n^2 table.
+// A zone of all ranks. It computes routes on request, so n ranks need no table of n^2 routes.
 class zone : public routing::NetZoneImpl {
 public:
   explicit zone(const std::string &name) : NetZoneImpl(name) {}
@@ -74,7 +74,7 @@ protected:
   }
 };
 
-// Something of a message has changed: its receiver looks again.
+// Lets the receiver check a message that has changed.
 void wake(const message *changed) {
   rank_state &rank = running->ranks[changed->receiver];
   if (rank.awaited == changed) rank.actor->resume();
@@ -89,7 +89,7 @@ bool has_arrived(message *wanted) {
   return wanted->arrived;
 }
 
-// The receiver sees a transfer once it has started: a wait for one that has not would start it a second time.
+// The receiver gets a transfer only after its start, because waiting for an earlier one would start it again.
 void start(int32_t sender, line *way, message *sent) {
   s4u::CommPtr transfer = s4u::Comm::sendto_init(running->ranks[sender].host, running->ranks[sent->receiver].host);
   transfer->set_payload_size(static_cast<uint64_t>(sent->bytes));
@@ -124,11 +124,11 @@ message *find(int32_t stage, int32_t receiver, int32_t sender, int32_t slot) {
   return at != index.end() && at->first == key ? &rank.messages[stage][at->second] : nullptr;
 }
 
-// A rank at work. Its own time is summed up and spent at once where another rank can see it.
+// A running rank. Its own time is summed, and spent at the next moment that another rank can observe.
 class worker {
   int32_t rank;
   double debt_ns = 0;
-  bool posts = false; // it has sent since its last wait, so what it waits for next is what others then send
+  bool posts = false; // it has sent since its last wait, so its next wait is for messages that others send then
 
   void spend() {
     if (debt_ns > 0) s4u::this_actor::sleep_for(debt_ns / unit_ns);
@@ -146,7 +146,7 @@ class worker {
       int32_t peer = plan->peers[step.first + i];
       sim_route way;
       job->platform->route(job->platform, rank, peer, &way);
-      // In shared memory the peer has read these lines before, and writing them fetches them back.
+      // In shared memory the peer has read these cache lines before, so a write fetches them back.
       if (i == 0 && way.nlinks == 0) debt_ns += static_cast<double>(bytes) * way.read_ns_per_byte * job->turns;
       if (posts) debt_ns += way.post_ns * job->turns;
       posts = true;
@@ -155,7 +155,7 @@ class worker {
       job->messages++;
       for (int32_t l = 0; l < way.nlinks; l++) job->platform->links[way.links[l]].bytes += static_cast<double>(bytes);
       message *sent = find(stage, peer, rank, step.slot);
-      if (!sent) continue; // nobody waits for it
+      if (!sent) continue; // no rank waits for it
       if (way.nlinks == 0 || bytes == 0) {
         simgrid::kernel::timer::Timer::set(s4u::Engine::get_clock() + way.latency_ns / unit_ns, [sent] {
           sent->arrived = true;
@@ -180,7 +180,7 @@ class worker {
     if (has_arrived(wanted)) {
       sim_route way;
       job->platform->route(job->platform, what.peer, rank, &way);
-      debt_ns += way.seen_ns * job->turns + (first ? job->switch_ns : 0); // a rank of the same core has its turn first
+      debt_ns += way.seen_ns * job->turns + (first ? job->switch_ns : 0); // another rank of the core runs first
       return;
     }
     double begin = now_ns();
@@ -256,7 +256,7 @@ bool run(sim_job *job, char *error, size_t bytes) try {
   for (const char *setting : {"network/model:CM02", "network/TCP-gamma:0", "network/crosstraffic:0",
                               "contexts/stack-size:64", "contexts/guard-size:0"})
     s4u::Engine::set_config(setting);
-  auto *root = s4u::create_full_zone("all"); // it brings the models
+  auto *root = s4u::create_full_zone("all"); // it includes the models
   auto *where = new zone("machine");
   where->set_parent(root->get_impl());
   ranks_make(all, where);

@@ -224,7 +224,7 @@ static bool take_object(bny_topo_hwloc *h, int32_t element) {
     return numa ? add_numa(h, element, h->cpu_in[element]) && (h->io_in[element] = h->node_of[element]) >= 0
                 : take_beside(h, element);
   }
-  if (h->cpu_in[parent] < 0) return fail_at(h, element, "stands outside of a Machine");
+  if (h->cpu_in[parent] < 0) return fail_at(h, element, "is outside of a Machine");
   h->cpu_in[element] = h->cpu_in[parent];
   h->io_in[element] = h->io_in[parent];
   bool good = true;
@@ -259,7 +259,7 @@ static bool buses_once(bny_topo_hwloc *h) {
   const bny_topo_name *twice = bny_topo_names_sort(&buses);
   bool good = !buses.out_of_memory;
   if (good && twice != NULL)
-    good = bny_topo_fail(h->error, bny_topo_xml_line(h->xml, twice->value), "pci_busid %s stands twice", twice->key);
+    good = bny_topo_fail(h->error, bny_topo_xml_line(h->xml, twice->value), "pci_busid %s appears twice", twice->key);
   bny_topo_names_free(&buses);
   return good;
 }

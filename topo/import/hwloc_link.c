@@ -49,7 +49,7 @@ static bool list_objects(const bny_topo_hwloc *h, bny_topo_names *objects) {
   const bny_topo_name *twice = bny_topo_names_sort(objects);
   if (objects->out_of_memory) return false;
   return twice == NULL ||
-         bny_topo_fail(h->error, bny_topo_xml_line(h->xml, twice->value), "gp_index %.30s stands twice", twice->key);
+         bny_topo_fail(h->error, bny_topo_xml_line(h->xml, twice->value), "gp_index %.30s appears twice", twice->key);
 }
 
 /* Returns the node of an object. The node of an OSDev is that of its PCI device, unless the OSDev is a partition. */
@@ -99,8 +99,7 @@ static bool read_values(bny_topo_hwloc *h, int32_t matrix, int64_t *values, int6
     errno = 0;
     long long value = strtoll(word, &end, 10);
     if (*end != '\0' || errno != 0 || value < 0 || value > 1000000000) {
-      return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, w.element), "<u64values>: %.30s is absurd, wants MB/s",
-                           word);
+      return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, w.element), "<u64values>: %.30s must be in MB/s", word);
     }
     if (found < count) values[found] = value;
     found++;

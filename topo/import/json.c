@@ -226,8 +226,7 @@ static bool real_in(const reading *r, const json_t *object, const char *key, dou
   const json_t *value = json_object_get(object, key);
   if (value == NULL || json_is_null(value)) return true;
   double real = json_number_value(value);
-  if (!json_is_number(value) || !(real >= 0 && real <= 1e9))
-    return fail_at(r, key, "absurd, wants a number from 0 to 1e9");
+  if (!json_is_number(value) || !(real >= 0 && real <= 1e9)) return fail_at(r, key, "must be a number from 0 to 1e9");
   *number = real;
   return true;
 }

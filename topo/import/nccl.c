@@ -143,17 +143,17 @@ static bool take_element(bny_topo_nccl *r, int32_t element) {
   const char *name = bny_topo_xml_name(r->xml, element);
   bool at_top = parent == 0;
   if (strcmp(name, "cpu") == 0)
-    return at_top ? take_cpu(r, element) : bny_topo_nccl_fail(r, element, "stands outside of <system>");
+    return at_top ? take_cpu(r, element) : bny_topo_nccl_fail(r, element, "is outside of <system>");
   if (at_top || r->node_of[parent] < 0) {
     bool lost =
         strcmp(name, "pci") == 0 || strcmp(name, "nic") == 0 || strcmp(name, "gpu") == 0 || strcmp(name, "net") == 0;
-    if (at_top && lost) return bny_topo_nccl_fail(r, element, "stands outside of a <cpu>");
+    if (at_top && lost) return bny_topo_nccl_fail(r, element, "is outside of a <cpu>");
     return !at_top || is_known(name) || note_unknown(r, element, name);
   }
   if (strcmp(name, "pci") == 0) {
     return bny_topo_xml_is(r->xml, parent, "cpu") || bny_topo_xml_is(r->xml, parent, "pci")
                ? bny_topo_nccl_pci(r, element, parent)
-               : bny_topo_nccl_fail(r, element, "stands outside of a <cpu> and a <pci>");
+               : bny_topo_nccl_fail(r, element, "is outside of a <cpu> and a <pci>");
   }
   if (strcmp(name, "gpu") == 0) return bny_topo_nccl_gpu(r, element, parent);
   if (strcmp(name, "nic") == 0) return bny_topo_nccl_nic(r, element, parent);
@@ -165,7 +165,7 @@ static bool once(bny_topo_nccl *r, bny_topo_names *names, const char *what) {
   const bny_topo_name *twice = bny_topo_names_sort(names);
   if (names->out_of_memory) return false;
   return twice == NULL || bny_topo_fail(r->error, bny_topo_xml_line(r->xml, twice->value),
-                                        "%s %.60s stands twice in one host", what, twice->key);
+                                        "%s %.60s appears twice in one host", what, twice->key);
 }
 
 /* RCCL's models repeat bus ids. If several devices have the same bus id, the GPU keeps it, or else the first device.
@@ -182,7 +182,7 @@ static bool buses_once(bny_topo_nccl *r) {
       if (r->topo->nodes[r->node_of[names[end].value]].kind == BNY_TOPO_GPU && gpus++ == 0) owner = end;
       if (gpus > 1) {
         return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, names[end].value),
-                             "bus id %.60s stands at two GPUs of one host; give each host a host_hash of its own",
+                             "bus id %.60s belongs to two GPUs of one host; give each host its own host_hash",
                              names[end].key);
       }
     }
@@ -196,11 +196,12 @@ static bool buses_once(bny_topo_nccl *r) {
     r->buses.entries[kept++] = owning;
   }
   r->buses.count = kept;
-  bool noted = repeated == 0 || bny_topo_add_note(r->topo, example,
-                                                  "bus ids stand at several devices of the file, %s first: %d device%s "
-                                                  "without one, where nothing can be looked up by it",
-                                                  r->topo->nodes[example].bus_id, (int)repeated,
-                                                  repeated == 1 ? " is taken" : "s are taken");
+  bool noted =
+      repeated == 0 ||
+      bny_topo_add_note(r->topo, example,
+                        "bus ids belong to several devices of the file, %s first: %d device%s "
+                        "without one, where nothing can be looked up by it",
+                        r->topo->nodes[example].bus_id, (int)repeated, repeated == 1 ? " is taken" : "s are taken");
   return noted && !r->buses.out_of_memory;
 }
 

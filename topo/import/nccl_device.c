@@ -270,7 +270,7 @@ bool bny_topo_nccl_pci(bny_topo_nccl *r, int32_t pci, int32_t parent) {
 /* ---- <gpu>, <nic>, <net> ----------------------------------------------------------------------------------------- */
 
 bool bny_topo_nccl_gpu(bny_topo_nccl *r, int32_t gpu, int32_t parent) {
-  if (!bny_topo_xml_is(r->xml, parent, "pci")) return bny_topo_nccl_fail(r, gpu, "stands outside of a <pci>");
+  if (!bny_topo_xml_is(r->xml, parent, "pci")) return bny_topo_nccl_fail(r, gpu, "is outside of a <pci>");
   int32_t first = bny_topo_xml_child(r->xml, parent, "gpu"), whole = r->node_of[parent], part = 0;
   if (first == gpu) {
     r->node_of[gpu] = whole;
@@ -303,7 +303,7 @@ bool bny_topo_nccl_nic(bny_topo_nccl *r, int32_t nic, int32_t parent) {
   char name[48];
   bool in_pci = bny_topo_xml_is(r->xml, parent, "pci");
   if (!in_pci && !bny_topo_xml_is(r->xml, parent, "cpu"))
-    return bny_topo_nccl_fail(r, nic, "stands outside of a <pci> and a <cpu>");
+    return bny_topo_nccl_fail(r, nic, "is outside of a <pci> and a <cpu>");
   if (!in_pci && first_net(r, nic, false) < 0 && bny_topo_xml_child(r->xml, nic, "net") >= 0)
     return true; /* only virtual interfaces: without a node, the content is skipped */
   if (in_pci && r->topo->nodes[r->node_of[parent]].kind == BNY_TOPO_NIC) {
@@ -319,7 +319,7 @@ bool bny_topo_nccl_nic(bny_topo_nccl *r, int32_t nic, int32_t parent) {
 
 /* speed is in Mb/s; 0 and -1 mean unknown. */
 bool bny_topo_nccl_net(bny_topo_nccl *r, int32_t net, int32_t parent) {
-  if (!bny_topo_xml_is(r->xml, parent, "nic")) return bny_topo_nccl_fail(r, net, "stands outside of a <nic>");
+  if (!bny_topo_xml_is(r->xml, parent, "nic")) return bny_topo_nccl_fail(r, net, "is outside of a <nic>");
   int64_t number = -1, port = -1;
   if (!bny_topo_nccl_number(r, net, "dev", -1, 1 << 20, &number) ||
       !bny_topo_nccl_number(r, net, "port", -1, 1 << 20, &port))
@@ -330,11 +330,10 @@ bool bny_topo_nccl_net(bny_topo_nccl *r, int32_t net, int32_t parent) {
   char *end = "";
   double megabits = speed == NULL ? 0 : strtod(speed, &end);
   if (*end != '\0' || !(megabits == -1 || (megabits >= 0 && megabits <= most_megabits_per_s)))
-    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, net), "<net speed=\"%.40s\">: absurd, wants Mb/s", speed);
+    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, net), "<net speed=\"%.40s\">: must be in Mb/s", speed);
   double microseconds = latency == NULL ? 0 : strtod(latency, &end);
   if (*end != '\0' || !(microseconds >= 0 && microseconds <= 1e6)) {
-    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, net), "<net latency=\"%.40s\">: absurd, wants us",
-                         latency);
+    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, net), "<net latency=\"%.40s\">: must be in us", latency);
   }
   int32_t nic = r->node_of[parent];
   char unnamed[32], guid[BNY_TOPO_GUID_BYTES];

@@ -252,7 +252,7 @@ static bool merge_ends(reading *r) {
       kept->count += other->count;
       kept->gbytes_per_s += other->gbytes_per_s;
     } else if (straight || i - first > 1) {
-      good = fail_link(r, sorted[i]->element, "stands twice below one <gpu>");
+      good = fail_link(r, sorted[i]->element, "appears twice below one <gpu>");
     } else if (other->count != kept->count) {
       bool less = other->count < kept->count;
       good = note_fewer(r, sorted[less ? i : first], sorted[less ? first : i]);
@@ -359,7 +359,7 @@ bool bny_topo_nccl_links(const bny_topo_nccl *nccl) {
     if (bny_topo_xml_is(xml, e, "pcilink") && bny_topo_xml_is(xml, parent, "pci") && node_of[parent] >= 0) {
       good = take_pcilink(&r, e, node_of[parent]);
     } else if (is_link(xml, e) && (!bny_topo_xml_is(xml, parent, "gpu") || node_of[parent] < 0)) {
-      good = fail_link(&r, e, "stands outside of a <gpu>");
+      good = fail_link(&r, e, "is outside of a <gpu>");
     } else if (is_link(xml, e) && !is_repeated(&r, parent, bny_topo_xml_is(xml, e, "c2c"))) {
       int32_t gpu = bny_topo_device(topo, node_of[parent]);
       bny_topo_link_kind kind = bny_topo_xml_is(xml, e, "xgmi") ? BNY_TOPO_LINK_XGMI : BNY_TOPO_LINK_NVLINK;

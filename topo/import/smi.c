@@ -43,8 +43,7 @@ static bool number_below(const reading *r, int32_t gpu, const char *group, const
   char *end;
   long value = strtol(text, &end, 10);
   if (end == text || (*end != '\0' && strcmp(end, "x") != 0) || value < 0 || value > most) {
-    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, place), "<%s>%.40s: absurd, wants 0 to %d", name, text,
-                         most);
+    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, place), "<%s>%.40s: must be 0 to %d", name, text, most);
   }
   *number = (int)value;
   return true;
@@ -265,7 +264,7 @@ static bool read_log(reading *r) {
   const bny_topo_name *twice = bny_topo_names_sort(&r->buses);
   if (r->buses.out_of_memory) return false;
   if (twice != NULL)
-    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, twice->value), "bus id %s stands twice", twice->key);
+    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, twice->value), "bus id %s appears twice", twice->key);
   if (!note_unlike(r)) return false;
   int32_t place = 0;
   const char *attached = text_below(r, 0, (const char *const[]){"attached_gpus", NULL}, &place);

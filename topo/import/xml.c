@@ -140,7 +140,7 @@ bool bny_topo_xml_integer(const bny_topo_xml *xml, int32_t element, const char *
                          bny_topo_xml_name(xml, element), name, text);
   }
   if (errno == ERANGE || parsed < least || parsed > most) {
-    return bny_topo_fail(error, bny_topo_xml_line(xml, element), "<%.40s %s=\"%.40s\">: absurd, wants %lld to %lld",
+    return bny_topo_fail(error, bny_topo_xml_line(xml, element), "<%.40s %s=\"%.40s\">: must be %lld to %lld",
                          bny_topo_xml_name(xml, element), name, text, (long long)least, (long long)most);
   }
   *value = parsed;
@@ -216,7 +216,7 @@ static void on_start(void *user, const xmlChar *name, const xmlChar *prefix, con
 static void on_entity(void *user, const xmlChar *name, int type, const xmlChar *public_id, const xmlChar *system_id,
                       xmlChar *content) {
   (void)name, (void)type, (void)public_id, (void)system_id, (void)content;
-  stop(((xmlParserCtxtPtr)user)->_private, "declares entities, which are not taken");
+  stop(((xmlParserCtxtPtr)user)->_private, "declares entities, which are not supported");
 }
 
 static void on_error(void *user, const xmlError *problem) {
@@ -270,8 +270,9 @@ static bool is_bounded(const char *text, size_t bytes, bny_topo_error *error) {
       skip_past(&c, "?>");
     } else if (starts(&c, "<!")) {
       skip_doctype_name(&c);
-      good = c.at == c.end || *c.at != '[' ||
-             bny_topo_fail(error, c.line, "a DOCTYPE with declarations (entities and the like), which are not taken");
+      good =
+          c.at == c.end || *c.at != '[' ||
+          bny_topo_fail(error, c.line, "a DOCTYPE with declarations (entities and the like), which are not supported");
     } else {
       good = skip_tag(&c, error);
     }

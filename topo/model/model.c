@@ -343,8 +343,8 @@ static bool check_link(const bny_topo *topo, int32_t l, bny_topo_error *error) {
   const char *from = topo->nodes[link->from].name, *to = topo->nodes[link->to].name;
   if (link->count < 0 || !speed_is_sane(link->gbytes_per_s) || !speed_is_sane(link->rated_gbytes_per_s) ||
       !isfinite(link->latency_us) || link->latency_us < 0 || link->latency_us > 1e9) {
-    return bny_topo_fail(error, 0, "link %d (%s, from \"%.60s\" to \"%.60s\"): absurd count, speed or latency", l,
-                         link_names[link->kind], from, to);
+    return bny_topo_fail(error, 0, "link %d (%s, from \"%.60s\" to \"%.60s\"): count, speed or latency is out of range",
+                         l, link_names[link->kind], from, to);
   }
   return true;
 }
@@ -362,7 +362,7 @@ static bool check_unique(const bny_topo *topo, const int32_t *hosts, bny_topo_er
   if (buses.out_of_memory || gpus.out_of_memory)
     unique = bny_topo_fail(error, 0, "out of memory");
   else if (twice_bus != NULL)
-    unique = bny_topo_fail(error, 0, "bus id %s stands twice in one host", twice_bus->key);
+    unique = bny_topo_fail(error, 0, "bus id %s appears twice in one host", twice_bus->key);
   else if (twice_gpu != NULL)
     unique = bny_topo_fail(error, 0, "two GPUs of one host are called \"%.60s\"", twice_gpu->key);
   bny_topo_names_free(&buses);
