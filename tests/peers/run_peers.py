@@ -6,9 +6,9 @@
     tests/peers/run_peers.py flashinfer FOLDER             # tests of merges in a checkout of flashinfer, by pytest
     tests/peers/run_peers.py flashinfer FOLDER FILE... -- -k merge_state
 
-The checkouts are the user's: nothing of them is in this tree. Test files run unmodified. Where there is no GPU, tensors
-that FlashInfer's tests ask for on "cuda" are made in host memory; tests that call other parts of FlashInfer fail or are
-left out by -k.
+The user provides the checkouts; nothing of them is in this tree. Test files run unmodified. Without a GPU, tensors that
+FlashInfer's tests request on "cuda" are made in host memory. Tests that call other parts of FlashInfer fail, or -k
+excludes them.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def install_flashinfer(folder):
 
 
 def to_host(torch):
-    """Tensors that are asked for on "cuda" are made in host memory."""
+    """Makes tensors in host memory that are requested on "cuda"."""
 
     def moved(device):
         return "cpu" if str(device).startswith("cuda") else device
@@ -78,7 +78,7 @@ def to_host(torch):
         setattr(torch, name, wrap(getattr(torch, name)))
 
     class Generator(torch.Generator):
-        """It remains a class, of which torch's annotations are made."""
+        """A class, because torch's annotations need one."""
 
         def __new__(cls, device="cpu"):
             return super().__new__(cls, device=moved(device))
@@ -90,7 +90,7 @@ def to_host(torch):
 
 
 def run_lucidrains(folder, files, more):
-    """Each setting is a program of its own, as its ranks are started by torch."""
+    """Runs each setting as a separate program, because torch starts its ranks."""
     failed = 0
     settings = more or SETTINGS
     for setting in settings:

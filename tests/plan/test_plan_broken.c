@@ -232,7 +232,7 @@ TEST(test_values) {
   BROKEN(two, "lack the contribution of rank", plans[2]->steps[step_find(plans[2], BNY_STEP_MERGE, 0)].count--);
   BROKEN(two, "is written a second time", copy_over_merge(plans));
   BROKEN(lossy, "delivers another expression than rank", deliver_unrounded(plans));
-  BROKEN(lossy, "rounding is not the request's", plans[1]->round_nodes = !plans[1]->round_nodes);
+  BROKEN(lossy, "rounding differs from the request", plans[1]->round_nodes = !plans[1]->round_nodes);
   BROKEN(one, "it delivers 0 rows, but owns 16", step_remove(plans[0], step_find(plans[0], BNY_STEP_DELIVER, 0)));
   BROKEN(two, "it delivers 12 rows, but owns 16", step_remove(plans[0], step_find(plans[0], BNY_STEP_DELIVER, 0)));
   BROKEN(one, "it delivers 32 rows, but owns 16", deliver_once_more(plans));
@@ -259,7 +259,7 @@ static void too_many_sources(bny_plan **plans) {
 TEST(test_form) {
   bny_request one = oneshot(), two = twoshot();
   BROKEN(two, "slots overlap", plans[1]->slots[1].offset = plans[1]->slots[0].offset + 64);
-  BROKEN(two, "no multiple of 64", plans[1]->slots[1].offset += 4);
+  BROKEN(two, "not a multiple of 64", plans[1]->slots[1].offset += 4);
   BROKEN(two, "beyond the outbox", plans[1]->slots[0].offset = plans[1]->outbox_bytes);
   BROKEN(one, "bytes and 1 slots of an outbox", plans[1]->outbox_bytes = ((size_t)1 << 40) + 64);
   BROKEN(one, "are not those of its slice", plans[1]->slots[0].bytes -= 64);
@@ -274,7 +274,7 @@ TEST(test_form) {
   BROKEN(one, "it has 65 sources", too_many_sources(plans));
   BROKEN(one, "it does not write all of slot 0", plans[0]->steps[step_find(plans[0], BNY_STEP_COPY, 0)].slice.tokens--);
   BROKEN(one, "unknown kind 17", plans[0]->steps[0].kind = (bny_step_kind)17);
-  BROKEN(one, "its hash is not that of rank 0", plans[2]->hash++);
+  BROKEN(one, "its hash differs from that of rank 0", plans[2]->hash++);
   BROKEN(one, "number 2 is of rank 1", plans[2]->rank = 1);
   BROKEN(one, "its wire format", plans[2]->wire = BNY_WIRE_F16);
 }

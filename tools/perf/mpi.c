@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The same result from MPI, three ways:
  *   mpi_allgather   MPI_Allgather of the partials, then every rank merges all of them
- *   mpi_op          one MPI_Allreduce with an operation of our own, on rows of max, sum, values
+ *   mpi_op          one MPI_Allreduce with a custom operation, on rows of max, sum, values
  *   mpi_allreduce3  MPI_Allreduce of the maxima, of the sums and of the values
- * Each takes its input where it suits it, and leaves normalised rows. */
+ * Each has its input in its own layout, and gives normalised rows. */
 #include "tools/perf/perf.h"
 
 #include <string.h>
@@ -80,7 +80,7 @@ static banyan_status run_allreduce3(void *opaque) {
 
 /* ---- heads ------------------------------------------------------------------------------------------------------- */
 
-/* MPI_Allgather of the shares, and then each token's heads are copied to their place, because MPI gives the shares one
+/* MPI_Allgather of the shares, and then the heads of each token are copied into order, because MPI gives the shares one
  * after another. A share is whole heads of bf16, and so whole floats. */
 static banyan_status run_heads(void *opaque) {
   mpi_state *state = opaque;

@@ -32,10 +32,11 @@ static banyan_status check_header(const bny_request *request, const bny_plan *pl
     return bny_fail(BANYAN_ERR_STATE, "plan: number %d is of rank %d of %d, collective %d", rank, plan->rank,
                     plan->nranks, (int)plan->collective);
   if (plan->wire != request->call.wire || plan->value_dim != request->call.value_dim || plan->round_nodes != rounds)
-    return bny_plan_fail(plan, -1, "its wire format, value_dim or rounding is not the request's");
+    return bny_plan_fail(plan, -1, "its wire format, value_dim or rounding differs from the request");
   if (plan->roundings != first->roundings || (plan->roundings > 0) != bny_request_is_lossy(request))
-    return bny_plan_fail(plan, -1, "it says %d roundings, that of rank 0 %d", plan->roundings, first->roundings);
-  if (plan->hash != first->hash) return bny_plan_fail(plan, -1, "its hash is not that of rank 0");
+    return bny_plan_fail(plan, -1, "it has %d roundings, and the plan of rank 0 has %d", plan->roundings,
+                         first->roundings);
+  if (plan->hash != first->hash) return bny_plan_fail(plan, -1, "its hash differs from that of rank 0");
   return BANYAN_OK;
 }
 
@@ -53,9 +54,9 @@ static banyan_status check_slots(const bny_request *request, const bny_plan *pla
   for (int32_t i = 0; i < plan->nslots; i++) {
     const bny_slot *slot = &plan->slots[i];
     if (slot->offset % 64 != 0)
-      return bny_plan_fail(plan, -1, "slot %d lies at %zu, no multiple of 64", i, slot->offset);
+      return bny_plan_fail(plan, -1, "slot %d begins at %zu, which is not a multiple of 64", i, slot->offset);
     if (slot->offset > plan->outbox_bytes || slot->bytes > plan->outbox_bytes - slot->offset)
-      return bny_plan_fail(plan, -1, "slot %d lies beyond the outbox", i);
+      return bny_plan_fail(plan, -1, "slot %d ends beyond the outbox", i);
     if (request->call.collective != BNY_BARRIER && bny_slice_is_empty(request, &slot->slice))
       return bny_plan_fail(plan, -1, "slot %d is empty", i);
     if (!bny_slice_within(&slot->slice, &whole) || slot->bytes != bny_slice_wire_bytes(request, &slot->slice))

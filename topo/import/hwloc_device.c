@@ -91,8 +91,8 @@ bool bny_topo_hwloc_join_upwards(bny_topo_hwloc *h, int32_t element) {
   char *end = "";
   double raw = speed == NULL ? 0 : strtod(speed, &end);
   if (*end != '\0' || !(raw >= 0 && raw <= 1000)) {
-    return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, element), "pci_link_speed=\"%.40s\": must be in GB/s",
-                         speed);
+    return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, element),
+                         "pci_link_speed=\"%.40s\": must be 0 to 1000 GB/s", speed);
   }
   int32_t node = h->node_of[element];
   return bny_topo_join(h->topo, BNY_TOPO_LINK_PCI, node, h->topo->nodes[node].parent, 0,

@@ -98,9 +98,9 @@ static bool read_values(bny_topo_hwloc *h, int32_t matrix, int64_t *values, int6
     char *end;
     errno = 0;
     long long value = strtoll(word, &end, 10);
-    if (*end != '\0' || errno != 0 || value < 0 || value > 1000000000) {
-      return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, w.element), "<u64values>: %.30s must be in MB/s", word);
-    }
+    if (*end != '\0' || errno != 0 || value < 0 || value > 1000000000)
+      return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, w.element), "<u64values>: %.30s must be 0 to 1e9 MB/s",
+                           word);
     if (found < count) values[found] = value;
     found++;
   }

@@ -330,11 +330,12 @@ bool bny_topo_nccl_net(bny_topo_nccl *r, int32_t net, int32_t parent) {
   char *end = "";
   double megabits = speed == NULL ? 0 : strtod(speed, &end);
   if (*end != '\0' || !(megabits == -1 || (megabits >= 0 && megabits <= most_megabits_per_s)))
-    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, net), "<net speed=\"%.40s\">: must be in Mb/s", speed);
+    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, net), "<net speed=\"%.40s\">: must be 0 to %g Mb/s, or -1",
+                         speed, most_megabits_per_s);
   double microseconds = latency == NULL ? 0 : strtod(latency, &end);
-  if (*end != '\0' || !(microseconds >= 0 && microseconds <= 1e6)) {
-    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, net), "<net latency=\"%.40s\">: must be in us", latency);
-  }
+  if (*end != '\0' || !(microseconds >= 0 && microseconds <= 1e6))
+    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, net), "<net latency=\"%.40s\">: must be 0 to 1e6 us",
+                         latency);
   int32_t nic = r->node_of[parent];
   char unnamed[32], guid[BNY_TOPO_GUID_BYTES];
   snprintf(unnamed, sizeof unnamed, "port%d", (int)port);

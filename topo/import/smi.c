@@ -42,9 +42,8 @@ static bool number_below(const reading *r, int32_t gpu, const char *group, const
   if (text == NULL) return true;
   char *end;
   long value = strtol(text, &end, 10);
-  if (end == text || (*end != '\0' && strcmp(end, "x") != 0) || value < 0 || value > most) {
+  if (end == text || (*end != '\0' && strcmp(end, "x") != 0) || value < 0 || value > most)
     return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, place), "<%s>%.40s: must be 0 to %d", name, text, most);
-  }
   *number = (int)value;
   return true;
 }

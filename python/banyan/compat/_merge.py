@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engines' calls share: the communicator of a group, one combine, and merges within one rank."""
+"""Functions that the modules of engines share: the communicator of a group, a combine, merges within a rank."""
 
 import math
 import weakref
@@ -19,7 +19,7 @@ def set_group(group, comm):
 
 
 def communicator(group):
-    """The communicator of a group, or of its name. Collective at the first call for each group of torch."""
+    """Returns the communicator of a group, or of its name. Collective at the first call for each group of torch."""
     if isinstance(group, Communicator):
         return group
     if group is None or isinstance(group, str):
