@@ -439,8 +439,9 @@ class Comm:
     ) -> Operation:
         """A persistent combine of these arrays, with the arguments of combine(). Collective.
 
-        Returns an Operation, which keeps the arrays. Each run, op(), reads them anew and writes op.outputs. `tokens`
-        is an array, which each run reads, or a number, which op.tokens sets.
+        Returns an Operation, which keeps the arrays. Each run, op(), reads them anew and writes op.outputs. Tensors are
+        not resized meanwhile, as torch's resize_() frees their memory. `tokens` is an array, which each run reads, or a
+        number, which op.tokens sets.
         """
     def attention_combine(
         self,

@@ -110,6 +110,7 @@ _CLASSES = (
 
 # Maps struct fields of the library to Python arguments with a different name.
 _ARGUMENTS = {
+    "bootstrap": "rank",
     "heads": "q",
     "head_dim": "q",
     "kv_heads": "k",
@@ -125,7 +126,7 @@ def _argument_of(text: str) -> tuple[str | None, str]:
 
     None: the text names no argument.
     """
-    pattern = r"(?:banyan_\w+: )?(?:(in|out): )?((?:(?:desc|valid|queries|config)\.)?([a-z]\w*)(.*))"
+    pattern = r"(?:banyan_\w+: )?(?:(in|out): )?((?:(?:desc|valid|queries|config|ownership)\.)?([a-z]\w*)(.*))"
     found = re.match(pattern, text, re.S)
     if not found:
         return None, text

@@ -412,6 +412,7 @@ class ShardedCache(Cache):
         return [layer.get_seq_length() for layer in self.layers if isinstance(layer, CacheLayerMixin)]
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """The number of keys that a mask has, and the first of them. Raises StateError if layers have different ones."""
         lengths = self._lengths()
         if min(lengths) < max(lengths):
             raise StateError(

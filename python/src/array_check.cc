@@ -85,10 +85,11 @@ int64_t array::count() const {
 }
 
 std::string array::dtype_name() const {
-  static const char *const names[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
+  static const char *const names[] = {"int", "uint", "float", "handle", "bfloat", "complex"};
   if (dtype.code == DL_FLOAT8_E4M3FN) return "float8_e4m3fn";
   if (dtype.code == DL_FLOAT8_E5M2) return "float8_e5m2";
-  std::string kind = dtype.code < 7 ? names[dtype.code] : "float of DLPack's code " + std::to_string(dtype.code) + ", ";
+  if (dtype.code == DL_BOOL) return "bool";
+  std::string kind = dtype.code < 6 ? names[dtype.code] : "float of DLPack's code " + std::to_string(dtype.code) + ", ";
   return kind + std::to_string(dtype.bits);
 }
 

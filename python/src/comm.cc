@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm.hh"
 
-#include <cmath>
 #include <cstring>
 
 namespace bny {
 
 namespace {
-
-int64_t nanoseconds(const char *argument, double seconds) {
-  if (!(seconds >= 0 && seconds <= 9e9)) reject(argument, "it is a number of seconds from 0 on; 0 is the default");
-  return std::llround(seconds * 1e9);
-}
 
 // An all-gather written in Python. Its exception is kept until the call has returned to Python.
 struct python_gather {
@@ -25,8 +19,14 @@ int gather(void *context, const void *mine, void *all, size_t bytes, int64_t tim
   nb::gil_scoped_acquire with;
   try {
     nb::object got = source->call(nb::bytes(mine, bytes), static_cast<double>(timeout_ns) * 1e-9);
-    if (PyList_Check(got.ptr()) || PyTuple_Check(got.ptr())) got = nb::bytes("", 0).attr("join")(got);
-    nb::bytes joined(got);
+    bool is_list = PyList_Check(got.ptr()) || PyTuple_Check(got.ptr());
+    nb::object made = nb::steal(is_list ? PyObject_CallMethod(nb::bytes("", 0).ptr(), "join", "O", got.ptr())
+                                        : PyBytes_FromObject(got.ptr()));
+    if (!made.is_valid()) {
+      PyErr_Format(PyExc_TypeError, "allgather: it returned %R, and not the bytes of each rank", got.ptr());
+      throw nb::python_error();
+    }
+    nb::bytes joined(made);
     if (joined.size() != bytes * static_cast<size_t>(source->nranks)) {
       std::string text = "the allgather returned " + std::to_string(joined.size()) + " bytes, and " +
                          std::to_string(source->nranks) + " ranks gave " + std::to_string(bytes) + " each";
@@ -54,20 +54,22 @@ template <class writer> std::string text_of(writer write) {
 
 } // namespace
 
-threads::threads(int32_t nranks) : nranks_(nranks) {
-  banyan_status status = banyan_threads_create(nranks, &group_);
+threads::threads(nb::handle nranks) : nranks_(read_int32("nranks", nranks)) {
+  banyan_status status = banyan_threads_create(nranks_, &group_);
   if (status != BANYAN_OK) raise_status(status, -1);
 }
 
 threads::~threads() { banyan_threads_destroy(group_); }
 
-comm::comm(nb::handle source, int32_t rank, int32_t nranks, double timeout_s, uint64_t arena_bytes,
-           nb::handle algorithm, nb::handle device, double first_timeout_s, int64_t threads_of_rank) {
+comm::comm(nb::handle source, nb::handle rank_of, nb::handle nranks_of, nb::handle timeout, nb::handle arena_bytes,
+           nb::handle algorithm, nb::handle device, nb::handle first_timeout, nb::handle threads_of_rank) {
+  if (PyCapsule_CheckExact(source.ptr())) throw nb::next_overload(); // a communicator that was split or shrunk
+  int32_t rank = read_int32("rank", rank_of), nranks = read_int32("nranks", nranks_of);
   banyan_comm_config config = BANYAN_COMM_CONFIG_INIT;
-  config.timeout_ns = nanoseconds("timeout", timeout_s);
-  config.first_timeout_ns = nanoseconds("first_timeout", first_timeout_s);
-  config.arena_bytes = arena_bytes;
-  config.threads = threads_of_rank;
+  config.timeout_ns = read_seconds("timeout", timeout);
+  config.first_timeout_ns = read_seconds("first_timeout", first_timeout);
+  config.arena_bytes = static_cast<uint64_t>(read_integer("arena_bytes", arena_bytes, 0, INT64_MAX));
+  config.threads = read_integer("threads", threads_of_rank, INT64_MIN, INT64_MAX);
   config.algorithm = read_text("algorithm", algorithm);
   config.device = read_text("device", device);
   if (config.device) device_ = config.device;

@@ -21,7 +21,7 @@ class operation;
 // A group of ranks that are threads of this process.
 class threads {
 public:
-  explicit threads(int32_t nranks);
+  explicit threads(nb::handle nranks);
   threads(const threads &) = delete;
   ~threads();
   banyan_threads *handle() const { return group_; }
@@ -35,8 +35,8 @@ private:
 class comm {
 public:
   // `source` is None (the environment), a group of threads, or a Python function allgather(bytes, timeout_s).
-  comm(nb::handle source, int32_t rank, int32_t nranks, double timeout_s, uint64_t arena_bytes, nb::handle algorithm,
-       nb::handle device, double first_timeout_s, int64_t threads);
+  comm(nb::handle source, nb::handle rank, nb::handle nranks, nb::handle timeout, nb::handle arena_bytes,
+       nb::handle algorithm, nb::handle device, nb::handle first_timeout, nb::handle threads);
   comm(banyan_comm *made, const std::string &device);
   comm(const comm &) = delete;
   ~comm();

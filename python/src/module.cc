@@ -20,7 +20,9 @@ std::string network() {
   return text;
 }
 
-nb::tuple split(int32_t count, int32_t parts, int32_t index) {
+nb::tuple split(nb::handle count_of, nb::handle parts_of, nb::handle index_of) {
+  int32_t count = read_int32("count", count_of), parts = read_int32("parts", parts_of);
+  int32_t index = read_int32("index", index_of);
   if (count < 0) reject("count", "it is at least 0");
   if (parts < 1) reject("parts", "it is at least 1");
   if (index < 0 || index >= parts) reject("index", "it is from 0 to parts - 1");
@@ -39,7 +41,7 @@ NB_MODULE(_core, module) {
   module.def(
       "version", [] { return banyan_version(); }, doc::version);
   module.def("network", network, doc::network);
-  module.def("split", split, nb::arg("count"), nb::arg("parts"), nb::arg("index"), doc::split);
+  module.def("split", split, nb::arg("count").none(), nb::arg("parts").none(), nb::arg("index").none(), doc::split);
   module.def("status_names", [] {
     nb::list names;
     for (int i = BANYAN_OK; i <= BANYAN_ERR_ABORTED; i++)
@@ -47,15 +49,16 @@ NB_MODULE(_core, module) {
     return names;
   });
   nb::class_<threads>(module, "Threads", doc::Threads)
-      .def(nb::init<int32_t>(), nb::arg("nranks"))
+      .def(nb::init<nb::handle>(), nb::arg("nranks").none())
       .def_prop_ro("nranks", &threads::nranks, doc::Threads_nranks)
       .def("__repr__",
            [](const threads &self) { return "<banyan.Threads, " + std::to_string(self.nranks()) + " ranks>"; });
   nb::class_<comm> type(module, "Comm", doc::Comm, nb::is_weak_referenceable());
-  type.def(nb::init<nb::handle, int32_t, int32_t, double, uint64_t, nb::handle, nb::handle, double, int64_t>(),
-           nb::arg("source") = nb::none(), nb::arg("rank") = 0, nb::arg("nranks") = 0, nb::arg("timeout") = 0.0,
-           nb::arg("arena_bytes") = 0, nb::arg("algorithm") = nb::none(), nb::arg("device") = nb::none(),
-           nb::arg("first_timeout") = 0.0, nb::arg("threads") = 0)
+  using word = nb::handle;
+  type.def(nb::init<word, word, word, word, word, word, word, word, word>(), nb::arg("source") = nb::none(),
+           nb::arg("rank").none() = 0, nb::arg("nranks").none() = 0, nb::arg("timeout").none() = 0.0,
+           nb::arg("arena_bytes").none() = 0, nb::arg("algorithm") = nb::none(), nb::arg("device") = nb::none(),
+           nb::arg("first_timeout").none() = 0.0, nb::arg("threads").none() = 0)
       .def("__init__", adopted)
       .def_prop_ro("rank", &comm::rank, doc::Comm_rank)
       .def_prop_ro("nranks", &comm::nranks, doc::Comm_nranks)

@@ -34,10 +34,11 @@ void check(banyan_status status) {
 
 class ownership {
 public:
-  ownership(nb::handle kind, int32_t nranks, int32_t block, int64_t tokens, nb::handle weights)
-      : weights_("weights", weights, nranks) {
+  ownership(nb::handle kind, nb::handle nranks, nb::handle block, nb::handle tokens, nb::handle weights)
+      : weights_("weights", weights, read_int32("nranks", nranks)) {
     rule_.kind = read_ownership_kind(kind);
-    rule_.nranks = nranks, rule_.block = block, rule_.tokens = tokens, rule_.weights = weights_.data();
+    rule_.nranks = read_int32("nranks", nranks), rule_.block = read_int32("block", block);
+    rule_.tokens = read_integer("tokens", tokens, INT64_MIN, INT64_MAX), rule_.weights = weights_.data();
     keys(0, 0); // rejects an invalid rule
   }
   ownership(const ownership &) = delete;
@@ -50,8 +51,12 @@ public:
   }
   nb::tuple of_tokens(nb::handle tokens) const {
     nb::module_ numpy = nb::module_::import_("numpy");
-    nb::object whole = numpy.attr("ascontiguousarray")(tokens, nb::arg("dtype") = "int64");
-    if (nb::cast<int>(whole.attr("ndim")) != 1) reject("tokens", "it is an array of one dimension, or a list");
+    nb::object given = numpy.attr("asarray")(tokens);
+    std::string kind = nb::str(given.attr("dtype").attr("kind")).c_str();
+    bool is_whole = kind == "i" || kind == "u" || nb::cast<int>(given.attr("size")) == 0; // [] is of floats
+    if (nb::cast<int>(given.attr("ndim")) != 1 || !is_whole)
+      reject("tokens", "it is an array of integers of one dimension, or a list");
+    nb::object whole = numpy.attr("ascontiguousarray")(given, nb::arg("dtype") = "int64");
     nb::object ranks = numpy.attr("empty_like")(whole, nb::arg("dtype") = "int32");
     nb::object places = numpy.attr("empty_like")(whole);
     array from, to_ranks, to_places;
@@ -123,7 +128,8 @@ private:
   banyan_ownership rule_ = BANYAN_OWNERSHIP_INIT;
 };
 
-int32_t next_page(int32_t nranks, nb::handle weights, nb::handle of_sequence, nb::handle of_all) {
+int32_t next_page(nb::handle nranks_of, nb::handle weights, nb::handle of_sequence, nb::handle of_all) {
+  int32_t nranks = read_int32("nranks", nranks_of);
   numbers<int32_t> shares("weights", weights, nranks);
   numbers<int64_t> sequence("of_sequence", of_sequence, nranks), all("of_all", of_all, nranks);
   int32_t rank;
@@ -161,20 +167,21 @@ nb::list page_moves(nb::handle pages, nb::handle weights, nb::handle of_moved) {
 
 void define_ownership(nb::module_ &module) {
   nb::class_<ownership>(module, "Ownership", doc::Ownership)
-      .def(nb::init<nb::handle, int32_t, int32_t, int64_t, nb::handle>(), nb::arg("kind"), nb::arg("nranks"),
-           nb::kw_only(), nb::arg("block") = 0, nb::arg("tokens") = 0, nb::arg("weights") = nb::none())
+      .def(nb::init<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle>(), nb::arg("kind").none(),
+           nb::arg("nranks").none(), nb::kw_only(), nb::arg("block").none() = 0, nb::arg("tokens").none() = 0,
+           nb::arg("weights") = nb::none())
       .def_prop_ro("nranks", &ownership::nranks, doc::Ownership_nranks)
       .def_prop_ro("name", &ownership::name, doc::Ownership_name)
       .def_prop_ro("hash", &ownership::hash, doc::Ownership_hash)
       .def("__repr__", &ownership::repr)
       .def("moves_to", &ownership::moves_to, nb::arg("other"), nb::arg("length"), doc::Ownership_moves_to)
       .def("of_token", &ownership::of_token, nb::arg("token"), doc::Ownership_of_token)
-      .def("of_tokens", &ownership::of_tokens, nb::arg("tokens"), doc::Ownership_of_tokens)
+      .def("of_tokens", &ownership::of_tokens, nb::arg("tokens").none(), doc::Ownership_of_tokens)
       .def("token", &ownership::token, nb::arg("rank"), nb::arg("position"), doc::Ownership_token)
       .def("keys", &ownership::keys, nb::arg("rank"), nb::arg("length"), doc::Ownership_keys)
       .def("queries", &ownership::queries, nb::arg("rank"), nb::kw_only(), nb::arg("pattern") = false,
            doc::Ownership_queries);
-  module.def("next_page", next_page, nb::arg("nranks"), nb::kw_only(), nb::arg("weights") = nb::none(),
+  module.def("next_page", next_page, nb::arg("nranks").none(), nb::kw_only(), nb::arg("weights") = nb::none(),
              nb::arg("of_sequence") = nb::none(), nb::arg("of_all") = nb::none(), doc::next_page);
   module.def("tier_next", tier_next, nb::arg("reads"), nb::kw_only(), nb::arg("keep") = 0, doc::tier_next);
   module.def("page_moves", page_moves, nb::arg("pages"), nb::kw_only(), nb::arg("weights") = nb::none(),

@@ -134,11 +134,19 @@ void *read_stream(nb::handle word) {
   return stream;
 }
 
+int64_t read_seconds(const char *argument, nb::handle seconds) {
+  double number = PyFloat_AsDouble(seconds.ptr());
+  PyErr_Clear(); // the number is then -1
+  if (!(number >= 0 && number <= 9e9)) reject(argument, "it is a number of seconds from 0 on; 0 is the default");
+  return std::llround(number * 1e9);
+}
+
 int64_t read_integer(const char *argument, nb::handle number, int64_t least, int64_t most) {
   nb::object whole = nb::steal(PyNumber_Index(number.ptr()));
   if (!whole.is_valid()) reject(argument, std::string(nb::repr(number).c_str()) + ": it is an integer");
   int overflow = 0;
   long long value = PyLong_AsLongLongAndOverflow(whole.ptr(), &overflow);
+  if (!overflow && least == 0 && value < 0) reject(argument, "it is " + std::to_string(value) + ", and at least 0");
   if (overflow || value < least || value > most)
     reject(argument, "it does not fit into " + std::to_string(most == INT32_MAX ? 32 : 64) + " bits");
   return value;

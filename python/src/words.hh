@@ -33,6 +33,9 @@ const char *read_text(const char *argument, nb::handle word);
 // Returns the stream of an integer; NULL for None.
 void *read_stream(nb::handle word);
 
+// Returns a time in nanoseconds of a number of seconds.
+int64_t read_seconds(const char *argument, nb::handle seconds);
+
 int64_t read_integer(const char *argument, nb::handle number, int64_t least, int64_t most);
 inline int32_t read_int32(const char *argument, nb::handle number) {
   return static_cast<int32_t>(read_integer(argument, number, INT32_MIN, INT32_MAX));

@@ -449,6 +449,14 @@ def test_arguments_that_would_be_ignored(lone):
     for words in ({"color": "red"}, {"color": 2**40}, {"color": 0, "key": 0.5}, {"color": 0, "key": None}):
         with pytest.raises(banyan.ArgumentError, match=f"^{list(words)[-1]}: "):
             lone.split(**words)
+    wrong = {"timeout": "3", "first_timeout": None, "threads": 0.5, "arena_bytes": -1, "device": "tpu"}
+    for name, word in wrong.items():
+        rejected(name, "seconds|integer|at least 0|takes", lone_too, **{name: word})
+    for rank, nranks in ((0, "2"), (0, 2**40), (1, 1), (1.0, 2)):
+        name = "rank" if nranks in (1, 2) else "nranks"
+        rejected(name, "fit into 32|integer|has rank", banyan.Communicator, lambda data, _: [data], rank, nranks)
+    rejected("nranks", "fit into 32", banyan.Threads, 2**40)
+    rejected("parts", "integer", banyan.split, 4, None, 0)
     for tag in (2**63, "x", None, 1.5):
         with pytest.raises(banyan.ArgumentError, match="^tag: it does not fit|^tag: .* it is an integer"):
             lone.set_tag(tag)
@@ -457,6 +465,9 @@ def test_arguments_that_would_be_ignored(lone):
 def test_own_allgather_is_checked():
     with pytest.raises(banyan.BootstrapError, match="returned 3 bytes"):
         banyan.Communicator(lambda data, timeout: b"abc", 0, 2)
+    for what in (None, 7, "text", [b"bytes", "text"]):
+        with pytest.raises(TypeError, match="^allgather: it returned .*not the bytes of each rank"):
+            banyan.Communicator(lambda data, timeout, what=what: what, 0, 2)
     with pytest.raises(ZeroDivisionError):
         banyan.Communicator(lambda data, timeout: 1 // 0, 0, 2)
     with pytest.raises(banyan.ArgumentError, match="function"):

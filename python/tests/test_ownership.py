@@ -131,7 +131,14 @@ def test_moves_of_many_sequences_go_to_all_ranks():
     "text, call",
     [
         ("kind", lambda: banyan.Ownership("turns", 2)),
+        ("kind", lambda: banyan.Ownership(None, 2)),
         ("nranks", lambda: banyan.Ownership("blocks", 0)),
+        ("nranks", lambda: banyan.Ownership("blocks", 2**40)),
+        ("nranks", lambda: banyan.next_page("2")),
+        ("block", lambda: banyan.Ownership("blocks", 2, block=-1)),
+        ("block", lambda: banyan.Ownership("blocks", 2, block=1.5)),
+        ("tokens", lambda: banyan.Ownership("ranges", 2, tokens=None)),
+        ("tokens", lambda: banyan.Ownership("blocks", 2).of_tokens([1.5])),
         ("weights", lambda: banyan.Ownership("blocks", 2, weights=[1])),
         ("weights", lambda: banyan.Ownership("blocks", 2, weights=[1, 2**40])),
         ("weights", lambda: banyan.Ownership("blocks", 2, weights=[1, 0.5])),
@@ -147,5 +154,6 @@ def test_moves_of_many_sequences_go_to_all_ranks():
     ],
 )
 def test_rejections(text, call):
-    with pytest.raises(banyan.ArgumentError, match=text):
+    with pytest.raises(banyan.ArgumentError, match=f"^{text}: ") as caught:
         call()
+    assert caught.value.argument == text

@@ -20,7 +20,7 @@ static const struct {
 banyan_status bny_device_open(const char *vendor, const bny_device_choice *choice, bny_device **device) {
   for (size_t i = 0; i < sizeof vendors / sizeof vendors[0]; i++)
     if (strcmp(vendors[i].name, vendor) == 0) return vendors[i].open(choice, device);
-  return bny_fail(BANYAN_ERR_ARGUMENT, "banyan knows no device \"%.40s\"; it knows \"cuda\"", vendor);
+  return bny_fail(BANYAN_ERR_ARGUMENT, "config.device is \"%.40s\"; it takes \"cuda\"", vendor);
 }
 
 banyan_status bny_device_open_named(const char *name, const char *library, bny_device **device) {
