@@ -657,7 +657,8 @@ static inline bool attention_overflowed(const bny_attention_task *task, const bn
   return isnan(sum) && isfinite(sums->d[h]) && isfinite(sums->m[h]);
 }
 
-/* Computes such a row again with a max so high that the weights of a block add up to less than 1/2. */
+/* Computes such a row again with a max so high that the weights of a block add up to less than 1/2. The row stays as it
+ * is where numbers near its max are so far apart that all weights would vanish. */
 static __attribute__((noinline)) void attention_again(const bny_attention_task *task, int32_t first, int32_t last,
                                                       int32_t h, bny_attention_sums *sums) {
   enum { HIGHER = 10 };
@@ -674,6 +675,7 @@ static __attribute__((noinline)) void attention_again(const bny_attention_task *
   one.q_rope[0] = task->q_rope[h];
   if (task->sights) one.sights = task->sights + h;
   attention_pass(&one, first, last, top, again);
+  if (again->d[0] == 0) return;
   sums->m[h] = again->m[0];
   sums->d[h] = again->d[0];
   memcpy(sums->n + h * bny_attention_padded(task->value_dim), again->n, (size_t)task->value_dim * sizeof *sums->n);

@@ -60,6 +60,26 @@ TEST(large) {
   }
 }
 
+/* A row whose values overflow, or are not numbers, keeps its lse and its other columns, however large its logit. */
+TEST_LOOP(not_finite_beside_a_large_logit, 34) {
+  enum { DIM = 64, KEYS = 2 };
+  const float logit = ldexpf(1.5f, _i), columns[] = {INFINITY, -INFINITY, NAN, 3e38f, 1};
+  float q[DIM] = {1}, k[KEYS * DIM] = {logit, [DIM] = logit}, v[KEYS * DIM];
+  const int32_t lens = KEYS;
+  for (int i = 0; i < KEYS * DIM; i++) v[i] = columns[i % DIM < 4 ? i % DIM : 4];
+  banyan_attention_desc desc = attention_desc_of(1, 1, 1, KEYS, DIM, DIM, BANYAN_F32, BANYAN_F32, q, k, v, &lens);
+  desc.scale = 1;
+  EACH_TABLE(table) {
+    result r = run(table, &desc);
+    ck_assert_msg(fabsf(r.lse[0] - logit) <= 1 + logit * 1e-6f, "%s: lse %g, logit %g", table->name, (double)r.lse[0],
+                  (double)logit);
+    for (int j = 0; j < 3; j++) ck_assert_msg(!isfinite(r.values[j]), "%s: %g", table->name, (double)r.values[j]);
+    for (int j = 4; j < DIM; j++)
+      ck_assert_msg(fabsf(r.values[j] - 1) < 1e-6f, "%s: %g", table->name, (double)r.values[j]);
+    result_free(&r);
+  }
+}
+
 /* ---- FlashMLA ---------------------------------------------------------------------------------------------------- */
 
 enum { MLA_KEYS = 700, MLA_PAGE = 64, MLA_PAGES = (MLA_KEYS + MLA_PAGE - 1) / MLA_PAGE };
