@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The interface of a processor's attention kernels: a few query rows that share one KV head attend to a range of keys.
  * The result is partials in f32 wire form. Each instruction set has one table.
  *

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The algebra of BANYAN_ORDER_EXACT. A row is a sum of contributions (m, d, n). Every order and grouping of them gives
  * the same bits.
  *

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Converts statistics from wire form to the caller's: an m and d that the caller's type can hold and that describe the
  * same row. Like merge_math.h it is plain arithmetic, so host and device give the same bits.
  *

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The eight-bit floats of OCP, and the power-of-two scale that 32 of them share on the wire. Like merge_math.h it is
  * plain arithmetic without branches, for the host (C11) and the device (CUDA C++).
  *

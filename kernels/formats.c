@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The table of wire formats, and the layout of a message. */
 #include "exact.h"
 #include "f8.h"

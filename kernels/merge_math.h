@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The algebra of partials, one row at a time, for the host (C11, compiled with -ffp-contract=off) and the device (CUDA
  * C++). Products that are summed use bny_times(), so that no device compiler fuses a product with its sum.
  *

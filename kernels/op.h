@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The kernels that an executor calls. They encode a caller's partials into wire form, merge wire forms, and finish into
  * the caller's convention. Each instruction set has one table, and all tables give the same bits.
  *

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Descriptors of the caller's partials: checks before a kernel uses one, and default values. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Finds arrays of a combine that share memory: two arrays of its output, or one of its output and one of its input. */
 #include <stdlib.h>
 

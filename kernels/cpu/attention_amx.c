@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * These attention kernels multiply 16 keys at a time with up to 16 rows of queries. They need AMX: Sapphire Rapids or a
  * later processor.
  *

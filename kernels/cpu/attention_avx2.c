@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * These attention kernels need AVX2, FMA and F16C. */
 #include <immintrin.h>
 #include <string.h>

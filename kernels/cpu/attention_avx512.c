@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * These attention kernels need AVX-512 (F, BW, DQ, VL) and F16C. */
 #include <immintrin.h>
 

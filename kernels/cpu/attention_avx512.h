@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The attention kernels of AVX-512 and AMX share these vectors. The including file defines ATTENTION_FORMS. */
 #pragma once
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * These attention kernels also need dot products of bf16 and permutations of bytes (VBMI), which Zen 4, Sapphire Rapids
  * and later processors have. */
 #define ATTENTION_AVX512_BF16

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * All tables of attention kernels share these bounds of pages, by boxes and by codes of keys. Vectors have a lane for
  * each of eight keys, so products need no sums over lanes. The margin that the caller adds to each logit covers the
  * rounding here. The including file defines ATTENTION_FORMS. */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * These conversions of eight-bit elements to bf16 are exact. They need AVX-512 with permutations of bytes (VBMI). Low
  * and high bytes are separate, so that the caller interleaves them in the order that it needs. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Computes powers of two in vectors. The including file defines vec, vec_set1 and vec_fma. */
 #pragma once
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Inlining compiles the loops of attention once for each form of the cache and number of heads. With sanitizers that
  * takes minutes, so loops are functions there, which compute the same. */
 #pragma once

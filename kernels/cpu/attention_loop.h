@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * All CPU attention kernels share this loop. It declares its hooks below, and the including file defines them for its
  * instruction set. The loop comes first because hooks use its types and helpers:
  *

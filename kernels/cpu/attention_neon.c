@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * These attention kernels use Advanced SIMD (NEON), which every aarch64 processor has. */
 #include <arm_neon.h>
 #include <string.h>

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Hooks of attention_loop.h for kernels that read rows in the order of their columns, so that a form is just a type.
  * The including file defines ATTENTION_FORMS and the other hooks. */
 #pragma once

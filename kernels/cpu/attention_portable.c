@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * These attention kernels are plain C, laid out so that a compiler can use the machine's vectors. */
 #define ATTENTION_FORMS ATTENTION_TYPES
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * attention_wide.h and attention_avx2.c share these hooks of attention_loop.h, which convert elements. They are written
  * in terms of vectors, which the including file defines first:
  *

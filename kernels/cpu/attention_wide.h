@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Instruction sets with 32 registers compute logits, weights and values here. Elements are converted in registers, for
  * as many heads as fit. The including file defines the operations of attention_vector.h, and:
  *

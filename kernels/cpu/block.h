@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Converts and merges the statistics of a block of rows. Each table's file includes this, so that loops over rows are
  * vectorised for its instruction set. The arithmetic is that of merge_math.h. Loops have the block's full length:
  * entries past the last row hold an empty row. */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * These functions say whether this processor can run a table of kernels. They run before a table is chosen, so they are
  * compiled without the flags of any instruction set. tests/tree/check-kernels disassembles them. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The AVX2 table. It is compiled with -mavx2 -mfma -mf16c -ffp-contract=off. */
 #include <immintrin.h>
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Encodes, merges and finishes rows of BANYAN_ORDER_EXACT on the host: see exact.h. Each instruction set compiles the
  * loops over columns. Statistics and conventions of callers go through the f32 wire, a row at a time. The
  * including file defines the operations of merge_vector.h first. */

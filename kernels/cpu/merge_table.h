@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Defines the table of an instruction set. The including file defines first the operations of merge_vector.h, and:
  *   KERNELS_NAME, KERNELS_TABLE           "avx2", bny_kernels_avx2
  *   KERNELS_SUPPORTED                     a function of detect.h

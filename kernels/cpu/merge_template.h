@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Defines encode(), merge() and merge_finish(), written once over a vector type. The including file defines first the
  * operations of merge_vector.h. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Converts rows from one type to another, written once over a vector type. The including file defines first:
  *   vec, VEC_LANES                        f32 lanes, a power of two
  *   vec_set(x), vec_add, vec_mul          IEEE single operations

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The portable table uses vectors of four floats in the notation of GNU C, which compiles for any processor. */
 #include "detect.h"
 #include "merge_math.h"

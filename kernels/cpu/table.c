@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Lists the merge kernels of this build, fastest first. */
 #include <string.h>
 

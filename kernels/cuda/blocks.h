@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Packs and unpacks units of the e4m3 wire, where each block of 32 columns shares a scale (f8.h). A unit is cut into
  * rounds of 32 packets. A round begins with a header of eight words: m, d, and one byte of scale per block of the
  * round. Codes follow, four to a word. Each block therefore takes eight words of one round, and a lane holds words of

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The entry points of the combine kernels. */
 #pragma once
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The decode kernels: split-KV attention of each sequence's query tokens. decode_shape.h defines how work is divided.
  * decode_warp.cuh, decode_latent.cuh and decode_wide.cuh compute splits, and decode_merge.cuh merges them. Lean kernels
  * serve one query token per sequence that sees all keys. decode_general.cuh has the additional parts of general

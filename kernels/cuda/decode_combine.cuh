@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The epilogue for finished rows. It writes them to the caller's memory, or pushes them to all ranks. In the second
  * case the last blocks merge the rows that all ranks have pushed (fused.h). The combine's input is then in wire form:
  * f32, m and d in base 2, numerators.

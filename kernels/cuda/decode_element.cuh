@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The differences between bf16 and f16 in decode kernels. */
 #pragma once
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Online softmax attention of 16 query heads to some keys, in the fragments of one warp.
  *
  * Softmax is in base 2. m is the least whole number that no logit so far exceeds. Rescaling by powers of two is exact

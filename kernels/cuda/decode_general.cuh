@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The additional parts of general kernels: several query tokens per sequence, masks, capped logits, sinks, page lists
  * with pages of any size, and scales. General kernels are the templates of the lean kernels with these parts.
  *

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * MLA attention by complete blocks: keys have 576 columns, and the first 512 are the values. The numerators of 16 heads
  * x 512 columns exceed the registers of a warp, and each key should be read only once.
  *

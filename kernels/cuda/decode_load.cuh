@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Copies rows of K and V from global to shared memory, and loads fragments of them for the tensor cores.
  *
  * A tile lies in shared memory as eight chunks of neighbouring rows, with 16 bytes between chunks. ldmatrix reads eight

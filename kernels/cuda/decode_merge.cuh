@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Merges partials of blocks into rows: first the blocks of a cluster, then the splits of an item. The order does not
  * depend on which block comes last, so every run gives the same bits.
  *

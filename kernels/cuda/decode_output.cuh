@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Writes finished rows to the caller's memory, in any convention. */
 #pragma once
 

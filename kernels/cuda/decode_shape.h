@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Data that the host and the decode kernels share: one call, and the division of its keys among blocks. It is plain
  * data and arithmetic for C and C++.
  *

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The iteration of a CTA group over its share of units (decode_shape.h). Every warp of a CTA group computes the same
  * walk from lengths in device memory, and waits for nothing. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Attention of 16 query heads over some key tiles by one warp. head_dim is up to 256, and values are as long as keys.
  *
  * Each warp fills its own ring of tiles: K of a key tile, its V, K of the next key tile and so on. While it computes

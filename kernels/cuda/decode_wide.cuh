@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * MLA attention of 64 heads by the two warpgroups of a block: keys have 576 columns, and the first 512 are the values.
  * Each key is read from global memory once for 64 heads, and the tensor cores read it from shared memory.
  * decode_latent.cuh reads shared memory again for each 16 heads. Here that would take twice as long as the reads of

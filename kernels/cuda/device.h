@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The device functions of kernels. Kernels access a device only through them. nvcc compiles device_ptx.h. Tests compile
  * kernels for a CPU: they define BNY_DEVICE_EMULATOR as the name of a header with the same functions.
  *

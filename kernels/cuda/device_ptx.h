@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The functions of device.h as CUDA intrinsics and inline PTX (ISA 8.4 and later, sm_80 and later). */
 #pragma once
 

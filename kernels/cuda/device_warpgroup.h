@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The warpgroup functions of device.h as inline PTX (wgmma, only on sm_90a). */
 #pragma once
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Computes sums of BANYAN_ORDER_EXACT on a device: see kernels/exact.h. The rank that merges a row has the partials of
  * all ranks, so only f32 is sent. Each column has its own top, whereas on the host all columns of a row share one. Both
  * are exact sums of digits, but the digits differ, so the last bit may differ from the host's. */

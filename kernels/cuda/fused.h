@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * A combine within another kernel, for include/banyan_device.cuh. Blocks push rows as they finish them, and the last
  * blocks of the grid merge them.
  *

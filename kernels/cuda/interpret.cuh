@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The interpreter, which runs all steps of any program in one launch. Every warp executes the steps for its own units.
  * No warp waits for another warp of this rank. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Runs programs that move bytes. Unit k is bytes [k U, (k + 1) U) of the collective's buffer, where U is the shape's
  * chunk_columns. Words therefore have the same alignment on all ranks, wherever ranges begin. The first and last unit
  * of a range may be partial.

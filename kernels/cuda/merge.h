@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Waits for the units of several sources and merges them in the order of kernels/op.h: a balanced tree of neighbours.
  * Up to 8 sources are merged in registers. Kernels that do not round nodes merge more sources several at a time. Other
  * kernels merge them one after another on a stack.

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The oneshot kernels. In one launch each rank pushes its rows to the ranks that own them, and merges the rows that it
  * owns. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Stores a lane's words as packets in an inbox, and loads them. Lane p % 32 handles packet p of a unit. program.h
  * defines the protocols. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Reads and writes rows of the caller's partials in place, in the caller's convention. The arithmetic is that of
  * kernels/cpu, through merge_math.h, so a device and a processor give the same bits. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Data that the host shares with kernels: arenas and programs. All of it is plain data for C and C++.
  *
  * An arena is memory of one rank that all ranks of a communicator can write. It consists of a head, an *inbox* of two

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Sends units. A template argument `Destinations` is a struct with these methods, where d is a destination of a row:
  *   int count()
  *   int64_t number(int d, int32_t token, int32_t head)   index of the unit at d; -1: the row does not go to d

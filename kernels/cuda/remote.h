@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Reads and writes units of messages to and from other nodes. The messages lie in host memory in the layout that nodes
  * send: m of all rows, d of all rows, then numerators row by row (bny_wire_layout of kernels/op.h). A unit is accessed
  * packet by packet, like a unit in an inbox of protocol SIMPLE. Only the addresses of its words differ. The first chunk

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Maps a unit to the lanes of a warp: the position and meaning of its words in a row. Values have 32, 16 or 8
  * `bits`. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Finds the valid rows of a run from device memory, during the run. Programs and oneshots are made for `most` tokens,
  * which fixes all offsets in inboxes. A run with fewer tokens omits the same tokens on all ranks. With one owner these
  * are the last tokens; else they are the last tokens of each owner's range. */

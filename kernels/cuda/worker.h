@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The state of a run in one warp: its epoch, permission to write into peers' inboxes, waits with a deadline, and
  * faults.
  *

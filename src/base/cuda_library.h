@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Finds functions of CUDA's driver at run time, for the library and the tools. The driver's headers are not needed
  * here: the caller passes a table of function names and driver versions. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The flight recorder of a communicator: its last operations, its current wait, and its counters. It is written unless
  * BANYAN_FLIGHT is off. Each operation costs a cache line, two counters and one reading of the processor's counter. The
  * duration of an operation is known if it is traced. Otherwise the start of the next one is its upper bound.

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The only hash of integers: for comparison among ranks, for tables and for patterns in memory. It protects no secret,
  * and is the same on all ranks. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Log lines for people, of the level that BANYAN_LOG sets, on stderr or in BANYAN_LOG_FILE. Each line opens the file,
  * so do not log on a hot path.
  *

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The names of values that a caller chooses, as they are printed, typed and written to files. kernels/formats.def has
  * those of value types, and plan/algorithms/algorithms.def those of algorithms. Everything is inline because programs
  * that link the shared library use the tables too. */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The threads of a rank. One caller at a time shares a task with them. A thread that comes late takes no part in the
  * task, and the caller never waits for it. */
 #pragma once

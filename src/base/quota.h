@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * CPU quotas of control groups: `docker --cpus 2`, limits of Kubernetes and systemd. The affinity mask does not show
  * them. The kernel stops all threads of a group that has used up its quota, until the next period, usually of 100
  * ms. */

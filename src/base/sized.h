@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Structs of callers. They begin with their size and grow only at their end, by whole words, so different versions of
  * program and library share the same beginning. A field that the caller's struct lacks is 0, which keeps the old
  * meaning. A field that this library does not know must be 0, because the library would ignore it.

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Records a rank's operations and their times, for chrome://tracing and Perfetto (docs/observability.md). A record is a
  * store to preallocated memory. Times are ticks (clock.h) until they are written. Local attention has no communicator:
  * each thread keeps its own spans, and its next operation on a traced communicator takes them. */

@@ -353,10 +353,9 @@ enum bny_boot_holder bny_boot_seek_holder(struct banyan_env *env, const struct a
   bny_boot_link_close(&env->parent); /* rank 0 has no parent, for any answer of the peer */
   bny_boot_issue_begin(env);         /* the key may now be that of the other job */
   if (holder == BNY_BOOT_UNKNOWN) return holder;
-  char why[BNY_ERROR_TEXT_BYTES];
-  snprintf(why, sizeof why, "%s", holder == BNY_BOOT_THIS_JOB ? banyan_last_error() : seeker.reason);
   bny_fail(BANYAN_ERR_BOOTSTRAP, "%s%s (%s)",
-           holder == BNY_BOOT_THIS_JOB ? "" : "banyan_env_create: rank 0 cannot listen on its port: ", why,
+           holder == BNY_BOOT_THIS_JOB ? "" : "banyan_env_create: rank 0 cannot listen on its port: ",
+           holder == BNY_BOOT_THIS_JOB ? banyan_last_error() : seeker.reason,
            "give each job a port of its own by MASTER_PORT or BANYAN_PORT, or another BANYAN_JOB");
   return holder;
 }

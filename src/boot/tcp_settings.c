@@ -278,10 +278,9 @@ banyan_status bny_boot_settings_read(struct bny_boot_settings *settings) {
   status = read_address(settings);
   if (!status) return read_secret(settings);
   if (strcmp(settings->rank_from, launchers[0].rank) == 0) return status;
-  char origin[256] = "", why[BNY_ERROR_TEXT_BYTES];
+  char origin[256] = "";
   size_t length = 0;
   bny_boot_append_origin(origin, sizeof origin, &length, settings);
-  snprintf(why, sizeof why, "%s", banyan_last_error());
-  return bny_fail(status, "%s%s", why, origin);
+  return bny_fail(status, "%s%s", banyan_last_error(), origin);
 }
 #endif

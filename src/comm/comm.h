@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The life of a communicator. It gathers facts from all ranks, all ranks choose the same transport from them, and
  * arenas are made. Then operations run in order. */
 #pragma once

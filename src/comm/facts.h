@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The facts that each rank reports to all others before anything is decided. All ranks derive the same conclusions from
  * them. */
 #pragma once

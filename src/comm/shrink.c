@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Makes a communicator of the survivors of one that has failed. They have no bootstrap any more, and no rank knows
  * which others survive. Rendezvous messages (transport.h) still work, and are exchanged in rounds.
  *

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Runs a call of local attention: the checks, then job.c, prune_run.c and sweep.c in turn, then errors. */
 #include <inttypes.h>
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Checks a call of local attention before anything is computed. */
 #include "decode/decode.h"
 #include "decode/queries.h"

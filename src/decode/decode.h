@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The internals of the decode layer: banyan_attention() with explicit kernels. */
 #pragma once
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Computes local attention. A row is one head of a query token. The keys of each sequence are cut into segments, and
  * the sums of segments are merged in a balanced tree. Both depend only on the sequence's length, so the bits depend
  * neither on the batch nor on the threads.

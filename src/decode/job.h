@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * One call of local attention, shared by its threads, and its keys in a mapped file, which they read in order. */
 #pragma once
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Names layouts, and lists moves between two layouts and between tiers of memory.
  *
  * Rules that give each token the same owner have one normal form. BLOCKS: weights without a common divisor, and the

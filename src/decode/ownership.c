@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Computes the owner of each key. Tokens are assigned in blocks. Under BLOCKS the weights, divided by their common
  * divisor, are the blocks of each rank in a round, and turns.c assigns a round. Under RANGES the blocks of the longest
  * sequence are cut in proportion to the weights. */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Attention that leaves out pages which cannot matter, with a certificate. The bounds of a page limit its logits, so
  * the mass of the pages that are left out is known without reading them.
  *

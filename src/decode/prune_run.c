@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Prunes row blocks with all threads, some blocks at a time. Each stage of a block has parts. The thread that completes
  * the last one chooses the next stage, which begins when all threads have left this one. Masses, lists and sums depend
  * on the block's keys alone, so the bits do not depend on threads. */

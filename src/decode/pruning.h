@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * A row block whose pages are weighed, chosen and read, shared by its threads; and the bounds of pages. */
 #pragma once
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The query tokens of a call of attention, its keys, and which keys a query sees. It converts banyan_queries and page
  * lists to numbers of tokens and keys. All of it assumes a checked description. */
 #pragma once

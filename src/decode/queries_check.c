@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Checks banyan_queries, page lists, sinks, and queries in two parts. */
 #include <inttypes.h>
 #include <math.h>

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Attends to keys in a mapped file. The file may be larger than memory, so each key is read once for all rows of the
  * call, in the order of keys: leaf by leaf, and each leaf for all sequences, which may share it. Leaves have a fixed
  * length, and are added to a row in this order, so bits depend neither on threads nor on the read-ahead.

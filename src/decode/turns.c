@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Assigns blocks of keys to ranks in turn, in proportion to their weights. There are three ways to assign a round. If
  * the order of ranks keeps every rank within a block of its share, as with equal weights, that order is used. Between
  * two ranks, the first gets its share rounded to the nearest. Otherwise the quota method of Balinski and Young is

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Bounds the masses of pages. A bound is a product in f32, and a slack that is added once: it covers the roundings of
  * the product here, in any rounding mode, and those of attention's logits. */
 #include <float.h>

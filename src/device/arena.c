@@ -430,9 +430,8 @@ static banyan_status import_one(arenas_work *work, const transfer *held, int32_t
                     arenas->bytes);
   banyan_status status = arenas->device->ops->memory_import(arenas->device, &offered, &arenas->memories[peer]);
   if (status == BANYAN_OK) return BANYAN_OK;
-  char why[BNY_ERROR_TEXT_BYTES];
-  snprintf(why, sizeof why, "%s", banyan_last_error());
-  return bny_fail(status, "the arena of rank %d cannot be mapped by rank %d: %s", peer, arenas->rank, why);
+  return bny_fail(status, "the arena of rank %d cannot be mapped by rank %d: %s", peer, arenas->rank,
+                  banyan_last_error());
 }
 
 static banyan_status exchange_files(arenas_work *work, transfer *held) {

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The arenas of a group. Each rank makes one arena, and maps the arenas of all other ranks at addresses of its own
  * device.
  *

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Local attention on a device: the kernel for a description, its memory, and its launch. The same launch can combine
  * its rows. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Plans a decode call.
  *
  * Decode is limited by memory bandwidth, so all SMs should have copies in flight during the whole kernel. Every block

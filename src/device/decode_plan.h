@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Chooses the decode kernel for a shape, and divides its blocks into CTA groups. The plan is a pure function of the
  * shape and of the device's facts. It does not use lengths that are known only on the device.
  * kernels/cuda/decode_shape.h defines the terms. */

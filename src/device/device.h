@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The interface to an accelerator, in plain C. A vendor has one row in the table of device.c and its own files; no code
  * above this header knows its types. Streams are the vendor's own (CUstream or cudaStream_t), passed as void *. NULL is
  * the vendor's default stream.

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The device side of a communicator: shared arenas, kernels, programs in device memory, and launches. Launches are hot
  * calls (device.h). Kernels report the outcome of a launch later, in words of host memory.
  *

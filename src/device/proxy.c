@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The proxy: its memory, segments, thread and shutdown. A segment is the part of a plan between nodes. The proxy runs
  * it while kernels run the rest of the plan. The thread waits until kernels begin a run, sends the messages that they
  * make to other nodes, and receives the messages that they read. */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Combines of devices on several nodes (docs/design.md#devices-of-several-nodes): kernels run the plan, and a thread of
  * each rank, the *proxy*, exchanges messages between nodes over the host's transport. Kernels and proxy signal each
  * other by words in host memory (bny_proxy_words, kernels/cuda/program.h). Both count the runs alike, and the kernel

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Runs of plans on devices, as exec/run.c has them for the host. A plan takes one launch: of a oneshot kernel if one
  * serves it, else of the interpreter with the plan's program. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Makes a run of a plan: resolves every address that a step needs, once for each half of the arena. Also reports facts
  * of a run, and connects ranks before the first one. */
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The executor: runs plans step by step on the host. It knows steps and slots, but no algorithm.
  *
  * Reuse of memory. Run e writes its slots into half e & 1 of the arena, where run e - 2 wrote. So before run e writes,

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The call that a rank is in, as words that peers can read. If ranks disagree, the error can therefore name the rank
  * and the field. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The executor records its runs: in the flight recorder always, in a trace if requested. The hooks that runs call are
  * inline here: stores for the recorder, one branch for a trace that is off. */
 #pragma once

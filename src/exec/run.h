@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The internals of a run. bind.c makes it from a plan, and run.c executes it. */
 #pragma once
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Chooses how to write a message that a peer will read: with plain stores, or with stores that bypass the caches.
  * Between cores that share a cache, plain stores win (4 to 7 ns a line). Between other cores, streaming wins by more
  * than twice (25 ns a line). In a virtual machine this changes at run time, so both ways are timed from time to time on

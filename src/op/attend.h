@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Local attention as a part of operations. It is bound to memory once and runs many times, on the host or on the
  * communicator's device. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * A persistent operation is one call that is planned, agreed by all ranks, and bound to memory. A call that does not
  * fit the arena has parts. Blocking calls keep such operations by shape and bind new memory each time. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Overlaps attention with the combine of its rows, on the host. The batch is cut into slices: while the rows of one
  * slice are on the network, the next is attended to. This pays if a combine waits for the network and attention takes
  * long enough. Within a node ranks copy by themselves, so there is no wait to hide.

@@ -99,9 +99,7 @@ static banyan_status progress_gather(banyan_op *op, bool block, bool *done) {
   op->gathered = true;
   status = bny_attention_start(op->attention, NULL, op->tokens);
   if (status == BANYAN_OK) return status;
-  char why[BNY_ERROR_TEXT_BYTES];
-  snprintf(why, sizeof why, "%s", banyan_last_error());
-  return bny_exec_fail(op->comm->exec, status, op->comm->rank, "rank %d: %s", op->comm->rank, why);
+  return bny_exec_fail(op->comm->exec, status, op->comm->rank, "rank %d: %s", op->comm->rank, banyan_last_error());
 }
 
 /* Combines the certificate, after the rows. */

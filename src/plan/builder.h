@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The builder: how an algorithm writes down the plan of one rank.
  *
  * Errors are sticky: builder->status keeps the first failure and everything added after it is dropped. An algorithm

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The shape of a call: two calls of one shape are the same operation, planned once. Its fields are listed once, in
  * call.c. The list drives the comparison of shapes, the words that ranks compare, the text that names a difference, and
  * the hash of a plan's request. */

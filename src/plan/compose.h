@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The common part of algorithms over levels: requests for parts of a plan, and the cheapest flat algorithm for one
  * part. */
 #pragma once

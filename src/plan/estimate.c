@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Predicts times by the formula of docs/algorithms.md (how one is chosen). Where ranks take turns on a core, the
  * messages of a round are read one rank after another; over a network the sender posts them one by one instead. If the
  * request has levels, the pattern of the algorithm divides rounds and bytes among them. A link then carries a message

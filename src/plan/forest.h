@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * A forest holds a rank's contributions to one slice, from a set of ranks, as nodes of the tree in which they are
  * merged.
  *

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Levels state which ranks are close to one another. They are facts for planning, equal on every rank. Level 0 divides
  * the ranks into groups, the *islands*. Level k groups the groups of level k - 1, and the last level is one group of
  * all. A link cost is that of a message between two members of one group of a level.

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * A plan is plain data: the steps of one rank in one run of one collective. It is a pure function of a request, which
  * holds only facts that are equal on every rank. It contains no user pointer.
  *

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Slices: which rank owns what, and how a box of rows is cut into pieces. Every function is a pure function of the
  * request, so any rank can compute the slice that any other rank holds. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The second half of an algorithm: every rank holds one finished piece, and all ranks (or the root) need all pieces. It
  * is also the whole of an all-gather, whose pieces are the inputs. */
 #pragma once

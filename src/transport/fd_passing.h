@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Passes file descriptors between the processes of one node, over an abstract Unix socket that exists only during the
  * call. Rank 0 gives every other rank the memory file of the window, and a descriptor for each rank that reports its
  * death. Or every rank gives all others its own descriptor, through rank 0. A peer must run as the same user and know

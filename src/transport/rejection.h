@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Calls that a rank rejected before it sent anything. It reports them to all ranks, so that no rank waits. Each rank
  * has a ring of known rejections in its node's shared memory: its own, and those of other nodes, which it forwards. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * A transport moves messages between the ranks of one communicator and reports the state of ranks. It is one-sided: the
  * owner of a slot makes it visible to peers with a signal, and a peer polls the signal and then reads. No function
  * waits, allocates, locks or enters the kernel, except connect, close and functions whose comment says so.

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The memory that the ranks of one node share, and the transport functions that are loads and stores in it. `loop` and
  * `shm` differ in how they get the memory and notice a death. */
 #pragma once

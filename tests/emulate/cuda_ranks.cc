@@ -81,13 +81,11 @@ void cuda_ranks::oneshot(int32_t rank, bny_protocol protocol, const bny_oneshot 
     any(rank, blocks, threads, form_of(#kernel, {&group, &what, &call}, [=, &group] { kernel(group, what, call); }));
 #define RUNS_INTERPRET(kernel)
 #define RUNS_BYTES(kernel)
-#define RUNS_HEADS(kernel)
 #define BNY_CUDA_KERNEL(kernel, form, ...) RUNS_##form(kernel)
 #include "cuda/kernels.def"
 #undef RUNS_ONESHOT
 #undef RUNS_INTERPRET
 #undef RUNS_BYTES
-#undef RUNS_HEADS
 }
 
 void cuda_ranks::program(int32_t rank, const bny_program *program, const bny_device_call &call, uint32_t blocks,
@@ -104,7 +102,6 @@ void cuda_ranks::program(int32_t rank, const bny_program *program, const bny_dev
         form_of(               \
             #kernel, {&group, &at, &call}, [=, &group] { kernel(group, at, call); }, copied));
 #define RUNS_BYTES RUNS_INTERPRET
-#define RUNS_HEADS RUNS_INTERPRET
 #include "cuda/kernels.def"
 }
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The CUDA driver. It is loaded when a device is opened, so that one build runs on machines with and without a GPU. All
  * functions come from libcuda.so.1. */
 #pragma once

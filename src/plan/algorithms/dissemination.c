@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Plans the barrier by dissemination. In round k every rank signals rank + 2^k and waits for rank - 2^k. After
  * ceil(log2 p) rounds each rank has a signal from every other, directly or through others. Slots hold no bytes and are
  * never written: a send is only the signal. Slot k belongs to round k on every rank. */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Plans levels (docs/algorithms.md#levels): scatter, the same scheme over the next level, all-gather. Scatter and last
  * level are flat algorithms in frames, the cheapest for size and level. A result is forwarded as soon as it is
  * complete. A group of one forwards its input. ROOT: the last level and each all-gather send to the group, then to the

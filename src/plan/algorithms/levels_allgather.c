@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Plans levels for an all-gather: the bytes of a rank cross every link between groups once. The rank sends them to the
  * ranks that represent it in the other groups of the outermost level, over the rail of its lane. These forward them in
  * their groups, level by level, and in the island to all ranks. For a rank without a NIC, a carrier of its island

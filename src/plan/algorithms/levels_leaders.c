@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Plans levels for NONE and ROOT, with one carrier in each island. The island's leader merges the whole box of the
  * island, combines it with the other leaders, and sends the result to the island. An island sends the same bytes as
  * with a piece for every carrier (see levels.c), but in one message instead of w. Only the leaders take part beyond the

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Plans levels for HEADS and TOKENS (docs/algorithms.md#levels): an owner's partials are merged on their way to it.
  * Where a level has many groups, they reduce to the owner's group in rounds of blocks of k, k^2, .. groups. A block's
  * leader is the group of the owner if the block holds it, else its first group. k is a power of two, chosen by cost. A

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Plans oneshot: every rank sends each other rank the data that it needs, and each rank merges for itself. Each rank
  * sends (p
  * - 1) S bytes in one round. It has the lowest latency if all ranks reach each other alike and the payload is small.

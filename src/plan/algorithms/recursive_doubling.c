@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Plans recursive doubling (docs/algorithms.md). If the last block is short, each of its ranks serves several ranks of
  * the full sibling block, and a block without a sibling skips the level. Blocks are the nodes of the canonical tree, so
  * both orders are the same. The all-gather has Bruck's form (spread.h). */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Plans recursive halving (docs/algorithms.md). If there are 2^q + e ranks, the odd ranks among the first 2 e send
  * their partial to the even rank before them. This leaves 2^q *virtual* ranks: virtual v represents ranks [real(v),
  * real(v + 1)), real(v) = v + min(v, e), and its first does the work.

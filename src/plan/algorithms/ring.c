@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Plans ring: a rank receives only from rank - 1 and sends only to rank + 1. Piece j starts at rank j + 1 and travels p
  * - 1 hops to rank j, and every rank on its way adds its own contribution (reduce-scatter). The results travel p - 1
  * hops more (all-gather). This takes 2 (p-1) rounds, and each rank sends 2 (p-1)/p S bytes. In canonical order a piece

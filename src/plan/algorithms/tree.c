@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Plans tree (docs/algorithms.md): tree_shape.h has the shapes, and the one with the lowest predicted time is used. A
  * rank's slots are, in this order: for each piece its copy and the result of each merge stage, except the root's last
  * stage; for each piece the result on its way down, if this rank forwards it; and on the root, the owners' slices. The

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Computes the cost of a tree, and chooses the cheapest shape and number of pieces. While the first piece travels the
  * whole way, the others follow at the pace of the rank that merges most. */
 #include <string.h>

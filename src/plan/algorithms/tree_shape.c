@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Makes the shapes of trees: one row for each strategy of docs/algorithms.md. In knomial and levels k is a power of
  * two, so blocks are nodes of the canonical tree. balanced and chain number ranks from the root on; with levels, each
  * group has consecutive numbers. */

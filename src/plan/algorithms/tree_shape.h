@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Tree shapes: the parent and children of each rank. A strategy is a row of the table in tree_shape.c. It offers shapes
  * for a request, and finds parent and children of any rank without building the tree.
  *

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Plans twoshot (docs/algorithms.md). There is one slot for each piece that is not empty, the same on all ranks, and
  * then the result. A formula therefore gives a peer's entries. */
 #include "plan/slice.h"

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * UCX, loaded only when ranks of several nodes connect. A program that stays on one node never loads it, because UCX
  * takes over signals and memory calls of the process as soon as it is loaded. libbanyan also runs where UCX is not
  * installed. */

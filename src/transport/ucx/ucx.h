@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The transport `net` for several nodes: declarations for its files. docs/design.md#networks has the design: mirrors,
  * active messages and puts, waits and leaving.
  *
