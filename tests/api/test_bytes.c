@@ -54,8 +54,8 @@ static void fill(const move *move, int32_t rank, int round) {
 }
 
 static size_t size_of(world_random *random, int index, size_t most) {
-  static const size_t sizes[] = {0, 1, 7, 64, 1001};
-  return index % 2 ? sizes[random_below(random, 5)] : (size_t)random_below(random, (int32_t)most);
+  static const size_t sizes[] = {0, 1, 7, 64, 1001, 8000, 8001, 61440, 61441}; /* the last are those of pieces */
+  return index % 2 ? sizes[random_below(random, most > 61441 ? 9 : 5)] : (size_t)random_below(random, (int32_t)most);
 }
 
 /* Counts are uneven and may be zero. Sometimes only one rank has data, or none has. */
@@ -171,8 +171,9 @@ TEST_EVERYWHERE(bytes_arrive, 32) {
   const int each = on->is_device ? 2 : 8;
   for (int i = 0; i < each; i++)
     for (int kind = 0; kind < KINDS; kind++)
-      add_move(made, (enum kind)kind, on->is_device ? 5000 : i % 4 == 3 ? 70000 : 3000);
+      add_move(made, (enum kind)kind, on->is_device ? 5000 : i % 4 < 3 ? 3000 : on == &world_nodes ? 400000 : 70000);
   WORLD_RUN(move_all, .nranks = made->nranks, .on = on, .argument = made, .one_device = _i % 4 == 3,
+            .nodes = on == &world_nodes && _i % 3 == 1 ? "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q" : NULL,
             .arena_bytes = _i / 8 % 2 ? 64 << 10 : 1 << 20,
             .words = on == &world_emulated && _i % 3 == 1 ? "no-vmm,no-ipc" : NULL);
 }

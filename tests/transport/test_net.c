@@ -169,45 +169,7 @@ TEST_LOOP(puts_are_as_messages, 4) {
   world_unshare(one, sizeof *one), world_unshare(several, sizeof *several);
 }
 
-/* ---- bytes ------------------------------------------------------------------------------------------------------- */
-
-static unsigned char byte_of(int32_t rank, size_t index) {
-  return (unsigned char)((size_t)rank * 31 + index * 7 + index / 251);
-}
-
-static bool holds(const unsigned char *bytes, int32_t rank, size_t count) {
-  for (size_t i = 0; i < count; i++)
-    if (bytes[i] != byte_of(rank, i)) return false;
-  return true;
-}
-
-/* Sizes around those of pieces and parts. */
-static void move_bytes(world_rank *self) {
-  static const size_t sizes[] = {0, 1, 8000, 8001, 61440, 61441, 300000, 3000000};
-  int32_t n = self->nranks, r = self->rank;
-  for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
-    size_t bytes = sizes[k], counts[RANKS];
-    unsigned char *mine = malloc(bytes + 1), *all = malloc((size_t)n * bytes + 1);
-    for (int32_t i = 0; i < n; i++) counts[i] = bytes;
-    for (size_t i = 0; i < bytes; i++) mine[i] = byte_of(r, i);
-    bool good = world_ok(self, banyan_allgather(self->comm, mine, all, counts), "gather");
-    for (int32_t i = 0; i < n && good; i++)
-      good = world_check(self, holds(all + (size_t)i * bytes, i, bytes), "gather of %zu bytes from rank %d", bytes, i);
-    good = good && world_ok(self, banyan_shift(self->comm, mine, all, bytes, 1), "shift") &&
-           world_check(self, holds(all, (r + n - 1) % n, bytes), "shift of %zu bytes", bytes);
-    good = good && world_ok(self, banyan_broadcast(self->comm, mine, bytes, 3), "broadcast") &&
-           world_check(self, holds(mine, 3, bytes), "broadcast of %zu bytes", bytes) &&
-           world_ok(self, banyan_barrier(self->comm), "barrier");
-    free(mine), free(all);
-    if (!good) return;
-  }
-}
-
-TEST_LOOP(bytes_between_nodes, 2 * SHAPES) {
-  be_nodes(&shapes[_i / 2], true);
-  unsetenv("BANYAN_LEVELS");
-  WORLD_RUN(move_bytes, .nranks = RANKS, .processes = _i % 2);
-}
+/* ---- acknowledgements -------------------------------------------------------------------------------------------- */
 
 /* Two ranks send to each other in every second run only. Each may write again once the other has acknowledged its read,
  * which must not wait for a periodic check (5 ms). */
