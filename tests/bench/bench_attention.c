@@ -24,6 +24,7 @@
 #include "base/pool.h"
 #include "decode/decode.h"
 #include "op.h"
+#include "tests/support/attention_oracle.h"
 #include "tests/support/clock.h"
 #include "tools/common/read_all.h"
 #include "tools/common/util.h"
@@ -112,27 +113,13 @@ static void read_share(void *context, int32_t place) {
 
 static banyan_attention_desc describe(const shape *s, const void *q, const char *cache, const int32_t *lengths) {
   bool is_mla = s->value_dim < s->head_dim; /* values are the first columns of keys */
-  int64_t per_head = (int64_t)s->keys * s->head_dim, all = s->batch * s->kv_heads * per_head;
-  return (banyan_attention_desc){.size = sizeof(banyan_attention_desc),
-                                 .batch = s->batch,
-                                 .heads = s->heads,
-                                 .kv_heads = s->kv_heads,
-                                 .head_dim = s->head_dim,
-                                 .value_dim = s->value_dim,
-                                 .q_dtype = bny_dtype_bytes(s->dtype) == 1 ? BANYAN_BF16 : s->dtype,
-                                 .kv_dtype = s->dtype,
-                                 .q = q,
-                                 .q_batch_stride = (int64_t)s->heads * s->head_dim,
-                                 .q_head_stride = s->head_dim,
-                                 .k = cache,
-                                 .k_token_stride = s->head_dim,
-                                 .k_head_stride = per_head,
-                                 .k_batch_stride = s->kv_heads * per_head,
-                                 .v = is_mla ? cache : cache + all * (int64_t)bny_dtype_bytes(s->dtype),
-                                 .v_token_stride = s->head_dim,
-                                 .v_head_stride = per_head,
-                                 .v_batch_stride = s->kv_heads * per_head,
-                                 .seq_lens = lengths};
+  int64_t all = (int64_t)s->batch * s->kv_heads * s->keys * s->head_dim;
+  banyan_attention_desc made =
+      attention_desc_of(s->batch, s->heads, s->kv_heads, s->keys, s->head_dim, s->head_dim,
+                        bny_dtype_bytes(s->dtype) == 1 ? BANYAN_BF16 : s->dtype, s->dtype, q, cache,
+                        is_mla ? cache : cache + all * (int64_t)bny_dtype_bytes(s->dtype), lengths);
+  made.value_dim = s->value_dim;
+  return made;
 }
 
 /* Keys of the first sequence in random order. */

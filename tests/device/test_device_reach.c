@@ -2,6 +2,7 @@
  * Memory of the caller that a device cannot reach is reported before anything is launched. Memory that it can reach is
  * accepted. */
 #include "tests/device/device_util.h"
+#include "tests/support/attention_oracle.h"
 #include "tests/support/world.h"
 
 enum { HEADS = 2, DIM = 64, BYTES = 4096 };
@@ -84,26 +85,9 @@ static void check_others(world_rank *self, const memories *memories) {
   expect(self, banyan_shift_init(self->comm, local, plain, 64, 0, &op), &op, "receive is plain");
   expect(self, banyan_broadcast_init(self->comm, plain, 64, 0, &op), &op, "data is plain");
   expect(self, banyan_broadcast_init(self->comm, plain, 0, 0, &op), &op, NULL); /* its memory is not accessed */
-  banyan_attention_desc desc = {.size = sizeof desc,
-                                .batch = 1,
-                                .heads = HEADS,
-                                .kv_heads = HEADS,
-                                .head_dim = DIM,
-                                .q_dtype = BANYAN_BF16,
-                                .kv_dtype = BANYAN_BF16,
-                                .keys_max = 1,
-                                .q = local,
-                                .q_batch_stride = 2 * DIM,
-                                .q_head_stride = DIM,
-                                .k = local,
-                                .k_batch_stride = 2 * DIM,
-                                .k_head_stride = DIM,
-                                .k_token_stride = DIM,
-                                .v = local,
-                                .v_batch_stride = 2 * DIM,
-                                .v_head_stride = DIM,
-                                .v_token_stride = DIM,
-                                .seq_lens = (const int32_t *)(void *)plain};
+  banyan_attention_desc desc = attention_desc_of(1, HEADS, HEADS, 1, DIM, DIM, BANYAN_BF16, BANYAN_BF16, local, local,
+                                                 local, (const int32_t *)(void *)plain);
+  desc.keys_max = 1;
   banyan_combine_desc both = {.size = sizeof both, .tokens = 1, .heads = HEADS, .value_dim = DIM};
   banyan_partial out = rows(local, NULL);
   expect(self, banyan_attention_init(self->comm, &desc, &out, &op), &op, "seq_lens is plain");

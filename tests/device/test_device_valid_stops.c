@@ -8,6 +8,7 @@
 #include "merge_math.h"
 #include "tests/device/device_util.h"
 #include "tests/emulate/user_kernel.h"
+#include "tests/support/attention_oracle.h"
 #include "tests/support/world.h"
 
 enum { CALLS = 300, CALLS_SLOWLY = 48, MOST = 5, DIM = 64, KEYS = 8, SLOTS = 12, KINDS = 4, DONE = 0 };
@@ -103,28 +104,6 @@ static banyan_valid_rows valid_of(const slot *slot, bool has_lengths) {
                              .token_mask = slot->mask};
 }
 
-static banyan_attention_desc attention_of(const rig *rig, const slot *slot) {
-  return (banyan_attention_desc){.size = sizeof(banyan_attention_desc),
-                                 .batch = MOST,
-                                 .heads = 1,
-                                 .kv_heads = 1,
-                                 .head_dim = DIM,
-                                 .q_dtype = BANYAN_BF16,
-                                 .kv_dtype = BANYAN_BF16,
-                                 .q = rig->q,
-                                 .q_batch_stride = DIM,
-                                 .q_head_stride = DIM,
-                                 .k = rig->k,
-                                 .k_head_stride = DIM,
-                                 .k_token_stride = DIM,
-                                 .v = rig->v,
-                                 .v_head_stride = DIM,
-                                 .v_token_stride = DIM,
-                                 .seq_lens = slot->lengths,
-                                 .keys_max = KEYS,
-                                 .stream = rig->stream};
-}
-
 static void describe(slot *slot, banyan_partial *in, banyan_partial *out) {
   banyan_partial_init(in, slot->in, BANYAN_F32, slot->lse, BANYAN_F32, 1, DIM);
   banyan_partial_init(out, slot->out, BANYAN_F32, slot->out_lse, BANYAN_F32, 1, DIM);
@@ -133,8 +112,10 @@ static void describe(slot *slot, banyan_partial *in, banyan_partial *out) {
 static bool make_ops(rig *rig, slot *slot) {
   banyan_valid_rows valid = valid_of(slot, true), tokens = valid_of(slot, false);
   banyan_combine_desc desc = desc_of(rig, &valid), after = desc_of(rig, &tokens);
-  banyan_attention_desc attention = attention_of(rig, slot);
+  banyan_attention_desc attention =
+      attention_desc_of(MOST, 1, 1, 0, DIM, DIM, BANYAN_BF16, BANYAN_BF16, rig->q, rig->k, rig->v, slot->lengths);
   banyan_partial in, out;
+  attention.keys_max = KEYS, attention.stream = rig->stream;
   describe(slot, &in, &out);
   banyan_comm *comm = rig->world->comm;
   return world_ok(rig->world, banyan_combine_init(comm, &desc, &in, &out, &slot->ops[LAUNCHED]), "combine") &&
