@@ -2,6 +2,8 @@
  * Attention over the shards of ranks, with and without a combine of its rows, on every backend. Random problems run as
  * repeated operations, as captured graphs on devices, and as blocking calls, and are compared with a reference in
  * double precision. Between nodes attention runs in slices. */
+#include "decode/decode.h"
+#include "op.h"
 #include "tests/support/attend.h"
 
 enum { PROBLEMS = 5, ROUNDS = 4 };
@@ -116,6 +118,7 @@ static bool run_one(world_rank *self, attend *of, int rounds) {
     good = draw(self, of, round);
     if (round == 0) attend_call_of(of, self, &call);
     if (round == 0 && !of->blocking) good = good && world_put(self) && init(self, of, &call, &op);
+    if (round == 0) memset(&call.queries, 0x55, of->blocking ? 0 : sizeof call.queries); /* init has copied it */
     if (of->blocking)
       good = good && world_put(self) && call_once(self, of, &call) && world_finish(self);
     else
@@ -150,6 +153,13 @@ static attend *make(const world_backend *on, int32_t nranks, int number) {
     if (made->rope_dim >= made->shape.head_dim) made->rope_dim = 0;
   }
   if (!on->is_device && number % 3 == 0) made->epsilon = powf(10, -(float)(number % 5));
+  if (!on->is_device && number % 3 != 1 && number % 5 > 1) /* what devices do not serve */
+    made->form = (attend_form)(ATTEND_E5M2 + number / 5 % 4);
+  if (made->form == ATTEND_F32_QUERIES) made->rope_dim = 0, made->gathers = false;
+  made->masks_keys = !on->is_device && made->epsilon == 0 && number % 4 == 1;
+  if (!on->is_device && number % 8 == 3) made->several = true, made->queries_most = 30;
+  if (on->is_device && number % 3 == 1) made->out_dtype = number % 2 ? BANYAN_BF16 : BANYAN_F16;
+  if (on == &world_emulated && number % 2) made->keys_bound = 1 << (8 + number % 9);
   if (made->alone && nranks > 1) made->sinks = NULL;
   if ((on == &world_gpu || on == &world_gpu_processes) && !world_is_quick() && number % 2)
     made->shape.keys_max += 1000 + number % 5 * 500; /* several splits of a row */
@@ -158,15 +168,70 @@ static attend *make(const world_backend *on, int32_t nranks, int number) {
 }
 
 TEST_EVERYWHERE(random_problems, 63) {
-  static const char *const words[] = {"", "compute=80", "no-files"};
+  static const char *const words[] = {"sms=4", "compute=80,sms=2", "no-files,sms=3,truncates"};
+  static const char *const copies[] = {"async", "bulk", NULL};
   const int32_t nranks = world_ranks(on, 1 + _i % ATTEND_RANKS_MAX);
   many many = {.count = on->is_device ? 1 : PROBLEMS, .rounds = ROUNDS};
   for (int i = 0; i < many.count; i++) many.problems[i] = make(on, nranks, _i + 100 * i);
+  const char *tables[8];
+  int count = 0;
+  for (int t = 0; bny_kernels_table[t]; t++)
+    if (bny_kernels_table[t]->supported()) tables[count++] = bny_kernels_table[t]->name;
+  setenv("BANYAN_KERNELS", tables[_i % count], 1);
   if (on == &world_nodes) setenv("BANYAN_SLICES", _i % 2 ? "5" : "3", 1);
   if (on == &world_nodes && _i % 3 == 0) setenv("BANYAN_PART_KIB", "64", 1);
-  if (on == &world_emulated) setenv("BANYAN_ARENA_KIB", "24576", 1);
+  if (on == &world_emulated) setenv("BANYAN_ARENA_KIB", "24576", 1), setenv("BANYAN_EXPERIMENTAL", "1", 1);
+  if (on == &world_emulated && copies[_i % 4 % 3]) setenv("BANYAN_DEVICE_COPY", copies[_i % 4 % 3], 1);
   WORLD_RUN(run_many, .nranks = nranks, .on = on, .argument = &many, .one_device = _i % 4 == 1,
             .words = on == &world_emulated ? words[_i / 3 % 3] : NULL);
+}
+
+/* A query has the same bits alone as together with others, whatever keys these see. */
+static void attend_one_by_one(world_rank *self) {
+  attend *of = self->argument;
+  attend_rank *rank = of->ranks;
+  attend_call all, one;
+  int32_t loc[PROBLEM_BATCH_MAX + 1], start[PROBLEM_BATCH_MAX];
+  const int32_t width = of->shape.heads * of->shape.value_dim, batch = of->shape.batch;
+  if (!draw(self, of, 0)) return;
+  attend_call_of(of, self, &all);
+  if (!world_ok(self, banyan_attention(&all.desc, &all.out), "all") || !attend_holds(self, of, 0)) return;
+  for (int32_t b = 0; b < batch; b++)
+    for (int32_t t = of->loc[b]; t < of->loc[b + 1]; t++) {
+      attend_call_of(of, self, &one);
+      attend_be_twin(of, self, &one);
+      for (int32_t i = 0; i <= batch; i++) loc[i] = i > b;
+      for (int32_t i = 0; i < batch; i++) start[i] = of->start[i] + (i == b ? t - of->loc[b] : 0);
+      one.queries.tokens = 1, one.queries.query_start_loc = loc;
+      if (of->causal) one.queries.query_start = start;
+      one.desc.q = (const char *)one.desc.q + t * one.desc.q_batch_stride * (int64_t)oracle_bytes(one.desc.q_dtype);
+      if (of->rope_dim) one.desc.rope.q = of->rope + t * one.desc.rope.batch_stride;
+      if (!world_ok(self, banyan_attention(&one.desc, &one.out), "one") ||
+          !world_check(self,
+                       memcmp(rank->other_values, rank->values + t * width, (size_t)width * sizeof(float)) == 0 &&
+                           memcmp(rank->other_lse, rank->lse + t * of->shape.heads,
+                                  (size_t)of->shape.heads * sizeof(float)) == 0,
+                       "token %d alone has other bits: %s", t, attend_text(of)))
+        return;
+    }
+}
+
+TEST_RANDOM(queries_do_not_change_each_other, 40) {
+  attend *of = attend_make(1, 900 + (uint64_t)_i);
+  of->alone = of->several = true;
+  of->tree = of->has_tokens = of->has_mask = false;
+  of->masks_keys = _i % 3 == 0;
+  if (_i % 4 == 1) of->form = (attend_form)(ATTEND_E5M2 + _i / 4 % 3);
+  if (!of->shape.latent) of->shape.head_dim = of->shape.value_dim = _i % 2 ? 1 + _i : 64;
+  if (of->rope_dim >= of->shape.head_dim) of->rope_dim = 0;
+  const bool is_large = _i % 5 == 2; /* sums of values overflow, and rows are computed again */
+  if (is_large) of->form = ATTEND_PLAIN, of->shape.dtype = BANYAN_BF16;
+  attend_fill(of);
+  const problem_shard *shard = &of->ranks->shard;
+  const int64_t pages = shard->desc.pages.table ? shard->desc.pages.count : shard->desc.batch;
+  for (int64_t i = 0; is_large && shard->v && i < pages * shard->desc.v_batch_stride; i++)
+    if (shard->v[i] != 0xffff) shard->v[i] = 0x7f60;
+  WORLD_RUN(attend_one_by_one, .nranks = 1, .argument = of);
 }
 
 /* Operations that all-gather q are started before the first is waited for, with a call in between. */
@@ -385,6 +450,26 @@ TEST(wrong_gathers_are_named) {
   of->gathers = true;
   attend_fill(of);
   WORLD_RUN(gather_wrongly, .nranks = 1, .argument = of);
+}
+
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
+
+TEST(keys_are_counted_once) {
+  enum { BATCH = 2, KV_HEADS = 3 };
+  static const float k[1], v[1];
+  static const int32_t seq_lens[BATCH] = {100, 7};
+  banyan_attention_desc desc =
+      attention_desc_of(BATCH, KV_HEADS, KV_HEADS, 100, 576, 576, BANYAN_BF16, BANYAN_BF16, NULL, k, v, seq_lens);
+  desc.value_dim = 512;
+  ck_assert_uint_eq(bny_decode_key_bytes(&desc), 2 * (576 + 512));
+  desc.v = k; /* MLA: values are the first elements of keys */
+  ck_assert_uint_eq(bny_decode_key_bytes(&desc), 2 * 576);
+  desc.v_token_stride = 1024; /* differs from the rows of keys */
+  ck_assert_uint_eq(bny_decode_key_bytes(&desc), 2 * (576 + 512));
+  desc.kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
+  desc.kv_dtype = BANYAN_E4M3;
+  ck_assert_uint_eq(bny_decode_key_bytes(&desc), 656);
+  ck_assert_uint_eq(bny_decode_attention_bytes(&desc), 107 * KV_HEADS * 656);
 }
 
 int main(void) { return world_main(suite_of("attend", 240)); }

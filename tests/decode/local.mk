@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
 unit_tests += \
-  %D%/test_attention_queries \
   %D%/test_ownership \
   %D%/test_parts

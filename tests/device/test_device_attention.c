@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tests attention on devices over the fake driver, except for its results: which shapes are combined within the kernel,
- * the number of blocks, the driver's calls, and how one rank's rejection reaches all ranks. */
+ * Tests attention on devices over the fake driver: the keys that each kernel reads, weights of one term, which shapes
+ * are combined within the kernel, the number of blocks, the driver's calls, and how one rank's rejection reaches all
+ * ranks. tests/api/test_attend.c tests its results. */
 #include "tests/device/device_util.h"
 #include "tests/support/attend.h"
 
@@ -47,6 +48,92 @@ static void attend_to_all(world_rank *self) {
   for (int i = 0; i < PROBLEMS; i++) banyan_op_free(ops[i]);
 }
 
+/* ---- kernels alone ----------------------------------------------------------------------------------------------- */
+
+typedef struct lone {
+  attend *of;
+  bool one_term;
+  double error; /* the largest of a row, relative to sum(p |v|) / d */
+} lone;
+
+/* Runs the kernel twice, to count the bytes that it copies from keys and then from values. Each key is read once. */
+static void attend_alone(world_rank *self) {
+  lone *lone = self->argument;
+  attend *of = lone->of;
+  const attend_rank *rank = of->ranks;
+  const problem_shape *shape = &of->shape;
+  attend_call call;
+  banyan_op *op = NULL;
+  attend_draw_shared(of, 0);
+  attend_draw(of, 0, 0);
+  attend_call_of(of, self, &call);
+  if (!world_ok(self, banyan_attention_init(self->comm, &call.desc, &call.out, &op), "init")) return;
+  const banyan_attention_desc *desc = &call.desc;
+  const int64_t pages = desc->pages.table ? desc->pages.count : desc->batch;
+  int64_t keys = 0;
+  for (int32_t b = 0; b < desc->batch; b++) keys += rank->lengths[b] * shape->kv_heads;
+  for (int v = 0; v < (shape->latent ? 1 : 2); v++) {
+    const int64_t wanted = 2 * keys * (v ? shape->value_dim : shape->head_dim);
+    FAKE_CUDA(fake_cuda_watch_copies)
+    (v ? desc->v : desc->k, (size_t)(2 * pages * (v ? desc->v_batch_stride : desc->k_batch_stride)));
+    if (!world_ok(self, banyan_start(op), "start") || !world_finish(self)) break;
+    const int64_t copied = (int64_t)FAKE_CUDA(fake_cuda_watch_copies)(NULL, 0);
+    world_check(self, copied == wanted, "%lld bytes of %s were read, not %lld: %s", (long long)copied,
+                v ? "values" : "keys", (long long)wanted, attend_text(of));
+  }
+  if (!lone->one_term) attend_holds(self, of, 0);
+  for (int32_t row = 0; row < desc->batch * desc->heads; row++) {
+    attention_row expected;
+    attend_reference(of, 0, row / desc->heads, row % desc->heads, &expected);
+    lone->error = fmax(lone->error, attention_row_error(&expected, shape->value_dim,
+                                                        rank->values + row * shape->value_dim, rank->lse[row], 1));
+  }
+  banyan_op_free(op);
+}
+
+static double run_alone(int32_t group, int32_t head_dim, int number, bool one_term, const char *words) {
+  static const int32_t pages[] = {0, 16, 64, 1}, lengths[2][3] = {{150, 0, 65}, {700, 0, 65}};
+  const int32_t *own = lengths[head_dim == 576 && group % 48 == 16]; /* many pieces of a row, and tiles of a block */
+  const problem_shape shape = {.batch = 3,
+                               .heads = head_dim == 576 ? group : 2 * group,
+                               .kv_heads = head_dim == 576 ? 1 : 2,
+                               .head_dim = head_dim,
+                               .value_dim = head_dim == 576 ? 512 : head_dim,
+                               .latent = head_dim == 576,
+                               .dtype = number % 2 ? BANYAN_F16 : BANYAN_BF16,
+                               .one_sign = true,
+                               .page_keys = pages[number / 2 % 4],
+                               .keys_max = own[0],
+                               .lengths = own};
+  lone lone = {.of = attend_make_plain(1, 300 + (uint64_t)number, &shape), .one_term = one_term};
+  lone.of->alone = true;
+  lone.of->keys_bound = 1 << 12;
+  attend_fill(lone.of);
+  setenv("BANYAN_EXPERIMENTAL", "1", 1);
+  setenv("BANYAN_DEVICE_WEIGHTS", one_term ? "one" : "two", 1);
+  WORLD_RUN(attend_alone, .nranks = 1, .on = &world_emulated, .argument = &lone, .words = words);
+  return lone.error;
+}
+
+/* Each kernel, by the heads of a KV head and head_dim, for both types and kinds of copies; 64 heads of MLA have one
+ * kind. Devices of compute capability 8.0 have no clusters. */
+TEST_IN("kernels", keys_are_read_once, 30) {
+  static const int32_t kernels[8][2] = {{3, 64},  {4, 96},   {16, 128}, {2, 192},
+                                        {5, 256}, {16, 576}, {32, 576}, {64, 576}};
+  if (!world_is_here(&world_emulated)) return;
+  const int kernel = _i / 2 / 2, dtype = _i % 2, bulk = _i / 2 % 2;
+  setenv("BANYAN_DEVICE_COPY", bulk ? "bulk" : "async", 1);
+  run_alone(kernels[kernel][0], kernels[kernel][1], 2 * (kernel + bulk) + dtype, false,
+            bulk || kernel == 7 ? "sms=3" : "compute=80,sms=3");
+}
+
+/* Weights of one 16-bit term take effect, and their error is within the documented bound. */
+TEST_LOOP(weights_of_one_term, 2) {
+  if (!world_is_here(&world_emulated)) return;
+  const double two = run_alone(40, 576, _i, false, "sms=3"), one = run_alone(40, 576, _i, true, "sms=3");
+  ck_assert_msg(one > 10 * two && one < (_i ? 0x1p-11 : 0x1p-8), "%g, and with two terms %g", one, two);
+}
+
 /* ---- within one kernel, or why not ------------------------------------------------------------------------------- */
 
 typedef struct served {
@@ -59,28 +146,10 @@ typedef struct served {
 static void describe_served(world_rank *self) {
   const served *what = self->argument;
   static uint16_t cache[1];
-  int64_t heads = what->heads, dim = what->head_dim, kv = what->kv_heads;
-  banyan_attention_desc desc = {.size = sizeof desc,
-                                .batch = what->batch,
-                                .heads = what->heads,
-                                .kv_heads = what->kv_heads,
-                                .head_dim = what->head_dim,
-                                .value_dim = what->value_dim,
-                                .q_dtype = BANYAN_BF16,
-                                .kv_dtype = BANYAN_BF16,
-                                .keys_max = 1000,
-                                .q = cache,
-                                .k = cache,
-                                .v = cache,
-                                .seq_lens = (const int32_t *)(const void *)cache,
-                                .q_batch_stride = heads * dim,
-                                .q_head_stride = dim,
-                                .k_batch_stride = 1000 * kv * dim,
-                                .k_head_stride = dim,
-                                .k_token_stride = kv * dim,
-                                .v_batch_stride = 1000 * kv * dim,
-                                .v_head_stride = dim,
-                                .v_token_stride = kv * dim};
+  banyan_attention_desc desc =
+      attention_desc_of(what->batch, what->heads, what->kv_heads, 1000, what->head_dim, what->head_dim, BANYAN_BF16,
+                        BANYAN_BF16, cache, cache, cache, (const int32_t *)(const void *)cache);
+  desc.value_dim = what->value_dim, desc.keys_max = 1000;
   banyan_combine_desc combine = {.size = sizeof combine,
                                  .tokens = what->batch,
                                  .heads = what->heads,

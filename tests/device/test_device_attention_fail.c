@@ -79,13 +79,16 @@ TEST_LOOP(wrong_lengths, 3) {
   run(what);
 }
 
-/* The combine runs within the kernel, in its own launch, or not at all, and attention also by general kernels. Only
- * page tables are tested. */
-TEST_LOOP(wrong_pages, 4) {
+/* The combine runs within the kernel, in its own launch, or not at all, and attention also by general kernels. Kernels
+ * of MLA for few heads and for many find the page elsewhere. Only page tables are tested. */
+TEST_LOOP(wrong_pages, 8) {
   static const char *const algorithms[] = {"oneshot", "ring", NULL, "oneshot"};
   if (!world_is_here(&world_emulated)) return;
-  wrong what = make(140 + (uint64_t)_i, algorithms[_i], true);
-  what.page = _i ? -1 : what.of->shape.batch * ((WRONG_PAGE_KEYS_MAX + WRONG_PAGE_KEYS - 1) / WRONG_PAGE_KEYS);
+  wrong what = make(140 + (uint64_t)_i, algorithms[_i % 4], true);
+  problem_shape *shape = &what.of->shape;
+  if (_i >= 4) shape->latent = true, shape->head_dim = 576, shape->value_dim = 512, shape->kv_heads = 1;
+  if (_i >= 4) shape->heads = _i % 2 ? 5 : 40;
+  what.page = _i ? -1 : shape->batch * ((WRONG_PAGE_KEYS_MAX + WRONG_PAGE_KEYS - 1) / WRONG_PAGE_KEYS);
   what.of->cap = _i == 3 ? 5 : 0;
   run(what);
 }

@@ -30,6 +30,14 @@ static std::atomic<bool> truncates;
 void bny_emulator_truncate(bool on) { truncates = on; }
 bool bny_emulated_truncates(void) { return truncates.load(std::memory_order_relaxed); }
 
+static std::atomic<const unsigned char *> watched, watched_end;
+static std::atomic<uint64_t> watched_bytes;
+uint64_t bny_emulator_watch_copies(const void *memory, size_t bytes) {
+  watched = static_cast<const unsigned char *>(memory);
+  watched_end = watched + bytes;
+  return watched_bytes.exchange(0);
+}
+
 namespace {
 
 enum : size_t { STACK_BYTES = 256 << 10 };
@@ -703,6 +711,7 @@ void *bny_emulated_cluster_address(void *shared, uint32_t rank) {
 
 void bny_emulated_copy(void *to, const void *from, size_t bytes, uint64_t *barrier) {
   fiber *self = running->current;
+  if (from >= watched && from < watched_end) watched_bytes += bytes;
   if (barrier)
     self->block->bulk.push_back({to, from, bytes, barrier});
   else

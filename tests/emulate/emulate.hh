@@ -55,6 +55,8 @@ void bny_emulator_watch(bny_emulator *emulator, std::function<void(uint64_t now_
  * barrier or sync. */
 void bny_emulator_own(bny_emulator *emulator, uint32_t device, void *memory, size_t bytes);
 uint64_t bny_emulator_steps(const bny_emulator *emulator);
+/* From now on counts the bytes that asynchronous copies read from this memory. Returns the count before. */
+uint64_t bny_emulator_watch_copies(const void *memory, size_t bytes);
 
 /* ---- inside a kernel --------------------------------------------------------------------------------------------- */
 

@@ -185,6 +185,9 @@ uint32_t fake_cuda_early_launches(void) {
   return early;
 }
 
+extern "C" EXPORTED fake_cuda_watch_copies_function fake_cuda_watch_copies;
+uint64_t fake_cuda_watch_copies(const void *memory, size_t bytes) { return bny_emulator_watch_copies(memory, bytes); }
+
 extern "C" EXPORTED fake_cuda_run_function fake_cuda_run;
 bool fake_cuda_run(char *why, size_t bytes) {
   bny_emulator_config config = {};

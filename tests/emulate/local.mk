@@ -2,15 +2,11 @@
 # Tests of device kernels on the host, in C++.
 cuda_tests += \
   %D%/test_cuda_combine \
-  %D%/test_cuda_decode \
   %D%/test_cuda_faults
 %C%_test_cuda_combine_SOURCES = %D%/test_cuda_combine.cc
 %C%_test_cuda_combine_LDADD = libbanyan_emulate.la $(LDADD)
-%C%_test_cuda_decode_SOURCES = %D%/test_cuda_decode.cc
-%C%_test_cuda_decode_LDADD = libbanyan_emulate.la $(LDADD)
 %C%_test_cuda_faults_SOURCES = %D%/test_cuda_faults.cc
 %C%_test_cuda_faults_LDADD = libbanyan_emulate.la $(LDADD)
-%C%_test_cuda_decode_CPPFLAGS = $(AM_CPPFLAGS) $(compiled_flags)
 
 # The emulated device.
 if CXX17

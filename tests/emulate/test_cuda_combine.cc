@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "cuda/decode_general.cuh"
 #include "tests/emulate/cuda_ranks.hh"
 
 extern "C" {
@@ -271,6 +272,22 @@ TEST(exact_kernels_agree) {
     for (size_t rank = 0; rank < 3; rank++)
       ck_assert_msg(memcmp(one.out[rank].memory, made.out[rank].memory, made.out[rank].bytes) == 0,
                     "protocol %d, rank %zu: the bits differ", protocol, rank);
+  }
+}
+
+/* Decode kernels find the page of a key by a multiplication. */
+TEST(page_divisions) {
+  world_random random = {world_seed()};
+  for (uint32_t keys = 1; keys < 3000; keys++) {
+    bny_decode_general general;
+    bny_decode_divide_pages(&general, keys);
+    for (int i = 0; i < 50; i++) {
+      const uint32_t page = static_cast<uint32_t>(random_below(&random, static_cast<int32_t>(INT32_MAX / keys)));
+      if (bny_general_page_of(general, page * keys) != page ||
+          bny_general_page_of(general, page * keys + keys - 1) != page)
+        ck_abort_msg("pages of %u keys: page %u", keys, page);
+    }
+    ck_assert_uint_eq(bny_general_page_of(general, INT32_MAX), INT32_MAX / keys);
   }
 }
 

@@ -41,15 +41,15 @@ check_file() {
   if [ -n "${EMULATE_PTX_ALL:-}" ]; then unset EMULATE_PTX_BRIEF; else EMULATE_PTX_BRIEF=$([ -n "$2" ] && echo 1 || echo 2); fi
   export EMULATE_PTX EMULATE_PTX_NOTES ${EMULATE_PTX_BRIEF:+EMULATE_PTX_BRIEF}
   : >"$EMULATE_PTX_NOTES"
-  (run emulate/test_cuda_combine; [ -n "$2" ] && run emulate/test_cuda_decode kernels) &
+  run emulate/test_cuda_combine &
   run api/test_bytes "emulated device"
   run api/test_heads "emulated device"
   run_kernels "$3"
-  [ -n "$2" ] || run emulate/test_cuda_decode kernels
   if [ -n "$2" ] || [ -n "${EMULATE_PTX_ALL:-}" ]; then run emulate/test_cuda_faults; fi
   if [ -n "$2" ]; then
     [ -e "$user" ] && run device/test_device_user
     run api/test_attend "emulated device"
+    run device/test_device_attention kernels
     run device/test_device_attention_fail
   fi
   wait

@@ -79,10 +79,16 @@ static void deal_heads(world_random *random, const attend *of, int32_t *counts) 
   }
 }
 
-/* Converts each element to eight bits, at the same index. */
-static uint8_t *codes_of(const attend *of, const uint16_t *from, size_t count) {
-  uint8_t *made = world_take(count);
-  for (size_t i = 0; i < count; i++) made[i] = bny_e4m3_of_float((float)problem_value(of->shape.dtype, from[i]));
+/* Converts each element to another type, at the same index. I8 codes count sixteenths. */
+static void *converted(const attend *of, const uint16_t *from, size_t count, banyan_dtype to) {
+  void *made = world_take(count * oracle_bytes(to));
+  for (size_t i = 0; i < count; i++) {
+    const double value = problem_value(of->shape.dtype, from[i]);
+    if (to == BANYAN_I8)
+      ((int8_t *)made)[i] = isnan(value) ? 127 : (int8_t)rint(16 * value);
+    else
+      oracle_store(made, to, (int64_t)i, value);
+  }
   return made;
 }
 
@@ -105,24 +111,52 @@ static void set_form(const attend *of, attend_rank *rank) {
   banyan_attention_desc *desc = &rank->shard.desc;
   const size_t pages = shape->page_keys ? (size_t)desc->pages.count : (size_t)shape->batch;
   const size_t rows = pages * (size_t)(shape->kv_heads * (shape->page_keys ? shape->page_keys : shape->keys_max));
-  desc->kv_dtype = BANYAN_E4M3;
-  if (of->form == ATTEND_E4M3) {
-    rank->k8 = codes_of(of, rank->shard.k, rows * (size_t)shape->head_dim);
-    rank->v8 = shape->latent ? rank->k8 : codes_of(of, rank->shard.v, rows * (size_t)shape->value_dim);
+  static const banyan_dtype dtypes[] = {
+      [ATTEND_E4M3] = BANYAN_E4M3, [ATTEND_E5M2] = BANYAN_E5M2, [ATTEND_I8] = BANYAN_I8, [ATTEND_F32] = BANYAN_F32};
+  rank->k = rank->shard.k, rank->v = shape->latent ? rank->k : rank->shard.v;
+  if (of->form == ATTEND_F32_QUERIES) desc->q_dtype = BANYAN_F32;
+  if (of->form == ATTEND_PLAIN || of->form == ATTEND_F32_QUERIES) return;
+  if (of->form != ATTEND_FLASHMLA) {
+    desc->kv_dtype = dtypes[of->form];
+    rank->k = converted(of, rank->shard.k, rows * (size_t)shape->head_dim, desc->kv_dtype);
+    rank->v = rank->k;
+    if (!shape->latent) rank->v = converted(of, rank->shard.v, rows * (size_t)shape->value_dim, desc->kv_dtype);
     return;
   }
-  rank->k8 = flashmla_of(rank->shard.k, shape->dtype, rows);
+  desc->kv_dtype = BANYAN_E4M3;
+  rank->k = rank->v = flashmla_of(rank->shard.k, shape->dtype, rows);
   desc->kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
   desc->k_token_stride = desc->v_token_stride = BNY_FLASHMLA_BYTES;
   desc->k_head_stride = desc->v_head_stride = desc->k_head_stride / BNY_FLASHMLA_DIM * BNY_FLASHMLA_BYTES;
   desc->k_batch_stride = desc->v_batch_stride = desc->k_batch_stride / BNY_FLASHMLA_DIM * BNY_FLASHMLA_BYTES;
 }
 
+/* Masks some keys, and makes them NaN, because no query sees them. */
+static void mask_keys(const attend *of, world_random *random, attend_rank *rank) {
+  const banyan_attention_desc *desc = &rank->shard.desc;
+  const banyan_pages *pages = &desc->pages;
+  rank->key_mask = world_take((size_t)(of->shape.batch * of->shape.keys_max));
+  for (int32_t i = 0; i < of->shape.batch * of->shape.keys_max; i++) {
+    const int32_t b = i / of->shape.keys_max, t = i % of->shape.keys_max;
+    rank->key_mask[i] = !random_one_in(random, 4);
+    for (int32_t h = 0; h < of->shape.kv_heads && t < rank->shard.lengths[b] && !rank->key_mask[i]; h++) {
+      const int64_t page = pages->table ? rank->shard.pages[b * pages->table_stride + t / pages->keys] : b;
+      const int64_t row = pages->table ? t % pages->keys : t;
+      memset(rank->shard.k + page * desc->k_batch_stride + h * desc->k_head_stride + row * desc->k_token_stride, 0xff,
+             2 * (size_t)of->shape.head_dim);
+      if (rank->shard.v)
+        memset(rank->shard.v + page * desc->v_batch_stride + h * desc->v_head_stride + row * desc->v_token_stride, 0xff,
+               2 * (size_t)of->shape.value_dim);
+    }
+  }
+}
+
 static void fill_rank(attend *made, world_random *random, int32_t r) {
   attend_rank *rank = &made->ranks[r];
   const problem_shape *shape = &made->shape;
   problem_shard_make(random, shape, made->q, &rank->shard);
-  if (made->form != ATTEND_PLAIN) set_form(made, rank);
+  if (made->masks_keys) mask_keys(made, random, rank);
+  set_form(made, rank);
   int32_t pages = shape->page_keys ? (int32_t)rank->shard.desc.pages.count : 0;
   rank->list = take_numbers(pages);
   rank->indptr = take_numbers(shape->batch);
@@ -163,7 +197,8 @@ static void split_queries(attend *made) {
 
 void attend_fill(attend *made) {
   world_random random = {made->seed};
-  if (made->form != ATTEND_PLAIN && made->shape.latent) { /* within what devices support */
+  if ((made->form == ATTEND_E4M3 || made->form == ATTEND_FLASHMLA) &&
+      made->shape.latent) { /* within what devices support */
     made->shape.kv_heads = 1;
     made->shape.heads = made->shape.heads > 16 ? 16 : made->shape.heads;
     if (made->form == ATTEND_FLASHMLA) made->shape.dtype = BANYAN_BF16;
@@ -172,11 +207,13 @@ void attend_fill(attend *made) {
       (made->shape.head_dim == 96 || made->shape.head_dim == 192)) /* devices lack these sizes */
     made->shape.head_dim = made->shape.value_dim = 128;
   made->scales = world_take(2 * (size_t)made->shape.kv_heads * sizeof(float));
-  for (int32_t i = 0; i < 2 * made->shape.kv_heads; i++) made->scales[i] = (float)(1 + 0.5 * random_unit(&random));
+  for (int32_t i = 0; i < 2 * made->shape.kv_heads; i++)
+    made->scales[i] = (float)(1 + 0.5 * random_unit(&random)) / (made->form == ATTEND_I8 ? 16 : 1);
   if (!made->causal) made->tree = false, made->block = made->window = 0;
   if (made->alone || made->gathers) made->has_tokens = made->has_mask = false;
   if (made->gathers) made->rope_dim = 0, made->several = false;
-  made->rows = made->several ? (made->shape.batch < 8 ? 4 * made->shape.batch : made->shape.batch) : made->shape.batch;
+  if (!made->queries_most) made->queries_most = 4;
+  made->rows = made->shape.batch * (made->several && made->shape.batch < 8 ? made->queries_most : 1);
   problem_shape wide = made->shape;
   wide.batch = made->rows;
   made->q = problem_queries(&random, &wide);
@@ -187,6 +224,8 @@ void attend_fill(attend *made) {
   made->masks = world_take((size_t)made->rows * sizeof *made->masks);
   for (int32_t r = 0; r < made->nranks; r++) fill_rank(made, &random, r);
   if (made->rope_dim) split_queries(made);
+  if (made->form == ATTEND_F32_QUERIES)
+    made->wide_q = converted(made, made->q, rows_of(made) * (size_t)made->shape.head_dim, BANYAN_F32);
   int32_t first = 0;
   for (int32_t r = 0; r < made->nranks && made->gathers; r++) {
     attend_rank *rank = &made->ranks[r];
@@ -216,7 +255,7 @@ void attend_draw_shared(attend *made, int round) {
   world_random random = random_of(made, round, -1);
   int32_t tokens = tokens_of(made, round), at = random_one_in(&random, 3) ? random_below(&random, tokens + 1) : 0;
   for (int32_t b = 0; b < made->shape.batch; b++) {
-    int32_t next = at + random_below(&random, 5);
+    int32_t next = at + random_below(&random, made->queries_most + 1);
     if (!made->several) at = b, next = b + 1;
     made->loc[b] = at;
     made->loc[b + 1] = at = next < tokens || !made->several ? next : tokens;
@@ -298,9 +337,10 @@ static banyan_partial out_of(const attend *of, int32_t rank, int32_t heads) {
   world_random random = {of->seed * 40 + (uint64_t)rank};
   made.values_head_stride += random_below(&random, 4);
   made.values_token_stride = heads * made.values_head_stride;
-  made.values_scale = random_one_in(&random, 3) ? NULL : own->out_scales;
+  made.values_scale = oracle_bytes(of->out_dtype) > 1 || random_one_in(&random, 3) ? NULL : own->out_scales;
   made.values_scale_stride = random_below(&random, 3);
   made.base = random_one_in(&random, 2) ? BANYAN_BASE_2 : BANYAN_BASE_E;
+  made.empty = random_one_in(&random, 2) ? BANYAN_EMPTY_POS_INF : BANYAN_EMPTY_NEG_INF;
   if (random_one_in(&random, 2)) return made;
   made.stats_kind = BANYAN_STATS_MAX_SUM;
   made.sum = own->lse + rows_of(of);
@@ -313,10 +353,11 @@ static void describe(const attend *from, const world_rank *self, banyan_attentio
   const attend_rank *rank = &from->ranks[self->rank];
   const problem_shape *shape = &from->shape;
   *desc = rank->shard.desc;
-  desc->q = world_at(self, from->q);
-  desc->k = world_at(self, from->form == ATTEND_PLAIN ? (void *)rank->shard.k : rank->k8);
-  desc->v = shape->latent ? desc->k : world_at(self, from->form == ATTEND_PLAIN ? (void *)rank->shard.v : rank->v8);
-  if (from->form == ATTEND_E4M3)
+  desc->q = world_at(self, from->wide_q ? (void *)from->wide_q : from->q);
+  desc->k = world_at(self, rank->k);
+  desc->v = world_at(self, rank->v);
+  if (from->keys_bound && !desc->pages.table) desc->keys_max = from->keys_bound;
+  if (from->form == ATTEND_E4M3 || from->form == ATTEND_E5M2 || from->form == ATTEND_I8)
     desc->scales = (banyan_kv_scales){
         .k = world_at(self, from->scales), .v = world_at(self, from->scales + shape->kv_heads), .head_stride = 1};
   desc->seq_lens = world_at(self, rank->lengths);
@@ -337,8 +378,10 @@ static void describe(const attend *from, const world_rank *self, banyan_attentio
                               .tree_mask = from->tree ? world_at(self, from->masks) : NULL,
                               .key_block = from->block,
                               .key_stride = from->block * from->nranks,
-                              .window = from->window};
-  if (from->several || from->causal) desc->queries = queries;
+                              .window = from->window,
+                              .key_mask = rank->key_mask,
+                              .key_mask_stride = rank->key_mask ? shape->keys_max : 0};
+  if (from->several || from->causal || from->masks_keys) desc->queries = queries;
 }
 
 void attend_call_of(const attend *from, const world_rank *self, attend_call *to) {
@@ -456,12 +499,13 @@ static bool is_poison(const void *from, size_t bytes) {
 static double bound_of(const attend *of) {
   const banyan_dtype wire = of->alone ? BANYAN_F32 : of->combine.wire;
   const double lost = wire == BANYAN_F32 ? 0 : wire == BANYAN_F16 ? 5e-3 : wire == BANYAN_BF16 ? 4e-2 : 0.5;
-  return 3e-5 + 0x1p-24 * 19 * (of->shape.keys_max / 16 + 1) + lost + (of->form != ATTEND_PLAIN ? 2e-3 : 0);
+  return 3e-5 + 0x1p-24 * 19 * (of->shape.keys_max / 16 + 1) + lost +
+         (of->form == ATTEND_E4M3 || of->form == ATTEND_FLASHMLA ? 2e-3 : 0);
 }
 
 /* Checks that bytes next to the rows of `count` tokens are unchanged. */
 static bool rest_is_poison(const attend *of, const attend_rank *rank, const banyan_partial *out, sheet_part part) {
-  const size_t element = of->out_dtype == BANYAN_F32 ? 4 : 1, rows = (size_t)(part.tokens * part.heads);
+  const size_t element = oracle_bytes(of->out_dtype), rows = (size_t)(part.tokens * part.heads);
   unsigned char *left = malloc(rank->values_bytes + 1);
   memcpy(left, rank->values, rank->values_bytes);
   for (int32_t t = 0; t < part.tokens; t++)
@@ -492,6 +536,19 @@ static bool is_certified(const attend *of, const attention_row *row, const float
          (double)lse >= exact - log1p((double)of->epsilon) - own;
 }
 
+/* Returns the error of a row of the result, in units of its bound. */
+static double error_of(const attend *of, const banyan_partial *out, int32_t token, int32_t head,
+                       const attention_row *reference) {
+  const int32_t dim = of->shape.value_dim;
+  const oracle_row row = oracle_read(out, token, head, dim), empty = {.is_empty = true};
+  float values[ATTENTION_DIM_MAX];
+  if (reference->sum == 0) return oracle_compare(out, token, head, dim, BANYAN_F32, 0, &empty) ? (double)INFINITY : 0;
+  if (row.is_empty) return (double)INFINITY;
+  for (int32_t i = 0; i < dim; i++) values[i] = (float)row.o[i];
+  return attention_row_error(reference, dim, values, (float)((row.m + log2(row.d)) * log(2)),
+                             bound_of(of) + 2 * oracle_unit(of->out_dtype));
+}
+
 bool attend_holds(world_rank *self, const attend *of, int round) {
   const attend_rank *rank = &of->ranks[self->rank];
   const sheet_part part = part_of(of, self->rank, *rank->tokens);
@@ -502,7 +559,7 @@ bool attend_holds(world_rank *self, const attend *of, int round) {
     attention_row reference;
     attend_reference(of, self->rank, token, head, &reference);
     if (reference.sum == 0 && of->keeps && !of->alone && (of->has_tokens || of->has_mask)) {
-      const size_t element = of->out_dtype == BANYAN_F32 ? 4 : 1;
+      const size_t element = oracle_bytes(of->out_dtype);
       const int64_t at = (token - part.token0) * out.values_token_stride + (head - part.head0) * out.values_head_stride;
       if (!world_check(
               self, is_poison((char *)out.values + at * (int64_t)element, dim * element) && is_poison(rank->lse + i, 4),
@@ -510,7 +567,7 @@ bool attend_holds(world_rank *self, const attend *of, int round) {
         return false;
       continue;
     }
-    if (of->out_dtype != BANYAN_F32) {
+    if (oracle_bytes(of->out_dtype) == 1) {
       const oracle_row row = attention_oracle_row(&reference, of->shape.value_dim);
       const char *wrong =
           oracle_compare(&out, token - part.token0, head - part.head0, of->shape.value_dim, BANYAN_F32, 0, &row);
@@ -526,8 +583,7 @@ bool attend_holds(world_rank *self, const attend *of, int round) {
         return false;
       continue;
     }
-    const double error =
-        attention_row_error(&reference, of->shape.value_dim, rank->values + i * dim, rank->lse[i], bound_of(of));
+    const double error = error_of(of, &out, token - part.token0, head - part.head0, &reference);
     if (!world_check(self, error <= 1, "round %d of %d tokens, token %d, head %d: error %g of the bound: %s", round,
                      *rank->tokens, token, head, error, attend_text(of)))
       return false;

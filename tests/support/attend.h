@@ -8,16 +8,25 @@
 #include "tests/api/attention_problem.h"
 #include "tests/support/world.h"
 
-enum { ATTEND_RANKS_MAX = 9, ATTEND_TOKENS_MAX = 96, ATTEND_POISON = 0x5a };
+enum { ATTEND_RANKS_MAX = 9, ATTEND_POISON = 0x5a };
 
 /* The storage of keys and values: in the type of q, as E4M3 with scales, or as rows of FlashMLA, which contain the
- * values. */
-typedef enum attend_form { ATTEND_PLAIN, ATTEND_E4M3, ATTEND_FLASHMLA } attend_form;
+ * values. The others are for the host: E5M2 and I8 with scales, F32, and F32 for q alone. */
+typedef enum attend_form {
+  ATTEND_PLAIN,
+  ATTEND_E4M3,
+  ATTEND_FLASHMLA,
+  ATTEND_E5M2,
+  ATTEND_I8,
+  ATTEND_F32,
+  ATTEND_F32_QUERIES
+} attend_form;
 
 /* The part of one rank. Memory is from world_take(). */
 typedef struct attend_rank {
   problem_shard shard; /* lengths and maximum keys of each sequence */
-  uint8_t *k8, *v8;    /* bytes in place of the shard's k and v */
+  void *k, *v;         /* those of the shard in the form of the problem */
+  uint8_t *key_mask;   /* [batch][keys_max]; masked keys are NaN */
   int32_t *list, *indptr, *last;
   int32_t *lengths, *key_start, *counts, *tokens;
   uint8_t *mask;
@@ -33,14 +42,16 @@ typedef struct attend {
   int32_t nranks, rows; /* rows of q: maximum tokens */
   problem_shape shape;
   banyan_combine_desc combine; /* without pointers */
-  bool several, causal, tree, lists, by_last, has_tokens, has_mask, keeps, gathers, alone, blocking;
-  int32_t block, window, rope_dim;
-  float cap, epsilon; /* epsilon above 0: pages are skipped */
+  bool several, causal, tree, lists, by_last, has_tokens, has_mask, keeps, gathers, alone, blocking, masks_keys;
+  int32_t block, window, rope_dim, queries_most; /* queries_most: of a sequence, if there are several */
+  float cap, epsilon;                            /* epsilon above 0: pages are skipped */
   attend_form form;
-  banyan_dtype out_dtype; /* BANYAN_F32, or of eight bits in a convention by the seed, with gaps between rows */
+  int32_t keys_bound;     /* keys_max of contiguous keys, for more blocks than the keys need; 0: what they need */
+  banyan_dtype out_dtype; /* BANYAN_F32, or another in a convention by the seed, with gaps between rows */
   float *scales;          /* for keys, followed by those of values */
   uint16_t *q, *rope;
-  float *sinks; /* NULL: none */
+  float *wide_q; /* q of ATTEND_F32_QUERIES */
+  float *sinks;  /* NULL: none */
   int32_t *loc, *start;
   uint64_t *masks; /* drafts of a tree that each query sees */
   uint64_t seed;
