@@ -288,16 +288,12 @@ TEST(large_clusters) {
       "leaf:32 nvswitch host:64 gpu:8@sm100 nic:8@400g",
   };
   for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-    double start = now_s();
     bny_topo *topo = load(texts[i]);
     double loaded = now_s();
     bny_topo_levels *levels = topo_derive(topo);
-    double derived = now_s();
-    printf("2048 hosts x 8 GPUs, %d nodes: built in %.0f ms, levels in %.0f ms\n", topo->nnodes, 1e3 * (loaded - start),
-           1e3 * (derived - loaded));
+    ck_assert_double_lt(now_s() - loaded, 2);
     ck_assert_int_eq(levels->nranks, 16384);
     ck_assert_int_eq(bny_topo_level_of(levels, BNY_TOPO_LEVEL_RAIL)->ngroups, 8);
-    ck_assert_double_lt(derived - loaded, 2);
   }
 }
 

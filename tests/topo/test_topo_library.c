@@ -29,7 +29,6 @@ typedef struct report {
   uint64_t bytes_sent, plan_hash, levels_hash;
   int32_t nlevels, sizes[BNY_LEVELS_MAX];
   int64_t level_bytes[BNY_LEVELS_MAX]; /* sent, by level */
-  int64_t locality_ns;
   double worst;
   banyan_status status;
   char text[512];
@@ -76,7 +75,6 @@ static bool combine(banyan_comm *comm, int32_t tokens, int32_t heads, report *re
   report->levels_hash = comm->levels ? comm->levels->hash : 0;
   report->nlevels = comm->levels ? comm->levels->nlevels : 1;
   for (int32_t k = 0; comm->levels && k < comm->levels->nlevels; k++) report->sizes[k] = comm->levels->levels[k].most;
-  report->locality_ns = comm->locality_ns;
   if (status == BANYAN_OK) count_by_level(comm, op->kinds[0].plan, report->level_bytes);
   banyan_op_free(op);
   free(o);
@@ -136,9 +134,6 @@ static void compare_with_tool(const char *what, const bny_topo *topo, const bny_
   plan_ranks_release(&ranks);
 }
 
-static int64_t slowest_place_ns;
-static int compared, several_levels, whole_models;
-
 static void compare(const char *what, const bny_topo *topo) {
   bny_topo_levels *derived = topo_derive(topo);
   int32_t chosen[RANKS_MAX], count = choose(derived, chosen);
@@ -173,7 +168,6 @@ static void compare(const char *what, const bny_topo *topo) {
                   reports[r].nlevels, ranks.levels->nlevels);
     ck_assert_msg(ranks.levels->nlevels == 1 || reports[r].levels_hash == ranks.levels->hash, "%s: other levels", what);
     ck_assert(reports[r].plan_hash == reports[0].plan_hash);
-    if (reports[r].locality_ns > slowest_place_ns) slowest_place_ns = reports[r].locality_ns;
   }
   plan_counts counts;
   ck_assert_msg(plan_counts_make(&ranks, &request, &counts, &error), "%s", error.text);
@@ -183,9 +177,7 @@ static void compare(const char *what, const bny_topo *topo) {
     ck_assert_msg(most == counts.levels[k].bytes_sent, "%s: level %d: %lld bytes, by the tool %lld", what, k,
                   (long long)most, (long long)counts.levels[k].bytes_sent);
   }
-  if (count == derived->nranks && count > 1) compare_with_tool(what, topo, derived, reports), whole_models++;
-  several_levels += ranks.levels->nlevels > 1;
-  compared++;
+  if (count == derived->nranks && count > 1) compare_with_tool(what, topo, derived, reports);
   plan_ranks_release(&ranks);
   free(reports);
 }
@@ -236,21 +228,12 @@ static void compare_file(const char *path, const char *name) {
   before = topo;
 }
 
-static void summary(const char *what) {
-  printf(
-      "%s: %d communicators compared, %d of them with several levels, %d with the tool's answer for the whole model; "
-      "a locality took %.1f ms at most\n",
-      what, compared, several_levels, whole_models, (double)slowest_place_ns / 1e6);
-  fflush(stdout);
-}
-
 TEST_LOOP(dumps, (int)(sizeof folders / sizeof *folders)) {
   strcpy(scratch, "/tmp/banyan-library-XXXXXX");
   ck_assert_ptr_nonnull(mkdtemp(scratch));
   if (each_dump(folders[_i], "", compare_file) == 0) printf("%s: no dumps here\n", folders[_i]);
   before = NULL;
   rmdir(scratch);
-  summary(folders[_i]);
 }
 
 static const char *const synthetic[] = {"host:2 package:2 numa bridge:2 nvlink gpu:2@sm80 nic:2@200g",
@@ -268,7 +251,6 @@ TEST(own_machines) {
     compare(path, load_file(path));
   }
   for (size_t i = 0; i < sizeof synthetic / sizeof *synthetic; i++) compare(synthetic[i], load(synthetic[i]));
-  summary("tests/topologies and synthetic machines");
 }
 
 /* ---- processes --------------------------------------------------------------------------------------------------- */
@@ -347,16 +329,6 @@ static uint64_t bytes_sent(const bound_world *bound, int32_t nranks) {
   return sum;
 }
 
-static void print_bound(const char *what, const bound_world *bound, int32_t nranks) {
-  printf("%s: %s, %llu bytes by all ranks, %d level%s", what, bound->reports[0].algorithm,
-         (unsigned long long)bytes_sent(bound, nranks), bound->reports[0].nlevels,
-         bound->reports[0].nlevels == 1 ? "" : "s");
-  for (int32_t k = 0; bound->reports[0].nlevels > 1 && k < bound->reports[0].nlevels; k++)
-    printf(" %s %d", k ? "x" : "of", bound->reports[0].sizes[k]);
-  printf("; a locality took %.2f ms on rank 0\n", (double)bound->reports[0].locality_ns / 1e6);
-  fflush(stdout);
-}
-
 #define PACKAGES "package:2 numa:1 l3:1 pu:1"
 
 TEST(variables_change_the_plan) {
@@ -373,9 +345,6 @@ TEST(variables_change_the_plan) {
   one_plan(as_is, N);
   one_plan(by_hwloc, N);
   one_plan(by_topo, N);
-  print_bound("this machine", as_is, N);
-  print_bound("HWLOC_SYNTHETIC of two packages", by_hwloc, N);
-  print_bound("BANYAN_TOPO of two hosts", by_topo, N);
   ck_assert_int_eq(by_hwloc->reports[0].nlevels, 2);
   ck_assert_int_eq(by_hwloc->reports[0].sizes[0], N / 2);
   ck_assert_int_eq(by_hwloc->reports[0].sizes[1], 2);
@@ -400,7 +369,6 @@ TEST(ranks_that_differ_make_one_plan) {
   if (!has_two_cpus()) return;
   bound_world *bound = bound_run(ranks, N);
   one_plan(bound, N);
-  print_bound("ranks that differ", bound, N);
   ck_assert_int_eq(bound->reports[0].nlevels, 1);
   world_unshare(bound, sizeof *bound);
 }
