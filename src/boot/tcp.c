@@ -3,11 +3,13 @@
 #include "boot/tcp.h"
 
 #ifdef HAVE_SODIUM
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/deadline.h"
 #include "base/interface.h"
 #include "base/process.h"
 #include "boot/exchange.h"
@@ -28,10 +30,7 @@ static int allgather_tcp(void *context, const void *mine, void *all, size_t byte
     status = bny_boot_gather(env, mine, all, bytes, timeout_ns);
   else if (bytes > 0)
     memmove(all, mine, bytes);
-  if (status) {
-    env->failure = status;
-    memcpy(env->failure_text, banyan_last_error(), strlen(banyan_last_error()) + 1);
-  }
+  if (status) bny_boot_failure_set(env, status);
   return (int)status;
 }
 
@@ -56,25 +55,47 @@ void bny_exchange_interface(const banyan_bootstrap *bootstrap, char name[BNY_INT
   if (bny_interface_find(text, own->sa_family, NULL, &found) == BANYAN_OK) memcpy(name, found.name, IF_NAMESIZE);
 }
 
+/* Meets the other ranks. `*listens`: rank 0 has its listener. */
+static banyan_status join(struct banyan_env *env, int64_t deadline_ns, bool *listens) {
+  banyan_status status =
+      env->settings.rank > 0 ? bny_boot_seek(env, deadline_ns) : bny_boot_listen_as_rank_0(env, deadline_ns);
+  *listens = status == BANYAN_OK;
+  if (!status && env->settings.rank == 0) status = bny_boot_issue_listen(env, deadline_ns);
+  return status ? status : bny_boot_join_all(env, deadline_ns);
+}
+
+/* Meets the others without BANYAN_INTERFACE, which is wrong on this rank, so that they get the reason and do not wait
+ * until their deadlines. Rank 0 listens at MASTER_ADDR, where they look for it. */
+static banyan_status report_interface(struct banyan_env *env, banyan_status status, int64_t deadline_ns) {
+  int64_t limit_ns = bny_deadline_now() + BNY_BOOT_REPORT_NS;
+  char text[BNY_ERROR_TEXT_BYTES];
+  bool listens;
+  snprintf(text, sizeof text, "%s", banyan_last_error());
+  bny_boot_failure_set(env, bny_fail(status, "rank %d of %d: %.450s", env->settings.rank, env->settings.nranks, text));
+  env->settings.interface[0] = '\0';
+  join(env, limit_ns < deadline_ns ? limit_ns : deadline_ns, &listens);
+  return bny_fail(status, "%s", env->failure_text);
+}
+
 static banyan_status meet(struct banyan_env *env, int64_t timeout_ns) {
   int64_t deadline_ns = bny_boot_deadline_ns(timeout_ns);
-  int32_t nranks = env->settings.nranks;
+  const struct bny_boot_settings *settings = &env->settings;
+  int32_t nranks = settings->nranks;
   struct sockaddr_storage chosen;
+  bool listens = false;
   /* The interface is checked first, so that a wrong setting is reported at once. */
-  banyan_status status = bny_boot_interface_find(&env->settings, AF_UNSPEC, NULL, &chosen);
+  banyan_status wrong = bny_boot_interface_find(settings, AF_UNSPEC, NULL, &chosen);
+  if (wrong && nranks == 1) return wrong;
+  banyan_status status = wrong ? BANYAN_OK : bny_boot_user_check(settings);
   if (status || nranks == 1) return status;
-  status = bny_boot_user_check(&env->settings);
-  if (status) return status;
-  if (env->settings.rank > 0) {
-    status = bny_boot_seek(env, deadline_ns);
-    return status ? status : bny_boot_join_all(env, deadline_ns);
-  }
-  env->parents = calloc((size_t)nranks, sizeof *env->parents);
-  if (!env->parents) return bny_fail(BANYAN_ERR_MEMORY, "banyan_env_create: no memory for %d ranks", nranks);
-  for (int32_t rank = 1; rank < nranks; rank++) env->parents[rank] = -1;
-  status = bny_boot_listen_as_rank_0(env, deadline_ns);
-  if (!status) status = bny_boot_issue_listen(env, deadline_ns);
-  return status ? status : bny_boot_join_all(env, deadline_ns);
+  env->parents = settings->rank == 0 ? calloc((size_t)nranks, sizeof *env->parents) : NULL;
+  if (!env->parents && settings->rank == 0)
+    return bny_fail(BANYAN_ERR_MEMORY, "banyan_env_create: no memory for %d ranks", nranks);
+  for (int32_t rank = 1; rank < nranks && env->parents; rank++) env->parents[rank] = -1;
+  if (!wrong) status = join(env, deadline_ns, &listens);
+  /* Rank 0 could not listen at the interface. */
+  if (settings->rank == 0 && settings->interface[0] && !listens && status == BANYAN_ERR_ARGUMENT) wrong = status;
+  return wrong ? report_interface(env, wrong, deadline_ns) : status;
 }
 
 banyan_status bny_boot_env_make(const struct bny_boot_settings *settings, int64_t timeout_ns, banyan_env **env,

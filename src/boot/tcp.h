@@ -79,7 +79,7 @@ struct banyan_env {
   uint8_t issued_key[BNY_BOOT_KEY_BYTES]; /* without a secret: the key of TCP connections */
   uint64_t began_s;                       /* sent in the hello */
   char address[BNY_BOOT_ADDRESS_BYTES];   /* rank 0's own, or that of this rank's parent */
-  banyan_status failure;                  /* not BANYAN_OK: final */
+  banyan_status failure;                  /* not BANYAN_OK: final; while joining: to be reported to the others */
   char failure_text[BNY_ERROR_TEXT_BYTES];
   int listen_fds[BNY_BOOT_LISTENERS]; /* while joining; -1: none */
   struct bny_boot_link parent;        /* towards rank 0; none on rank 0 */
@@ -87,6 +87,12 @@ struct banyan_env {
   int32_t nchildren, capacity;
   int32_t *parents; /* rank 0: the parent of each rank; -1: not joined yet */
 };
+
+/* Keeps the thread's last error as the failure of this bootstrap: tcp_fail.c. */
+void bny_boot_failure_set(struct banyan_env *env, banyan_status status);
+
+/* For this time a rank that has failed looks for the others, and rank 0 waits for them, to report the reason. */
+#define BNY_BOOT_REPORT_NS ((int64_t)3 * 1000 * 1000 * 1000)
 
 /* Makes the bootstrap of these settings: banyan_env_create() without the environment. */
 banyan_status bny_boot_env_make(const struct bny_boot_settings *settings, int64_t timeout_ns, banyan_env **env,

@@ -3,6 +3,7 @@
 #include "boot/tcp.h"
 
 #ifdef HAVE_SODIUM
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,11 @@
 
 /* The time limit for sending the reason of a failure, to the children and then to the parent. */
 static const int64_t farewell_ns = 1000000000;
+
+void bny_boot_failure_set(struct banyan_env *env, banyan_status status) {
+  env->failure = status;
+  snprintf(env->failure_text, sizeof env->failure_text, "%s", banyan_last_error());
+}
 
 int64_t bny_boot_deadline_of_peer(uint32_t left_ms) {
   uint32_t margin_ms = left_ms / 10 < 500 ? left_ms / 10 : 500;

@@ -33,9 +33,21 @@ static banyan_status obey(struct bny_boot_pending *pending) {
   return bny_boot_pending_answer(pending, bny_boot_pending_recall(pending, ticket), ticket, received.reason);
 }
 
+/* Rank 0 keeps the failure of a rank for a while, so that ranks that join later get it, too. */
+static banyan_status keep_failure(struct bny_boot_pending *pending, struct bny_boot_link *link) {
+  struct banyan_env *env = pending->env;
+  int64_t limit_ns = bny_deadline_now() + BNY_BOOT_REPORT_NS;
+  banyan_status status = bny_boot_fail_received(link);
+  if (env->settings.rank > 0) return status;
+  if (!env->failure) bny_boot_failure_set(env, status);
+  if (limit_ns < pending->deadline_ns) pending->deadline_ns = limit_ns;
+  bny_boot_link_close(link);
+  return BANYAN_OK;
+}
+
 static banyan_status serve(struct bny_boot_pending *pending, int32_t child) {
-  const struct bny_boot_link *link = &pending->env->children[child];
-  if (link->in.kind == BNY_BOOT_FAILURE) return bny_boot_fail_received(link);
+  struct bny_boot_link *link = &pending->env->children[child];
+  if (link->in.kind == BNY_BOOT_FAILURE) return keep_failure(pending, link);
   if (link->in.kind != BNY_BOOT_JOIN || link->in.bytes != sizeof(struct bny_boot_join))
     return bny_boot_fail_peer(pending->env, link, BNY_BOOT_DONE, doing);
   struct bny_boot_join join;
@@ -57,7 +69,8 @@ static banyan_status hear_link(struct bny_boot_pending *pending, int32_t child) 
     if (progress == BNY_BOOT_LOST && child >= 0 && !link->error) return bny_boot_pending_fail_left(pending, link->rank);
     if (progress != BNY_BOOT_DONE) return bny_boot_fail_peer(env, link, progress, doing);
     banyan_status status = child < 0 ? obey(pending) : serve(pending, child);
-    if (status || pending->ready) return status;
+    bool is_closed = child >= 0 && env->children[child].fd < 0;
+    if (status || pending->ready || is_closed) return status;
   }
 }
 
@@ -169,7 +182,8 @@ static bool has_met(const struct bny_boot_pending *pending) {
 static banyan_status let_all_in(struct bny_boot_pending *pending) {
   struct banyan_env *env = pending->env;
   banyan_status status = BANYAN_OK;
-  while (!status && !has_met(pending))
+  bool reports = env->failure && env->settings.rank > 0; /* this rank joined to report its failure */
+  while (!status && !reports && !has_met(pending))
     status = bny_deadline_is_late(pending->deadline_ns) ? fail_missing(pending) : round_of_news(pending);
   /* The listeners close before any rank learns that all have joined. Otherwise it could take them for those of its next
    * bootstrap. */
@@ -177,6 +191,7 @@ static banyan_status let_all_in(struct bny_boot_pending *pending) {
     if (env->listen_fds[i] >= 0) close(env->listen_fds[i]);
     env->listen_fds[i] = -1;
   }
+  if (env->failure) status = bny_fail(env->failure, "%s", env->failure_text);
   if (!status) status = announce(pending);
   return status ? bny_boot_fail_all(env, status) : BANYAN_OK;
 }

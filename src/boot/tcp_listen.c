@@ -7,10 +7,12 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "boot/exchange.h"
 #include "base/deadline.h"
+#include "base/interface.h"
 #include "base/log.h"
 
 /* The kernel may release a connection late, which keeps the port of a run that has just ended busy. */
@@ -43,6 +45,24 @@ static banyan_status use_inherited(const struct bny_boot_settings *settings, int
   return BANYAN_OK;
 }
 
+/* Rejects an interface if MASTER_ADDR is an address of another interface of this node, because the other ranks connect
+ * to that one. A loopback address is accepted: ranks of this node try the interface too. */
+static banyan_status check_choice(const struct bny_boot_settings *settings, const struct addrinfo *resolved,
+                                  const struct sockaddr_storage *found) {
+  bny_interface other;
+  char host[64], chosen[64];
+  if (bny_boot_address_is_name(settings) || bny_boot_address_is_loopback(resolved->ai_addr) ||
+      getnameinfo(resolved->ai_addr, resolved->ai_addrlen, host, sizeof host, NULL, 0, NI_NUMERICHOST) != 0 ||
+      getnameinfo((const struct sockaddr *)found, bny_boot_address_bytes(found), chosen, sizeof chosen, NULL, 0,
+                  NI_NUMERICHOST) != 0 ||
+      strcmp(host, chosen) == 0 || bny_interface_find(host, resolved->ai_family, NULL, &other) != BANYAN_OK)
+    return BANYAN_OK;
+  return bny_boot_reject(
+      "BANYAN_INTERFACE \"%s\" is %s on rank 0, and MASTER_ADDR %s, to which other ranks connect, is "
+      "of its interface %s: let both be of one network on all ranks",
+      settings->interface, chosen, host, other.name);
+}
+
 /* Replaces the list by the chosen interface's address. Without a chosen interface the list is unchanged. */
 static banyan_status choose(const struct bny_boot_settings *settings, struct addrinfo *one,
                             struct sockaddr_storage *found, const struct addrinfo **list) {
@@ -50,6 +70,8 @@ static banyan_status choose(const struct bny_boot_settings *settings, struct add
   found->ss_family = AF_UNSPEC;
   if (!settings->is_one_node) status = bny_boot_interface_find(settings, (*list)->ai_family, *list, found);
   if (status || found->ss_family == AF_UNSPEC) return status;
+  status = check_choice(settings, *list, found);
+  if (status) return status;
   bny_boot_address_set_port(found, settings->port);
   *one = (struct addrinfo){
       .ai_family = found->ss_family, .ai_addr = (struct sockaddr *)found, .ai_addrlen = bny_boot_address_bytes(found)};

@@ -305,8 +305,10 @@ static banyan_status fail_late(const struct seeker *seeker, int64_t begun_ns) {
     return bny_fail(BANYAN_ERR_BOOTSTRAP, "%s (for %.3g s on rank %d of %d)", banyan_last_error(), waited_s,
                     settings->rank, settings->nranks);
   if (seeker->is_rejected && !seeker->knows_other_job) {
+    bny_append(origin, sizeof origin, &length, "; if rank 0 has ended with an error, its output says why");
+    size_t before = length;
     bny_boot_append_loopback(origin, sizeof origin, &length, "; that is ", seeker->env);
-    if (!length && !settings->interface[0])
+    if (length == before && !settings->interface[0])
       bny_append(origin, sizeof origin, &length,
                  " (if that node calls itself by a loopback address, set BANYAN_INTERFACE to a network of all nodes on "
                  "all ranks)");

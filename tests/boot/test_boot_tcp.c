@@ -138,6 +138,23 @@ TEST_LOOP(says_that_a_name_has_no_address, 4) {
   assert_text(rank, _i / 2 ? "slow\", which has no address: Connection timed out" : "never\", which has no address");
 }
 
+/* A rank whose BANYAN_INTERFACE is wrong reports that to the others, which do not wait until their deadlines. */
+TEST_LOOP(all_learn_of_a_wrong_interface, 3) {
+  char expected[64];
+  snprintf(expected, sizeof expected, "rank %d of 3: BANYAN_INTERFACE is \"nosuch\"", _i);
+  for (int rank = 0; rank < 3; rank++)
+    start(rank, (struct part){.rank = rank,
+                              .nranks = 3,
+                              .timeout_s = 60,
+                              .extra = {{"BANYAN_INTERFACE", rank == _i ? "nosuch" : "127.0.0.0/8"}}});
+  finish_all(3);
+  for (int rank = 0; rank < 3; rank++) {
+    ck_assert_int_eq(outcomes[rank].create, rank == _i ? BANYAN_ERR_ARGUMENT : BANYAN_ERR_BOOTSTRAP);
+    ck_assert(outcomes[rank].create_s < 30);
+    assert_text(rank, expected);
+  }
+}
+
 /* Debian maps the node's own name to a loopback address. With other nodes, ranks reject it without waiting. */
 TEST_LOOP(rejects_a_name_that_other_nodes_cannot_reach, 3) {
   static const char *const addresses[] = {"own", "127.0.1.1", "127.0.0.1"};
