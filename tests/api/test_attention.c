@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Local attention of every kernel table against double precision: random and hard problems, rows alone and in batches,
  * conventions, and the names of tables. */
 #include "tests/api/attention_local.h"

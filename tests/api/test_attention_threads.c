@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Attention by several threads of a rank has the bits of one thread, for any number of threads. */
 #include <fenv.h>
 #include <pthread.h>

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Conversion of rows between a caller's descriptor and wire form in all conventions, with empty rows and bad data. */
 #include "banyan.h"
 #include "f8.h"

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * A numeric check of the energy view of attention (docs/numbers.md). The gradient of F(source) = log sum_i exp(q.k_i +
  * source.v_i) at source = 0 is softmax(q.k) v. F comes from the library's own statistics, as attention of the longer
  * query [q, source] over the longer keys [k, v] at scale 1. The right side is the library's attention output. */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * In the exact order, attention has the same bits for every number of ranks, ownership, batch, query chunk, page size,
  * number of threads and algorithm. */
 #include "attention.h"

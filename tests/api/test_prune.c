@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Pruning with a certificate on one rank: random and adversarial keys against all keys in double precision, for all
  * types, with windows, trees, masks, sinks, caps, scales and pages. test_attend.c tests several ranks. */
 #include "base/pool.h"

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Searches the worst error of lossy wires, and compares it with the bound of docs/numbers.md ("A merge"). Each row of
  * a call is a separate hill climb: a step tries several columns that differ in one rank's partial, and keeps the
  * worst. Rows begin next to midpoints of two numbers of the wire's type, with weights that put partial sums there, so

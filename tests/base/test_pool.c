@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The threads of a rank: work completes with any number of threads, callers exclude one another, and a forked child
  * works alone. Threads have the stack that attention needs, take their own fault signals, and use the caller's float
  * mode. */

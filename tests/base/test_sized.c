@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Programs built against other versions of the library: shorter and longer structs in every call that takes one. */
 #include "tests/support/attention_oracle.h"
 #include "tests/support/lone.h"

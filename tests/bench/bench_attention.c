@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Measures how fast attention threads read a KV cache, for each kernel table and type. A plain loop of as many threads
  * sums the same memory in the same run, and the ratio of both speeds is printed. banyan-decode --kernel-only measures
  * one shape with the chosen kernels.

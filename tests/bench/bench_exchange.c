@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Measures UCX without banyan between two ranks, for comparison. Messages alternate in direction, as in ucx_perftest,
  * and then go both ways at once, as in a combine of two ranks.
  *

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Measures how the cost of a communicator grows with its ranks: its creation, its first combine, and, after its last
  * rank has died, the shrink to the survivors with their first combine.
  *

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Ownership of keys: rules against a table built token by token, pages over traces of sequences that grow, end and are
  * preempted, and moves against the minimum that balanced shares need. */
 #include "banyan.h"

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Keys in several memories: parts of different types against each part alone, invalid lists, and a mapped file larger
  * than the process's memory limit. tests/api/test_exact_attention.c splits keys into parts with all features of
  * attention, and compares bits. */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Tests plans of decode calls, and the division of work that kernels derive from them. All of it is arithmetic. */
 #include <limits.h>
 

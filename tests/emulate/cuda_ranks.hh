@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Ranks with emulated devices, all in one thread: their arenas, launches and results. */
 #pragma once
 

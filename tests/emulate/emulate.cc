@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The emulator of emulate.hh: fibers, their scheduler, and their shared state. */
 #include <sys/mman.h>
 

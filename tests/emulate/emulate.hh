@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The functions of kernels/cuda/device.h on a CPU, and the emulator that runs kernels with them in tests.
  *
  * All threads of all launches are fibers of one OS thread. A seeded random scheduler picks which one continues at each

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Computes the sums of emulated matrix operations: d = c + x[0] y[0] + ..., with exact products. By default each
  * addition rounds to nearest, which no hardware does. With truncation, sums follow measurements of tensor cores (M.
  * Fasi, N. J. Higham, M. Mikaitis, S. Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The warpgroup functions of device.h on a CPU. A warp multiplies its rows at the call and not at the wait. */
 #pragma once
 

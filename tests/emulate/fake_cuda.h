@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * A fake CUDA driver for machines without a GPU. The library loads it in place of libcuda.so.1. The memory of its
  * devices consists of memory files, so a rank really maps the exports of other ranks, of this process or another. Work
  * on streams is done at once.

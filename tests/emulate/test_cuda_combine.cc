@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Tests the emulated combine kernels in cases that tests of the library do not cover: up to 72 ranks, and arenas that
  * each rank sees at other addresses. The result has the bits that a processor computes for the same plan, and no other
  * byte is written. */

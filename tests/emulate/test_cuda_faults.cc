@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Tests faults of emulated kernels: a rank is silent, stops half-way, aborts or has bad data. All other ranks report a
  * fault that names it. Their kernels end, and later runs end at once. */
 #include <algorithm>

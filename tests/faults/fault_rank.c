@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * One rank of tests/faults/faults. It joins the others as a program does (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT),
  * combines, checks every result, and commits its fault if it is the victim. When a call fails, it aborts, shrinks to
  * the surviving ranks, and combines with them. It prints the result of each stage as one line of JSON:

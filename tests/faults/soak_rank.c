@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * One rank of tests/faults/soak. For each line on its standard input
  *
  *     ROUND PORT SEED OPERATIONS DEADLINE_MS FAULT VICTIM

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Kernels that measure the device properties that predictions assume. Each repeats one operation a given number of
  * times, and the host times the launch. Two launches with different counts give the cost of one operation. Every wait
  * is bounded. */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Attention of each supported kernel table against double precision, over random shapes and types, and the bits of two
  * merged parts. It needs only the kernels and the C library, so test_neon.sh builds it for aarch64. */
 #include <math.h>

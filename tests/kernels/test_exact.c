@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Rows of the exact order: sums commute and associate bit for bit, are as exact as exact.h states, and hold 2^20
  * contributions. All kernel tables give the same result in all conventions. */
 #include "exact.h"

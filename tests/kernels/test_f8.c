@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Eight-bit floats against their definition: every code and every rounding boundary. */
 #include "f8.h"
 #include "tests/support/random.h"

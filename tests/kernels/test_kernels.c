@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Merges of every kernel table, compared with double precision, bit by bit with the formula of op.h, and with one
  * another, over random shapes, layouts, wires and numbers of sources. */
 #include "banyan.h"

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The scalar algebra: 16-bit values, elementary functions, and import of a caller's statistics. */
 #include "banyan.h"
 #include "merge_math.h"

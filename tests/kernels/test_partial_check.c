@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Valid and invalid descriptors of a caller's partials, with the reasons of rejections. */
 #include "banyan.h"
 #include "op.h"

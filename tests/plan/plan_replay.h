@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Runs the plans of all ranks one step at a time in one thread, with CPU kernels. A device that runs the same plans
  * must give the same bits. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Runs nvcc's PTX of kernels on the emulator of tests/emulate/emulate.hh. Each emulated thread interprets instructions
  * instead of running a host compiler's code.
  *

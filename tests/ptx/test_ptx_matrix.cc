@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Tests the warpgroup matrix operations of ptx/matrix.cc: layouts of shared memory and registers, and errors. The test
  * generates the kernels' PTX. The environment variable PTX_MATRIX_SHOW prints it, so that ptxas can check it. */
 #include "tests/ptx/ptx.hh" /* before Check, which has a macro of the same name */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Random problems of attention over shards, with the combine of its rows, on every backend. They vary pages in tables
  * or lists, query tokens per sequence, windows, trees, interleaved shards, caps and sinks. They also vary parts of q,
  * gathered q, and the tokens and masks of each run. The expected result is in double precision. */

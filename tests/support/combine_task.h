@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Combines of random shapes and conventions, with checks of their results that are the same for all kinds of ranks.
  * Inputs, outputs and a merge in double precision are made before the ranks begin, and compared after they have
  * ended. */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Problems of all-gathers of heads: shapes that all ranks share, a layout for each rank, and the exact bytes that
  * memory must hold afterwards. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The expected result of a combine in double precision, written only from banyan.h. It reads rows as their descriptor
  * defines them, and uses no algebra of the library. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Partials for tests: memory in a random convention, and its merge by the oracle. It shares no code with the
  * library. */
 #pragma once

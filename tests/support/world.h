@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Tests of the library as a whole run in a world of ranks, each with a communicator. A rank notes failures in memory
  * that all share, and they fail the test once the world has ended.
  *

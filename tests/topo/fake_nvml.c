@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * A fake NVML for machines without a GPU. It has the functions that the probe calls, and answers as the machine that
  * FAKE_NVML names. FAKE_NVML_OPEN is set in the environment from init to shutdown. FAKE_NVML_FAILS is a seed with
  * which one call in eight fails. Compiled with FAKE_NVML_OLD, it lacks the functions that older drivers lack. */

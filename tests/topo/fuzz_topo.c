@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The libFuzzer entry point. -DIMPORTER=bny_topo_import_nccl and so on makes one program per importer. Without IMPORTER
  * the content selects the importer, and all functions on models run. tests/topo/fuzz builds and runs the programs. */
 #include <stdio.h>

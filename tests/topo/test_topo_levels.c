@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Levels, rails and findings. The result for each file of tests/topologies is compared with the golden NAME.levels next
  * to it. BANYAN_UPDATE_GOLDENS=1 rewrites the goldens, for review. */
 #include <stdarg.h>

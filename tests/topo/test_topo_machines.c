@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Machines that were once read wrongly. tests/corpus has small files with the same property. Dumps of the real machines
  * are read if present. */
 #include "tests/topo/topo_xml_util.h"

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * banyan-topo --measure. Made-up numbers test the judgement. Short real measurements run undisturbed, with one CPU,
  * and with ranks that die, stop or are interrupted. */
 #include <sched.h>

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The NVML probe against fake_nvml.c, which answers as a named machine. The tests check the model, the findings, and
  * that the library is shut down and closed after any answer. */
 #include <dlfcn.h>

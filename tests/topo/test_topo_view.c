@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Pictures of topologies. Nothing overlaps or is cut, no text is wider than its box, names differ, and all findings are
  * listed. Each GPU and NIC of a drawn host appears once. The output is valid XML or a valid graph, whatever names a
  * model has. Two SVGs are compared with goldens in tests/topologies, which BANYAN_UPDATE_GOLDENS=1 rewrites. */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * These laws hold for any input of the importers. Fuzzers check them, and tests replay what fuzzers found.
  * Each function returns NULL, or a text about the broken law. */
 #pragma once

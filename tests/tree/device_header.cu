@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * A user's kernel with banyan_device.cuh, which check-device-header compiles. It is the last step of an attention
  * kernel. Each warp has a row with its values in shared memory. */
 #include "banyan_device.cuh"

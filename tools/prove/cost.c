@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Predicted time of plans, step by step. Each rank has a clock, and all begin at 0.
  *   COPY: work. MERGE, DELIVER: work over every source.
  *   SEND: arrives alpha after the sender's clock; message_ns for each receiver but the first where messages are posted.

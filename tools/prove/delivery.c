@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The edges of all delivered boxes cut the call into a grid of cells, and each box is a block of cells. Each delivery
  * marks its cells. If the same rank has marked a cell, it is delivered twice. If another rank has, it must hold the
  * same expression. The work is proportional to the delivered cells, not to pairs of deliveries. */

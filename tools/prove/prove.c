@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The prover runs the plans of all ranks symbolically. The value of a slot is an expression (prove.h), the same
  * for all its rows because one step writes it. Steps depend on each other only through slots that are written once and
  * sends that happen once, so one schedule proves all. Each rank runs as far as it can, and again when its message has

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Runs the plans of all ranks in a network simulator. The tools and the simulator share only this header, as plain
  * data. SimGrid is in a separate module (engine.cc), which is loaded on demand. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Derives the levels of the network: ranks whose NICs are on one leaf switch, ranks that the tier above connects, and
  * ranks that any tier connects. A switch with a NIC has tier 1. A switch whose lowest neighbour has tier t has tier t +
  * 1. */

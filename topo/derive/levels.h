@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Derives from a model what cooperating ranks need: levels of proximity, the NIC that serves each GPU, and findings
  * about faults. The result depends only on the model, so ranks with the same model agree.
  *

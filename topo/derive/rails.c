@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Assigns each rank the NIC that serves it, and derives rails.
  *
  * Within a host, each rank gets one of the NICs that are best for it (nic.c). Among several, it gets the NIC that

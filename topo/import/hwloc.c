@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Imports hwloc's XML, versions 1 to 3, as `lstopo machine.xml` writes it. libhwloc is not used for this, because it
  * trusts its input: an assertion can end the program, errors have no line, and nothing is bounded. It also keeps every
  * cache and thread.

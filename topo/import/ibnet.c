@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Imports the output of `ibnetdiscover`: the switches of an InfiniBand fabric and the channel adapters of its hosts.
  * The output has one block per node. Its first line has kind, number of ports, id and description; one line per used
  * port follows:

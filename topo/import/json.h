@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * banyan's own format, which keeps the complete model:
  *   {"format": "banyan-topology", "version": 1,
  *    "nodes": [{"id", "kind", "name", "parent", "index", "model", "vendor", "bus_id", "guid", "attributes", "compute",

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Imports the output of `nvidia-smi topo -m`, as users paste it. It has a header of devices, a row of paths for each
  * GPU and often for each NIC, affinity columns that may be empty, and legends. This file reads it into a table;
  * matrix_model.c builds the model.

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Imports NCCL's topology XML, as NCCL_TOPO_DUMP_FILE writes it and NCCL_TOPO_FILE reads it. RCCL's XML works too (xgmi
  * for nvlink, gcn for sm). <cpu> is a NUMA node. <pci> is a GPU or NIC, by its content or class, or a bridge. A second
  * <gpu> in a <pci> is another partition of the device. <nic> is the NIC of the enclosing <pci>; in a virtual machine it

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Imports the links in NCCL's XML. A link between two GPUs appears below both, and becomes one link. Its target is a
  * GPU, a switch or the CPU (0x068001, POWER). A switch has class 0x0680 and no element of its own. A bus id of
  * fffffff:ffff:ff means that a virtual machine hides the switch, or that it is outside the host. NCCL writes several

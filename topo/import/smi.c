@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Imports `nvidia-smi -q -x`: GPUs, their MIG instances, PCI links and fabric state. It does not list NUMA nodes,
  * bridges, NICs or the other ends of NVLinks. */
 #include <stdio.h>

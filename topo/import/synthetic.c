@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Builds a model from a synthetic description. synthetic.h defines the grammar, and synthetic_items.c parses it. */
 #include <stdio.h>
 #include <stdlib.h>

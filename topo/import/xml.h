@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * A reader for untrusted XML. It allows no entities, DTD or network access, bounds size and depth, and keeps the line
  * of each element. Only xml.c uses libxml2. Elements are numbered in the order of their start tags; the root is 0. A
  * parent therefore has a lower number than its children, and one loop visits all elements. */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Normalises the GUIDs of NICs, ports and switches to 16 lower-case hexadecimal digits: "b8599f0300c2f06a". The highest
  * byte comes first and belongs to the vendor. ibnetdiscover and hwloc print GUIDs this way. */
 #pragma once

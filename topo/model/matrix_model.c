@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Builds a containment tree that matches a matrix of paths. Each path type (PIX, PXB and so on) divides the devices
  * into groups, and the groups of a shorter path lie inside those of a longer one. A NODE group becomes a NUMA node, a
  * PHB group becomes a host bridge in it, and PXB and PIX groups become PCI switches. The matrix shows NVLinks in place

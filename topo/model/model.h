@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The model of machines and clusters. Its nodes form a containment tree (host, package, NUMA node, PCI bridge, GPU,
  * NIC, port, switch), and a link joins any two nodes. A host is one machine; here "node" always means a node of this
  * tree. Each entry records where its data comes from, and each link its speed, if that is known. Probes and importers

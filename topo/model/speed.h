@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Data rates of links in GB/s per direction. They are signalling rates minus coding and protocol overhead, with NCCL's
  * figures. All importers and probes use this table, so their figures are comparable. */
 #pragma once

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * A reader for dumps that consist of lines and words. The text is not NUL-terminated, may hold any bytes and is not
  * modified. */
 #pragma once

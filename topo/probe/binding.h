@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Finds the cache, NUMA node and package of the processors that the calling thread is bound to, without devices. sysfs
  * takes less than a millisecond and hwloc takes several. hwloc is therefore used only if its variables select a machine
  * (HWLOC_XMLFILE, HWLOC_SYNTHETIC). */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Probes this machine with hwloc. It reports what cgroups allow, or the machine that variables select (HWLOC_XMLFILE,
  * HWLOC_SYNTHETIC, HWLOC_FSROOT). hwloc writes XML and banyan's importer reads it, so that a machine and its dump give
  * the same model. */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Probes NVLinks. For each link of each GPU, NVML reports whether it is up and what is at its other end: a GPU, an
  * NVSwitch or a CPU (POWER). Links to the same node become one link of the model. The rated number of links is the
  * GPU's own number including links that are down, or the largest number among GPUs of the same kind. It is not from a

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Probes read this machine's topology. Each is one file and one row of probes.def. They run in that order and fill one
  * model. The first probe that works builds the host (packages, NUMA nodes, PCI bridges, GPUs, NICs). The others find
  * its devices by bus id or name, and add data. A probe without its library, driver or hardware reports that and changes

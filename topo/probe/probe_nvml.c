@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Probes GPUs, their PCI links, NVLinks and fabric with NVIDIA's management library. GPUs already in the model are
  * found by bus id. A GPU that does not answer is reported and skipped; the others are probed. */
 #include <stdio.h>

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Probes Linux's sysfs. Without hwloc it builds a simple model of packages and NUMA nodes. In any case it adds missing
  * PCI GPUs and NICs, the rated and trained speeds of their links, and the speeds of ports that are not RDMA. */
 #include <stdio.h>
