@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "op/operation.h"
+#include "base/log.h"
 
 /* The order of the list depends only on the calls, which are the same on all ranks. So all ranks find the operation, or
  * none does. */
@@ -102,6 +103,9 @@ void bny_ops_free(banyan_comm *comm) {
     for (int j = 0; j < i; j++) twice |= ops->blocking[j] == ops->blocking[i];
     if (!twice) bny_op_free(ops->blocking[i]);
   }
+  if (ops && ops->count > 0 && !bny_comm_is_inherited(comm))
+    bny_log(BNY_LOG_WARN,
+            "banyan_comm_destroy: an operation of this communicator still exists: call banyan_op_free() first");
   free(ops);
   comm->ops = NULL;
 }

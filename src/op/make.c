@@ -32,6 +32,7 @@ static void free_parts(banyan_op *op) {
 }
 
 static void free_op(banyan_op *op) {
+  if (op->comm->ops) op->comm->ops->count--;
   free_parts(op);
   bny_op_free(op->gather);
   bny_op_free(op->certificate);
@@ -136,6 +137,7 @@ static banyan_status make_empty(banyan_comm *comm, const bny_call *key, banyan_o
   if (!comm->ops) comm->ops = calloc(1, sizeof *comm->ops);
   banyan_op *made = comm->ops ? calloc(1, sizeof *made) : NULL;
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
+  comm->ops->count++;
   made->comm = comm;
   made->key = *key;
   /* A proxy serves only combines. If there is one, the other collectives move host memory. */

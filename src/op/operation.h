@@ -99,8 +99,10 @@ enum { BNY_BLOCKING_OPS = 32 };
 typedef struct bny_ops {
   banyan_op *first, *last;               /* started and not complete, in order */
   banyan_op *blocking[BNY_BLOCKING_OPS]; /* operations of blocking calls, the latest first */
+  int64_t count;                         /* operations that exist */
 } bny_ops;
 
+/* Frees the operations of blocking calls. Logs a warning if the caller has not freed its own. */
 void bny_ops_free(banyan_comm *comm);
 
 /* Collective. The descriptors of the memory are not checked here. */

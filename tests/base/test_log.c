@@ -157,6 +157,21 @@ static banyan_status make_alone(void) {
   return status;
 }
 
+TEST(operations_that_are_not_freed) {
+  banyan_comm *comm = NULL;
+  banyan_op *op[2];
+  log_to("warn", "log");
+  ck_assert_int_eq(lone_create(NULL, &comm), BANYAN_OK);
+  for (int i = 0; i < 2; i++) ck_assert_int_eq(banyan_barrier_init(comm, &op[i]), BANYAN_OK);
+  for (int i = 0; i < 2; i++) banyan_op_free(op[i]);
+  banyan_comm_destroy(comm);
+  ck_assert_str_eq(directory_read("log"), "");
+  ck_assert_int_eq(lone_create(NULL, &comm), BANYAN_OK);
+  ck_assert_int_eq(banyan_barrier_init(comm, op), BANYAN_OK);
+  banyan_comm_destroy(comm);
+  ck_assert_ptr_nonnull(strstr(directory_read("log"), "call banyan_op_free() first"));
+}
+
 TEST(settings_say_where_they_come_from) {
   setenv("BANYAN_TIMEOUT_MS", "1500", 1);
   log_to("debug", "log");
