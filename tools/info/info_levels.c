@@ -2,7 +2,6 @@
  * banyan-info levels: where ranks of this machine would find themselves, and the levels that follow, by the library's
  * code. Ranks are bound as launchers bind them, in order to the processors that this process may use. */
 #include <sched.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 #include "base/clock.h"
@@ -85,15 +84,7 @@ static json_t *gather(const info_request *request, tool_error *error) {
 }
 
 /* A name in a column of its own, and its text, in lines of 100 columns. */
-static void print_row(FILE *stream, const char *what, const char *name, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
-
-static void print_row(FILE *stream, const char *what, const char *name, const char *format, ...) {
-  char text[1024];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
+static void print_row(FILE *stream, const char *what, const char *name, const char *text) {
   int column = fprintf(stream, "  %s %-8s ", what, name);
   tool_print_wrapped(stream, column, column, text);
 }
@@ -102,21 +93,21 @@ static void print(const json_t *facts, FILE *stream) {
   size_t i;
   json_t *one;
   json_array_foreach(json_object_get(facts, "localities"), i, one) {
-    char rank[16];
-    snprintf(rank, sizeof rank, "%d", (int)json_integer_value(json_object_get(one, "rank")));
-    print_row(stream, "rank", rank, "%s, found in %.1f ms", info_text(one, "source"),
-              json_real_value(json_object_get(one, "found_ms")));
+    print_row(stream, "rank", tool_format("%d", (int)json_integer_value(json_object_get(one, "rank"))),
+              tool_format("%s, found in %.1f ms", info_text(one, "source"),
+                          json_real_value(json_object_get(one, "found_ms"))));
   }
   json_array_foreach(json_object_get(facts, "levels"), i, one) {
     int groups = (int)json_integer_value(json_object_get(one, "groups"));
-    print_row(stream, "level", info_text(one, "name"), "%d group%s of up to %d, %s: %.4g us, %.4g GB/s (%s; %s)",
-              groups, groups == 1 ? "" : "s", (int)json_integer_value(json_object_get(one, "members_most")),
-              info_text(one, "links"), json_real_value(json_object_get(one, "alpha_us")),
-              json_real_value(json_object_get(one, "gbytes_per_s")), info_text(one, "speed_source"),
-              info_text(one, "default_source"));
+    print_row(stream, "level", info_text(one, "name"),
+              tool_format("%d group%s of up to %d, %s: %.4g us, %.4g GB/s (%s; %s)", groups, groups == 1 ? "" : "s",
+                          (int)json_integer_value(json_object_get(one, "members_most")), info_text(one, "links"),
+                          json_real_value(json_object_get(one, "alpha_us")),
+                          json_real_value(json_object_get(one, "gbytes_per_s")), info_text(one, "speed_source"),
+                          info_text(one, "default_source")));
   }
   json_array_foreach(json_object_get(facts, "left_out"), i, one)
-      print_row(stream, "no level", info_text(one, "name"), "%s", info_text(one, "why"));
+      print_row(stream, "no level", info_text(one, "name"), info_text(one, "why"));
 }
 
 const info_section info_levels = {"levels", "Levels", gather, print};

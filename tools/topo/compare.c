@@ -143,7 +143,7 @@ static void report_group(comparison *c, int side, const int32_t *nodes, int32_t 
     topo_append(&text, "%s ", bny_topo_kind_name(kind));
     name_node(c, side, nodes[0], true, &text);
   } else {
-    topo_append_count(&text, count, kind);
+    topo_append(&text, "%s", topo_count(count, kind));
     if (c->hosts_named && host >= 0 && kind != BNY_TOPO_HOST) topo_append(&text, " of %.60s", host_name(c, side, host));
     topo_append(&text, ": ");
     topo_append_names(&text, topo, nodes, count, 80, false);
@@ -184,23 +184,18 @@ static bool differ_text(const char *a, const char *b) {
   return (a == NULL) != (b == NULL) || (a != NULL && strcmp(a, b) != 0);
 }
 
-/* Appends "; PCI 48 GB/s -> 24 GB/s". */
-static void append_speeds(const comparison *c, topo_string *text, const char *what, double before, double after) {
-  if (differ(before, after)) {
-    topo_string speeds[2] = {{.text = ""}, {.text = ""}};
-    topo_append_speed(&speeds[0], before, false);
-    topo_append_speed(&speeds[1], after, false);
-    topo_append(text, "; %s %s %s %s", what, before > 0 ? speeds[0].text : "not known", c->options->arrow,
-                after > 0 ? speeds[1].text : "not known");
-  }
-}
-
 static void append_texts(const comparison *c, topo_string *text, const char *what, const char *before,
                          const char *after) {
-  if (differ_text(before, after)) {
+  if (differ_text(before, after))
     topo_append(text, "; %s %.60s %s %.60s", what, before == NULL ? "not known" : before, c->options->arrow,
                 after == NULL ? "not known" : after);
-  }
+}
+
+/* Appends "; PCI 48 GB/s -> 24 GB/s". */
+static void append_speeds(const comparison *c, topo_string *text, const char *what, double before, double after) {
+  if (differ(before, after))
+    append_texts(c, text, what, before > 0 ? topo_speed(before, false) : NULL,
+                 after > 0 ? topo_speed(after, false) : NULL);
 }
 
 /* Returns the NUMA node or package that contains a node; NULL if there is none. */
@@ -323,14 +318,10 @@ static void report_edge(comparison *c, topo_change_kind kind, const edge *before
     name_node(c, 0, any->high, false, &text);
   for (int side = 0; side < 2; side++) {
     const edge *here = side == 0 ? before : after;
-    if (here != NULL) {
-      topo_string speed = {.text = ""};
-      topo_append_speed(&speed, here->speed, false);
-      topo_append(&text, "%s x%d%s%s", side == 0 || before == NULL ? ":" : "", (int)here->count,
-                  speed.text[0] == '\0' ? "" : ", ", speed.text);
-      topo_append(&text, "%s%s", side == 0 && after != NULL ? " " : "",
-                  side == 0 && after != NULL ? c->options->arrow : "");
-    }
+    if (here == NULL) continue;
+    topo_append(&text, "%s x%d%s%s", side == 0 || before == NULL ? ":" : "", (int)here->count,
+                here->speed > 0 ? ", " : "", topo_speed(here->speed, false));
+    if (side == 0 && after != NULL) topo_append(&text, " %s", c->options->arrow);
   }
   report(c, (topo_change){.kind = kind,
                           .what = "link",

@@ -205,12 +205,12 @@ void topo_append_numbers(topo_string *string, const int32_t *numbers, int32_t co
   }
 }
 
-void topo_append_speed(topo_string *string, double gbytes_per_s, bool assumed) {
-  if (gbytes_per_s > 0)
-    topo_append(string, gbytes_per_s >= 1000 ? "%s%.0f GB/s" : "%s%.3g GB/s", assumed ? "~" : "", gbytes_per_s);
+const char *topo_speed(double gbytes_per_s, bool assumed) {
+  if (gbytes_per_s <= 0) return "";
+  return tool_format(gbytes_per_s >= 1000 ? "%s%.0f GB/s" : "%s%.3g GB/s", assumed ? "~" : "", gbytes_per_s);
 }
 
-void topo_append_count(topo_string *string, int32_t count, bny_topo_kind kind) {
+const char *topo_count(int32_t count, bny_topo_kind kind) {
   static const char *const words[BNY_TOPO_KINDS][2] = {[BNY_TOPO_HOST] = {"host", "hosts"},
                                                        [BNY_TOPO_PACKAGE] = {"CPU package", "CPU packages"},
                                                        [BNY_TOPO_NUMA] = {"NUMA node", "NUMA nodes"},
@@ -219,18 +219,18 @@ void topo_append_count(topo_string *string, int32_t count, bny_topo_kind kind) {
                                                        [BNY_TOPO_NIC] = {"NIC", "NICs"},
                                                        [BNY_TOPO_PORT] = {"port", "ports"},
                                                        [BNY_TOPO_SWITCH] = {"switch", "switches"}};
-  topo_append(string, "%d %s", (int)count, words[kind][count != 1]);
+  return tool_format("%d %s", (int)count, words[kind][count != 1]);
 }
 
-void topo_append_model(topo_string *text, const bny_topo_node *node) {
-  bool named = node->model != NULL && strncmp(node->model, "0x", 2) != 0;
-  if (named && node->vendor != NULL && node->kind == BNY_TOPO_NUMA) topo_append(text, "%.60s ", node->vendor);
-  if (named)
-    topo_append(text, "%.120s", node->model);
-  else if (node->compute == 910)
-    topo_append(text, "AMD gfx90a");
-  else if (node->compute >= 0)
-    topo_append(text, node->compute >= 300 ? "AMD gfx%d" : "NVIDIA sm_%d", (int)node->compute);
+const char *topo_model(const bny_topo_node *node) {
+  if (node->model != NULL && strncmp(node->model, "0x", 2) != 0) {
+    topo_string text = {.text = ""};
+    if (node->vendor != NULL && node->kind == BNY_TOPO_NUMA) topo_append(&text, "%.60s ", node->vendor);
+    topo_append(&text, "%.120s", node->model);
+    return tool_format("%s", text.text);
+  }
+  if (node->compute == 910) return "AMD gfx90a";
+  return node->compute < 0 ? "" : tool_format(node->compute >= 300 ? "AMD gfx%d" : "NVIDIA sm_%d", (int)node->compute);
 }
 
 /* ---- names that tell nodes apart --------------------------------------------------------------------------------- */

@@ -43,10 +43,10 @@ void topo_level_words(const bny_topo_levels *levels, const bny_topo_level *level
   summary s = summarise(level);
   topo_append(&words[0], "%d group%s of ", (int)level->ngroups, level->ngroups == 1 ? "" : "s");
   if (s.least < s.most) topo_append(&words[0], "%d to ", (int)s.least);
-  topo_append_count(&words[0], s.most, levels->rank_kind);
+  topo_append(&words[0], "%s", topo_count(s.most, levels->rank_kind));
   if (s.slowest > 0 && s.slowest < 0.995 * s.fastest)
     topo_append(&words[1], s.slowest >= 1000 ? "%.0f to " : "%.3g to ", s.slowest);
-  topo_append_speed(&words[1], s.fastest, s.assumed);
+  topo_append(&words[1], "%s", topo_speed(s.fastest, s.assumed));
   if (s.most < 2) return;
   topo_append(&words[2], "%s%s", s.all_to_all ? "all to all" : "",
               s.uniform      ? ""
@@ -204,8 +204,7 @@ static row *make_rows(const topo_view *view, int32_t *nrows) {
 static void put_ranks(FILE *out, const topo_view *view) {
   const bny_topo_levels *levels = view->levels;
   topo_string text = {.text = ""};
-  topo_append(&text, "ranks are ");
-  topo_append_count(&text, levels->nranks, levels->rank_kind);
+  topo_append(&text, "ranks are %s", topo_count(levels->nranks, levels->rank_kind));
   int32_t hosts = 0;
   for (int32_t r = 0, end; r < levels->nranks; r = end) {
     int32_t host = levels->ranks[r].host;

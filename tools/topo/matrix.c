@@ -110,17 +110,13 @@ static void put_header(const matrix *m, FILE *out, int32_t names) {
   topo_put_blanks(out, names);
   for (int32_t g = 0; g < m->ngpus; g++) {
     fputc(' ', out);
-    topo_string number = {.text = ""};
-    topo_append(&number, "G%d", (int)g);
     const char *name = m->view->topo->nodes[m->gpus[g]].name;
-    put_right(out, m->view, TOPO_INK_GPU, topo_width(name) > m->cell ? number.text : name, m->cell);
+    put_right(out, m->view, TOPO_INK_GPU, topo_width(name) > m->cell ? tool_format("G%d", (int)g) : name, m->cell);
   }
   for (int32_t i = 0; i < m->nnics; i++) {
-    topo_string number = {.text = ""};
-    topo_append(&number, "N%d", (int)i);
+    const char *name = m->view->topo->nodes[m->nics[i]].name;
     fputc(' ', out);
-    put_right(out, m->view, TOPO_INK_NIC, m->numbered ? number.text : m->view->topo->nodes[m->nics[i]].name,
-              m->nic_cell);
+    put_right(out, m->view, TOPO_INK_NIC, m->numbered ? tool_format("N%d", (int)i) : name, m->nic_cell);
   }
   fputc('\n', out);
 }

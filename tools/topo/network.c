@@ -16,31 +16,23 @@ static const char *tier_name(int32_t tier) {
 static void describe(const topo_fold *fold, const int32_t *group, int32_t count, topo_line *line) {
   topo_facts facts = topo_fold_facts(fold, group[0]);
   int32_t own = fold->tier[group[0]];
-  topo_string text = {.text = ""}, up = {.text = ""};
-  if (own == 0) {
-    topo_append(&text, "NVSwitch between hosts, joins ");
-    topo_append_count(&text, facts.peers, BNY_TOPO_GPU);
-    topo_append(&text, " with %d NVLink%s", (int)facts.links, facts.links == 1 ? "" : "s");
-  } else if (count > 1) {
-    topo_append(&text, "%d %s switches%s", (int)count, tier_name(own), facts.below > 0 ? " of " : "");
-  } else {
-    topo_append(&text, "%s switch%s", tier_name(own), facts.below > 0 ? " of " : "");
-  }
-  if (own > 0 && facts.below > 0) {
-    topo_append_count(&text, facts.below, BNY_TOPO_PORT);
-    topo_append(&text, facts.net > 0 ? " at " : "");
-    topo_append_speed(&text, facts.net, facts.net_assumed);
-  } else if (own > 0) {
+  topo_string text = {.text = ""};
+  if (own == 0)
+    topo_append(&text, "NVSwitch between hosts, joins %s with %d NVLink%s", topo_count(facts.peers, BNY_TOPO_GPU),
+                (int)facts.links, facts.links == 1 ? "" : "s");
+  else
+    topo_append(&text, "%s%s switch%s", count > 1 ? tool_format("%d ", (int)count) : "", tier_name(own),
+                count > 1 ? "es" : "");
+  if (own > 0 && facts.below > 0)
+    topo_append(&text, " of %s%s%s", topo_count(facts.below, BNY_TOPO_PORT), facts.net > 0 ? " at " : "",
+                topo_speed(facts.net, facts.net_assumed));
+  else if (own > 0)
     topo_append(&text, ", %d links", (int)facts.beside);
-  }
   topo_line_say(line, TOPO_INK_PLAIN, TOPO_LINE_LINKS, text.text);
   bool assumed;
   double uplink = own > 0 ? topo_fold_uplink(fold, group[0], &assumed) : 0;
-  if (uplink > 0) {
-    topo_append(&up, "up ");
-    topo_append_speed(&up, uplink, assumed);
-    topo_line_say(line, TOPO_INK_SPEED, TOPO_LINE_LINKS, up.text);
-  }
+  if (uplink > 0)
+    topo_line_say(line, TOPO_INK_SPEED, TOPO_LINE_LINKS, tool_format("up %s", topo_speed(uplink, assumed)));
 }
 
 static void draw_tier(const topo_fold *fold, const topo_view *view, int32_t *nodes, int32_t count, int32_t *ends,

@@ -90,14 +90,10 @@ topo_string *topo_names_shortened(const char *const *names, int32_t count);
 /* Appends ascending numbers as "0-7, 16-23" or "0-56 by 8". */
 void topo_append_numbers(topo_string *string, const int32_t *numbers, int32_t count, int32_t columns);
 
-/* Appends "50 GB/s", or "~371 GB/s" if assumed; nothing if unknown. */
-void topo_append_speed(topo_string *string, double gbytes_per_s, bool assumed);
-
-/* Appends "1 GPU", "8 GPUs" or "2 NUMA nodes". */
-void topo_append_count(topo_string *string, int32_t count, bny_topo_kind kind);
-
-/* Appends the model, "NVIDIA H100 80GB HBM3", or only the generation if the model is unknown. */
-void topo_append_model(topo_string *string, const bny_topo_node *node);
+/* These return memory of tool_new(), or literals. */
+const char *topo_speed(double gbytes_per_s, bool assumed); /* "50 GB/s", "~371 GB/s" if assumed, "" if unknown */
+const char *topo_count(int32_t count, bny_topo_kind kind); /* "1 GPU", "8 GPUs" or "2 NUMA nodes" */
+const char *topo_model(const bny_topo_node *node);         /* "NVIDIA H100 80GB HBM3", or the generation */
 
 /* Writes four texts that describe a level: "4 groups of 8 GPUs", "371 GB/s", "all to all", "NVL". */
 void topo_level_words(const bny_topo_levels *levels, const bny_topo_level *level, topo_string words[4]);

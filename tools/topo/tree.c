@@ -30,7 +30,7 @@ static void label_of(const drawing *d, const int32_t *nodes, int32_t count, topo
   const bny_topo_node *node = &d->fold.topo->nodes[nodes[0]];
   bool folds = node->kind == BNY_TOPO_PACKAGE || node->kind == BNY_TOPO_NUMA || node->kind == BNY_TOPO_PCI;
   if (folds && count > 1) {
-    topo_append_count(label, count, node->kind);
+    topo_append(label, "%s", topo_count(count, node->kind));
   } else if (folds && node->kind != BNY_TOPO_PCI && node->index >= 0) {
     topo_append(label, "%s %d", node->kind == BNY_TOPO_NUMA ? "NUMA node" : "CPU package", (int)node->index);
   } else if (folds) { /* no number: a file or an importer named them */
@@ -45,30 +45,21 @@ static void label_of(const drawing *d, const int32_t *nodes, int32_t count, topo
 }
 
 static void say_model(const bny_topo_node *node, topo_line *line) {
-  topo_string text = {.text = ""};
-  topo_append_model(&text, node);
-  topo_line_say(line, TOPO_INK_DIM, TOPO_LINE_MODEL, text.text);
+  topo_line_say(line, TOPO_INK_DIM, TOPO_LINE_MODEL, topo_model(node));
 }
 
 static void say_links(const topo_facts *facts, topo_line *line) {
-  topo_string text = {.text = ""};
   if (facts->links > 0 || facts->switches + facts->peers > 0) {
-    topo_append(&text, "%d %s%s to ", (int)facts->links, facts->xgmi ? "xGMI link" : "NVLink",
-                facts->links == 1 ? "" : "s");
-    if (facts->switches > 0)
-      topo_append(&text, "NVSwitch");
-    else
-      topo_append_count(&text, facts->peers, BNY_TOPO_GPU);
-    topo_line_say(line, TOPO_INK_SWITCH, TOPO_LINE_LINKS, text.text);
-    topo_string speed = {.text = ""};
-    topo_append_speed(&speed, facts->links_speed, facts->links_assumed);
-    topo_line_say(line, TOPO_INK_SPEED, TOPO_LINE_LINKS, facts->links_refused ? "refused" : speed.text);
+    topo_line_say(line, TOPO_INK_SWITCH, TOPO_LINE_LINKS,
+                  tool_format("%d %s%s to %s", (int)facts->links, facts->xgmi ? "xGMI link" : "NVLink",
+                              facts->links == 1 ? "" : "s",
+                              facts->switches > 0 ? "NVSwitch" : topo_count(facts->peers, BNY_TOPO_GPU)));
+    topo_line_say(line, TOPO_INK_SPEED, TOPO_LINE_LINKS,
+                  facts->links_refused ? "refused" : topo_speed(facts->links_speed, facts->links_assumed));
   }
-  if (facts->coherent > 0) {
-    topo_string coherent = {.text = "C2C "};
-    topo_append_speed(&coherent, facts->coherent, facts->coherent_assumed);
-    topo_line_say(line, TOPO_INK_SPEED, TOPO_LINE_LINKS, coherent.text);
-  }
+  if (facts->coherent > 0)
+    topo_line_say(line, TOPO_INK_SPEED, TOPO_LINE_LINKS,
+                  tool_format("C2C %s", topo_speed(facts->coherent, facts->coherent_assumed)));
 }
 
 /* Adds the NICs that serve these ranks, and their rails: "-> mlx5_0..mlx5_3, rails 0-3". */
@@ -101,17 +92,12 @@ static void say_service(drawing *d, const int32_t *nodes, int32_t count, topo_li
 
 static void say_network(drawing *d, const int32_t *nodes, int32_t count, const topo_facts *facts, topo_line *line) {
   topo_string text = {.text = ""};
-  if (facts->net > 0) {
-    topo_append(&text, "network ");
-    topo_append_speed(&text, facts->net, facts->net_assumed);
-  }
+  if (facts->net > 0) topo_append(&text, "network %s", topo_speed(facts->net, facts->net_assumed));
   if (facts->ports > 1) topo_append(&text, "%sover %d ports", facts->net > 0 ? " " : "", (int)facts->ports);
   topo_line_say(line, TOPO_INK_SPEED, TOPO_LINE_LINKS, text.text);
-  if (facts->ports_down > 0) {
-    topo_string down = {.text = ""};
-    topo_append(&down, facts->ports > 1 ? "%d down" : "down", (int)facts->ports_down);
-    topo_line_say(line, TOPO_INK_WORST, TOPO_LINE_LINKS, down.text);
-  }
+  if (facts->ports_down > 0)
+    topo_line_say(line, TOPO_INK_WORST, TOPO_LINE_LINKS,
+                  facts->ports > 1 ? tool_format("%d down", (int)facts->ports_down) : "down");
   if (facts->leaf >= 0) {
     int32_t *leaves = tool_new((size_t)count, sizeof *leaves), found = 0;
     for (int32_t i = 0; i < count; i++) {
@@ -132,14 +118,12 @@ static void say_network(drawing *d, const int32_t *nodes, int32_t count, const t
 
 /* Adds the GPUs that a switch joins, inside a host or above. */
 static void say_switch(const topo_facts *facts, int32_t count, topo_line *line) {
+  if (facts->peers <= 0) return;
   topo_string text = {.text = ""};
-  if (facts->peers > 0) {
-    topo_append(&text, count > 1 ? "each joins " : "joins ");
-    topo_append_count(&text, facts->peers, BNY_TOPO_GPU);
-    if (facts->links > 0 && count == 1)
-      topo_append(&text, " with %d NVLink%s", (int)facts->links, facts->links == 1 ? "" : "s");
-    topo_line_say(line, TOPO_INK_SWITCH, TOPO_LINE_LINKS, text.text);
-  }
+  topo_append(&text, "%sjoins %s", count > 1 ? "each " : "", topo_count(facts->peers, BNY_TOPO_GPU));
+  if (facts->links > 0 && count == 1)
+    topo_append(&text, " with %d NVLink%s", (int)facts->links, facts->links == 1 ? "" : "s");
+  topo_line_say(line, TOPO_INK_SWITCH, TOPO_LINE_LINKS, text.text);
 }
 
 /* Adds the slowest link between packages or NUMA nodes of a host. */
@@ -158,36 +142,28 @@ static void say_between(const drawing *d, int32_t host, topo_line *line) {
       }
     }
   }
-  if (slowest > 0) {
-    topo_string text = {.text = "CPU to CPU "};
-    topo_append_speed(&text, slowest, assumed);
-    topo_line_say(line, TOPO_INK_SPEED, TOPO_LINE_LINKS, text.text);
-  }
+  if (slowest > 0)
+    topo_line_say(line, TOPO_INK_SPEED, TOPO_LINE_LINKS, tool_format("CPU to CPU %s", topo_speed(slowest, assumed)));
 }
 
 /* Describes a host, with the model that its GPUs share. */
 static void say_host(drawing *d, int32_t host, topo_line *line) {
   const bny_topo *topo = d->fold.topo;
-  int32_t gpus = 0, first = -1;
+  int32_t gpus = 0;
+  const char *model = "";
   bool speeds = false;
   d->gpus_alike = true;
   say_model(&topo->nodes[host], line);
   for (int32_t n = host + 1; n < topo->nnodes; n++) {
     if (d->fold.host[n] == host && topo->nodes[n].kind == BNY_TOPO_GPU) {
-      topo_string texts[2] = {{.text = ""}, {.text = ""}};
-      first = gpus++ == 0 ? n : first;
-      topo_append_model(&texts[0], &topo->nodes[first]);
-      topo_append_model(&texts[1], &topo->nodes[n]);
-      d->gpus_alike = d->gpus_alike && strcmp(texts[0].text, texts[1].text) == 0;
+      const char *own = topo_model(&topo->nodes[n]);
+      if (gpus++ == 0) model = own;
+      d->gpus_alike = d->gpus_alike && strcmp(own, model) == 0;
     }
     speeds = speeds || (d->fold.host[n] == host && d->fold.shown[n] && topo_fold_facts(&d->fold, n).up > 0);
   }
-  topo_string model = {.text = ""}, text = {.text = ""};
-  if (gpus > 0) topo_append_model(&model, &topo->nodes[first]);
-  if (d->gpus_alike && model.text[0] != '\0') {
-    topo_append(&text, "%d x %s", (int)gpus, model.text);
-    topo_line_say(line, TOPO_INK_GPU, TOPO_LINE_LINKS, text.text);
-  }
+  if (d->gpus_alike && *model != '\0')
+    topo_line_say(line, TOPO_INK_GPU, TOPO_LINE_LINKS, tool_format("%d x %s", (int)gpus, model));
   topo_append(&line->speed, "%s", speeds ? "PCI" : "");
   line->speed_ink = TOPO_INK_DIM;
   say_between(d, host, line);
@@ -196,7 +172,7 @@ static void say_host(drawing *d, int32_t host, topo_line *line) {
 static void describe(drawing *d, const int32_t *nodes, int32_t count, topo_line *line) {
   const bny_topo_node *node = &d->fold.topo->nodes[nodes[0]];
   topo_facts facts = topo_fold_facts(&d->fold, nodes[0]);
-  topo_append_speed(&line->speed, facts.up, facts.up_assumed);
+  topo_append(&line->speed, "%s", topo_speed(facts.up, facts.up_assumed));
   line->speed_ink = TOPO_INK_SPEED;
   for (int32_t i = 0; i < count; i++) {
     int8_t severity = d->fold.severity[nodes[i]];
@@ -236,14 +212,12 @@ static void draw_below(drawing *d, const char *prefix, const int32_t *nodes, int
 static void draw_group(drawing *d, const char *prefix, const int32_t *nodes, int32_t count, bool last, int depth) {
   const char *branch = d->view->utf8 ? (last ? "└─ " : "├─ ") : last ? "`- " : "|- ";
   const char *stem = last ? "   " : d->view->utf8 ? "│  " : "|  ";
-  topo_string below = {.text = ""};
   topo_line *line = topo_lines_add(&d->lines);
   topo_append(&line->prefix, "%s%s", prefix, branch);
   label_of(d, nodes, count, &line->label);
   line->ink = topo_ink_of_kind(d->fold.topo->nodes[nodes[0]].kind);
-  topo_append(&below, "%s%s", prefix, stem);
   describe(d, nodes, count, line);
-  draw_below(d, below.text, nodes, count, depth + 1);
+  draw_below(d, tool_format("%s%s", prefix, stem), nodes, count, depth + 1);
 }
 
 static void draw_below(drawing *d, const char *prefix, const int32_t *nodes, int32_t count, int depth) {
@@ -285,11 +259,9 @@ static void name_hosts(drawing *d, const int32_t *hosts, int32_t count) {
   int32_t kinds[BNY_TOPO_KINDS] = {0};
   for (int32_t n = hosts[0]; n < d->fold.topo->nnodes; n++)
     kinds[d->fold.topo->nodes[n].kind] += d->fold.host[n] == hosts[0];
-  topo_string text = {.text = ""};
-  topo_append_count(&text, kinds[BNY_TOPO_GPU], BNY_TOPO_GPU);
-  topo_append(&text, ", ");
-  topo_append_count(&text, kinds[BNY_TOPO_NIC], BNY_TOPO_NIC);
-  topo_line_say(line, TOPO_INK_PLAIN, TOPO_LINE_LINKS, text.text);
+  topo_line_say(line, TOPO_INK_PLAIN, TOPO_LINE_LINKS,
+                tool_format("%s, %s", topo_count(kinds[BNY_TOPO_GPU], BNY_TOPO_GPU),
+                            topo_count(kinds[BNY_TOPO_NIC], BNY_TOPO_NIC)));
 }
 
 typedef struct host_group {
@@ -370,10 +342,7 @@ static void put_title(FILE *out, const topo_view *view) {
   topo_string counts = {.text = ""};
   for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
     int32_t count = bny_topo_count(view->topo, kinds[k]);
-    if (count > 0) {
-      topo_append(&counts, "%s", counts.text[0] == '\0' ? "" : ", ");
-      topo_append_count(&counts, count, kinds[k]);
-    }
+    if (count > 0) topo_append(&counts, "%s%s", counts.text[0] == '\0' ? "" : ", ", topo_count(count, kinds[k]));
   }
   topo_string title = {.text = ""};
   topo_append(&title, "%.250s", view->title);

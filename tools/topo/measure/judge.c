@@ -5,7 +5,6 @@
  * with every other rank would distort that median and appear in many findings. Such ranks are therefore found first,
  * beginning with the slowest. Each is compared with the median of pairs without it, and its pairs are then excluded. */
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +13,7 @@
 
 const double topo_slow_latency = 1.5, topo_slow_bandwidth = 0.67;
 
-enum { FINDING_BYTES = 480, RANK_PAIRS = 2, UNSTEADY_BLOCKS = 8 };
+enum { RANK_PAIRS = 2, UNSTEADY_BLOCKS = 8 };
 
 static const double slow_against_plan = 2;
 
@@ -96,34 +95,21 @@ static rank_verdict rank_judge(const topo_measured *measured, int32_t rank, topo
   return verdict;
 }
 
-static void add_finding(topo_measured *measured, topo_measured_finding finding, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static void add_finding(topo_measured *measured, topo_measured_finding finding, const char *format, ...) {
-  char text[FINDING_BYTES];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  finding.text = tool_format("%s", text);
-  measured->findings = tool_more(measured->findings, measured->nfindings, sizeof finding);
-  measured->findings[measured->nfindings++] = finding;
+static void add_finding(topo_measured *measured, bool warning, int32_t a, int32_t b, double factor, const char *text) {
+  measured->findings = tool_more(measured->findings, measured->nfindings, sizeof *measured->findings);
+  measured->findings[measured->nfindings++] =
+      (topo_measured_finding){.warning = warning, .a = a, .b = b, .factor = factor, .text = text};
 }
 
-static const char *metric_words(topo_metric metric) {
+/* Returns "2.1 times the latency" or "0.48 times the bandwidth with 1 MiB". */
+static const char *factor_words(topo_metric metric, double worse) {
   static const char *const words[TOPO_METRICS] = {"the latency",
                                                   "the time of one more signal",
                                                   "the latency with 16 KiB",
                                                   "the time to read 16 KiB",
                                                   "the bandwidth with 1 MiB",
                                                   "the bandwidth with 16 MiB"};
-  return words[metric];
-}
-
-/* Writes "2.1 times the latency" or "0.48 times the bandwidth with 1 MiB". */
-static void factor_words(char text[64], topo_metric metric, double worse) {
-  snprintf(text, 64, "%.*f times %s", is_time(metric) ? 1 : 2, is_time(metric) ? worse : 1 / worse,
-           metric_words(metric));
+  return tool_format("%.*f times %s", is_time(metric) ? 1 : 2, is_time(metric) ? worse : 1 / worse, words[metric]);
 }
 
 /* Marks and reports the worst rank that is slow with every other. Returns false if there is none. */
@@ -141,15 +127,13 @@ static bool worst_rank(topo_measured *measured, double *values) {
   }
   if (rank < 0) return false;
   measured->ranks[rank].slow = true;
-  char factor[64];
-  factor_words(factor, worst.metric, worst.worse);
-  topo_measured_finding finding = {.warning = true, .a = rank, .b = -1, .factor = worst.worse};
   add_finding(
-      measured, finding,
-      "CPU %d: %s of other CPUs, with every one of the %d that it was measured with: what slows it is its own; "
-      "look for a program or interrupts on it (top, /proc/interrupts), a lower clock (cpupower frequency-info)%s",
-      measured->ranks[rank].place.cpu, factor, worst.npairs,
-      measured->virtual_machine ? ", and at how the host places this virtual CPU" : "");
+      measured, true, rank, -1, worst.worse,
+      tool_format(
+          "CPU %d: %s of other CPUs, with every one of the %d that it was measured with: what slows it is its own; "
+          "look for a program or interrupts on it (top, /proc/interrupts), a lower clock (cpupower frequency-info)%s",
+          measured->ranks[rank].place.cpu, factor_words(worst.metric, worst.worse), worst.npairs,
+          measured->virtual_machine ? ", and at how the host places this virtual CPU" : ""));
   return true;
 }
 
@@ -173,13 +157,13 @@ static void locals_judge(topo_measured *measured, double *values) {
       double value = large ? rank->large : rank->small;
       if (rank->nblocks < TOPO_JUDGED_BLOCKS || rank->slow || value >= topo_slow_bandwidth * expected) continue;
       rank->slow = true;
-      topo_measured_finding finding = {.warning = true, .a = r, .b = -1, .factor = expected / value};
       add_finding(
-          measured, finding,
-          "CPU %d copies %s of its own at %.3g GB/s, others at %.3g; look for a program on it (top), a lower clock "
-          "(cpupower frequency-info), and free memory and fitted channels of its NUMA node (numastat -m, "
-          "dmidecode)",
-          rank->place.cpu, large ? "16 MiB" : "1 MiB", value, expected);
+          measured, true, r, -1, expected / value,
+          tool_format(
+              "CPU %d copies %s of its own at %.3g GB/s, others at %.3g; look for a program on it (top), a lower clock "
+              "(cpupower frequency-info), and free memory and fitted channels of its NUMA node (numastat -m, "
+              "dmidecode)",
+              rank->place.cpu, large ? "16 MiB" : "1 MiB", value, expected));
     }
   }
 }
@@ -239,13 +223,12 @@ static void pair_find(topo_measured *measured, int32_t index, topo_metric metric
   const topo_measured_pair *pair = &measured->pairs[index];
   double expected = measured->kinds[pair->near].expected[metric], value = pair->value[metric][0];
   if (directions(metric) == 2 && pair->value[metric][1] < value) value = pair->value[metric][1];
-  char factor[64];
-  factor_words(factor, metric, pair->worse[metric]);
-  topo_measured_finding finding = {.warning = true, .a = pair->a, .b = pair->b, .factor = pair->worse[metric]};
-  add_finding(measured, finding, "CPU %d and CPU %d: %s of other pairs %s (%.3g %s, expected %.3g); %s",
-              measured->ranks[pair->a].place.cpu, measured->ranks[pair->b].place.cpu, factor,
-              topo_near_words(pair->near), is_time(metric) ? round(value) : value, is_time(metric) ? "ns" : "GB/s",
-              is_time(metric) ? round(expected) : expected, advice(measured, pair, metric));
+  add_finding(measured, true, pair->a, pair->b, pair->worse[metric],
+              tool_format("CPU %d and CPU %d: %s of other pairs %s (%.3g %s, expected %.3g); %s",
+                          measured->ranks[pair->a].place.cpu, measured->ranks[pair->b].place.cpu,
+                          factor_words(metric, pair->worse[metric]), topo_near_words(pair->near),
+                          is_time(metric) ? round(value) : value, is_time(metric) ? "ns" : "GB/s",
+                          is_time(metric) ? round(expected) : expected, advice(measured, pair, metric)));
 }
 
 /* Reports each slow pair once, by its worst metric. */
@@ -277,12 +260,12 @@ static void links_judge(topo_measured *measured, const bny_topo *topo) {
     if (link->nblocks == 0 || link->expected <= 0 || value >= topo_slow_bandwidth * link->expected) continue;
     /* A few CPUs may not fill a link, and an assumed speed may be wrong. */
     bool warning = link->nreaders >= 8 && link->expected_source != BNY_TOPO_ASSUMED;
-    topo_measured_finding finding = {.warning = warning, .a = -1, .b = -1, .factor = link->expected / value};
-    add_finding(
-        measured, finding, "%s and %s: %d CPU%s read %.3g GB/s from each other's memory at once, where %.3g %s%s",
-        topo->nodes[link->from].name, topo->nodes[link->to].name, link->nreaders, link->nreaders == 1 ? "" : "s", value,
-        link->expected, link->expected_source == BNY_TOPO_ASSUMED ? "are assumed" : "are expected",
-        link->nreaders < 8 ? "; more CPUs may get more" : "");
+    add_finding(measured, warning, -1, -1, link->expected / value,
+                tool_format("%s and %s: %d CPU%s read %.3g GB/s from each other's memory at once, where %.3g %s%s",
+                            topo->nodes[link->from].name, topo->nodes[link->to].name, link->nreaders,
+                            link->nreaders == 1 ? "" : "s", value, link->expected,
+                            link->expected_source == BNY_TOPO_ASSUMED ? "are assumed" : "are expected",
+                            link->nreaders < 8 ? "; more CPUs may get more" : ""));
   }
 }
 
@@ -305,13 +288,12 @@ static void plan_judge(topo_measured *measured) {
     const topo_measured_kind *kind = &measured->kinds[near];
     double worse = topo_measured_against_plan(measured, (topo_near)near);
     if (worse <= topo_slow_latency) continue;
-    topo_measured_finding finding = {
-        .warning = !kind->judged && worse > slow_against_plan, .a = -1, .b = -1, .factor = worse};
-    add_finding(measured, finding,
-                "pairs %s: %.1f times the time that plans assume (%.0f ns and %.3g GB/s, where they take %.0f ns "
-                "and %.3g GB/s); predicted times are too short here by as much",
-                topo_near_words((topo_near)near), worse, kind->alpha, 1 / kind->beta, measured->planned[near].alpha_ns,
-                1 / measured->planned[near].beta_ns_per_byte);
+    add_finding(
+        measured, !kind->judged && worse > slow_against_plan, -1, -1, worse,
+        tool_format("pairs %s: %.1f times the time that plans assume (%.0f ns and %.3g GB/s, where they take %.0f ns "
+                    "and %.3g GB/s); predicted times are too short here by as much",
+                    topo_near_words((topo_near)near), worse, kind->alpha, 1 / kind->beta,
+                    measured->planned[near].alpha_ns, 1 / measured->planned[near].beta_ns_per_byte));
   }
 }
 
@@ -329,14 +311,15 @@ static void unsteady_find(topo_measured *measured) {
   }
   if (worst < 0) return;
   const topo_measured_pair *pair = &measured->pairs[worst];
-  topo_measured_finding finding = {.warning = false, .a = pair->a, .b = pair->b, .factor = worst_factor};
-  add_finding(measured, finding,
-              "%d of %d pairs changed while they were measured, CPU %d and CPU %d most: a line took %.0f ns in some "
-              "blocks and %.0f ns in others; %s",
-              count, measured->npairs, measured->ranks[pair->a].place.cpu, measured->ranks[pair->b].place.cpu,
-              pair->line_low, pair->line_high,
-              measured->virtual_machine ? "other programs, or the host moves the virtual CPUs between cores"
-                                        : "other programs ran, or the clock changed");
+  add_finding(
+      measured, false, pair->a, pair->b, worst_factor,
+      tool_format(
+          "%d of %d pairs changed while they were measured, CPU %d and CPU %d most: a line took %.0f ns in some "
+          "blocks and %.0f ns in others; %s",
+          count, measured->npairs, measured->ranks[pair->a].place.cpu, measured->ranks[pair->b].place.cpu,
+          pair->line_low, pair->line_high,
+          measured->virtual_machine ? "other programs, or the host moves the virtual CPUs between cores"
+                                    : "other programs ran, or the clock changed"));
 }
 
 /* Reports CPUs that other programs used, because this explains their worst values. */
@@ -353,12 +336,10 @@ static void disturbed_find(topo_measured *measured) {
     }
   }
   if (worst < 0) return;
-  topo_measured_finding finding = {.warning = false, .a = worst, .b = -1, .factor = 1 + share};
-  add_finding(
-      measured, finding,
-      "other programs ran on %d of %d CPUs meanwhile, most on CPU %d, which lost %.0f %% of its samples; such samples "
-      "are left out as long as others remain",
-      count, measured->nranks, measured->ranks[worst].place.cpu, 100 * share);
+  add_finding(measured, false, worst, -1, 1 + share,
+              tool_format("other programs ran on %d of %d CPUs meanwhile, most on CPU %d, which lost %.0f %% of its "
+                          "samples; such samples are left out as long as others remain",
+                          count, measured->nranks, measured->ranks[worst].place.cpu, 100 * share));
 }
 
 static int compare_findings(const void *a, const void *b) {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Writes measurements as text. */
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,16 +24,8 @@ static const char *const kind_titles[TOPO_NEARS] = {
 /* ---- paragraphs -------------------------------------------------------------------------------------------------- */
 
 /* Writes a heading and a text next to it, wrapped at blanks. */
-static void paragraph(const page *p, const char *heading, const char *colour, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
-
-static void paragraph(const page *p, const char *heading, const char *colour, const char *format, ...) {
+static void paragraph(const page *p, const char *heading, const char *colour, const char *text) {
   enum { INDENT = 11 };
-  char text[600];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
   fprintf(p->stream, "%s%-*s%s", p->colour ? colour : "", INDENT, heading,
           p->colour && colour[0] != '\0' ? "\033[0m" : "");
   tool_print_within(p->stream, p->columns < 40 ? 100 : p->columns, INDENT, INDENT, text);
@@ -55,9 +46,10 @@ static void headline(const page *p) {
     snprintf(pairs, sizeof pairs, "; %d of %lld pairs, %d sweep%s in %.1f s", measured->npairs,
              (long long)measured->npairs_possible, measured->nsweeps, measured->nsweeps == 1 ? "" : "s",
              measured->seconds);
-  paragraph(p, "measured", "", "%d rank%s%s%s%s%s", measured->nranks,
-            measured->nranks == 1 ? " on CPU" : "s, one on each of CPUs", cpus, allowed, pairs,
-            measured->virtual_machine ? "; a virtual machine" : "");
+  paragraph(p, "measured", "",
+            tool_format("%d rank%s%s%s%s%s", measured->nranks,
+                        measured->nranks == 1 ? " on CPU" : "s, one on each of CPUs", cpus, allowed, pairs,
+                        measured->virtual_machine ? "; a virtual machine" : ""));
 }
 
 /* ---- matrices ---------------------------------------------------------------------------------------------------- */
@@ -175,10 +167,12 @@ static void own_memory(const page *p) {
     }
   }
   if (count == 1)
-    paragraph(p, "own", "", "copies 1 MiB that it wrote itself at %.3g GB/s, 16 MiB at %.3g", small[0], large[0]);
+    paragraph(p, "own", "",
+              tool_format("copies 1 MiB that it wrote itself at %.3g GB/s, 16 MiB at %.3g", small[0], large[0]));
   else if (count > 1)
-    paragraph(p, "own", "", "each copies 1 MiB that it wrote itself at %.3g to %.3g GB/s, 16 MiB at %.3g to %.3g",
-              small[0], small[1], large[0], large[1]);
+    paragraph(p, "own", "",
+              tool_format("each copies 1 MiB that it wrote itself at %.3g to %.3g GB/s, 16 MiB at %.3g to %.3g",
+                          small[0], small[1], large[0], large[1]));
 }
 
 static void links(const page *p) {
@@ -192,10 +186,12 @@ static void links(const page *p) {
                bny_topo_source_name(link->expected_source));
     if (link->line > 0) snprintf(line, sizeof line, "; signal %.0f ns", link->line);
     if (link->nblocks == 0)
-      paragraph(p, heading, "", "%s and %s: not measured, other programs ran on their CPUs each time", from, to);
+      paragraph(p, heading, "",
+                tool_format("%s and %s: not measured, other programs ran on their CPUs each time", from, to));
     else
-      paragraph(p, heading, "", "%s and %s: %.3g and %.3g GB/s, %s, by %d CPU%s at once%s", from, to, link->value[0],
-                link->value[1], expected, link->nreaders, link->nreaders == 1 ? "" : "s", line);
+      paragraph(p, heading, "",
+                tool_format("%s and %s: %.3g and %.3g GB/s, %s, by %d CPU%s at once%s", from, to, link->value[0],
+                            link->value[1], expected, link->nreaders, link->nreaders == 1 ? "" : "s", line));
   }
 }
 
@@ -215,19 +211,20 @@ static void findings(const page *p) {
   if (measured->npairs > 0)
     paragraph(
         p, "rule", "",
-        "expected of a pair is the median of pairs as near; slow is more than %.3g times its latency or less than "
-        "%.3g times its bandwidth%s",
-        topo_slow_latency, topo_slow_bandwidth, less);
+        tool_format(
+            "expected of a pair is the median of pairs as near; slow is more than %.3g times its latency or less than "
+            "%.3g times its bandwidth%s",
+            topo_slow_latency, topo_slow_bandwidth, less));
   int32_t warnings = 0;
   for (int32_t f = 0; f < measured->nfindings; f++) {
     const topo_measured_finding *finding = &measured->findings[f];
     warnings += finding->warning;
     if (f < FINDINGS_SHOWN)
-      paragraph(p, finding->warning ? "slow" : "note", finding->warning ? "\033[1;31m" : "\033[33m", "%s",
-                finding->text);
+      paragraph(p, finding->warning ? "slow" : "note", finding->warning ? "\033[1;31m" : "\033[33m", finding->text);
   }
   if (measured->nfindings > FINDINGS_SHOWN)
-    paragraph(p, "", "", "%d more, milder ones; --format json has them all", measured->nfindings - FINDINGS_SHOWN);
+    paragraph(p, "", "",
+              tool_format("%d more, milder ones; --format json has them all", measured->nfindings - FINDINGS_SHOWN));
   if (warnings == 0 && judged) paragraph(p, "slow", "\033[32m", "none");
 }
 

@@ -13,10 +13,9 @@ static topo_alike alike_of(const topo_work *work, int32_t host, bny_topo_kind ki
   for (int32_t n = 0; n < work->topo->nnodes; n++) {
     if (work->topo->nodes[n].kind != kind || (host >= 0 && work->spots[n].host != host)) continue;
     topo_facts own = topo_fold_facts(&work->fold, n);
-    topo_string name = {.text = ""};
-    topo_append_model(&name, &work->topo->nodes[n]);
+    const char *name = topo_model(&work->topo->nodes[n]);
     if (all.count++ == 0) all.facts = own, all.name = name;
-    all.model = all.model && strcmp(all.name.text, name.text) == 0;
+    all.model = all.model && strcmp(all.name, name) == 0;
     all.pcie = all.pcie && fabs(all.facts.own - own.own) < 1e-6 && fabs(all.facts.coherent - own.coherent) < 1e-6 &&
                all.facts.c2c == own.c2c;
     all.net = all.net && fabs(all.facts.net - own.net) < 1e-6 && own.ports_down == 0;
@@ -133,8 +132,8 @@ static const char *host_line(const topo_work *work, int32_t host, bny_topo_kind 
   topo_alike all = alike_of(work, host, kind);
   topo_string text = {.text = ""}, each = {.text = ""};
   if (all.count == 0) return "";
-  topo_append_count(&text, all.count, kind);
-  if (all.model && all.name.text[0]) topo_append(&text, ", %s", all.name.text);
+  topo_append(&text, "%s", topo_count(all.count, kind));
+  if (all.model && *all.name) topo_append(&text, ", %s", all.name);
   if (all.links && all.facts.links > 0)
     topo_append(&each, ", %d %s (%s GB/s)", all.facts.links, all.facts.xgmi ? "xGMI links" : "NVLinks",
                 topo_figure_of(all.facts.links_speed).text);
@@ -181,10 +180,8 @@ static void draw_between(topo_work *work, int32_t host) {
 
 /* Writes the known facts about a host below its name. Returns the number of lines. */
 static int32_t draw_foot(topo_work *work, int32_t host, bool draw) {
-  topo_string model = {.text = ""};
-  if (host < work->topo->nnodes) topo_append_model(&model, &work->topo->nodes[host]);
   const char *lines[] = {host_line(work, host, BNY_TOPO_GPU), host_line(work, host, BNY_TOPO_NIC),
-                         tool_format("%s", model.text)};
+                         host < work->topo->nnodes ? topo_model(&work->topo->nodes[host]) : ""};
   int32_t count = 0;
   for (int32_t i = 0; i < 3; i++) {
     if (!*lines[i]) continue;

@@ -79,17 +79,15 @@ void topo_append_c2c(topo_string *text, const topo_facts *facts, const char *bef
 
 static void say_gpu(const topo_work *work, int32_t node, const topo_facts *facts, unit_text *text) {
   const bny_topo_node *gpu = &work->topo->nodes[node];
-  topo_string model = {.text = ""};
-  if (work->detailed && !work->gpus.model) topo_append_model(&model, gpu);
-  if (model.text[0]) *unit_line(text) = model;
+  const char *model = work->detailed && !work->gpus.model ? topo_model(gpu) : "";
+  if (*model) topo_append(unit_line(text), "%s", model);
   if (work->detailed && gpu->bus_id) topo_append(unit_line(text), "%s", gpu->bus_id);
   if (facts->own > 0 && (work->detailed || !work->gpus.pcie))
     topo_append(unit_line(text), "PCIe %s GB/s", topo_figure_of(facts->own).text);
   if (facts->c2c && (work->detailed || !work->gpus.pcie)) topo_append_c2c(unit_line(text), facts, "");
   int32_t r = work->fold.rank[node], nic = r >= 0 ? work->levels->ranks[r].nic : -1;
   if (!work->detailed || nic < 0) return;
-  topo_string *line = unit_line(text);
-  topo_append(line, "\xe2\x86\x92 %.60s %s", work->topo->nodes[nic].name,
+  topo_append(unit_line(text), "\xe2\x86\x92 %.60s %s", work->topo->nodes[nic].name,
               bny_topo_path_name(work->levels->ranks[r].nic_path));
 }
 
@@ -104,9 +102,8 @@ static void say_nic(const topo_work *work, int32_t node, const topo_facts *facts
       topo_append(unit_line(text), "down");
   }
   if (!work->detailed) return;
-  topo_string model = {.text = ""};
-  if (!work->nics.model) topo_append_model(&model, nic);
-  if (model.text[0]) *unit_line(text) = model;
+  const char *model = work->nics.model ? "" : topo_model(nic);
+  if (*model) topo_append(unit_line(text), "%s", model);
   if (nic->bus_id) topo_append(unit_line(text), "%s", nic->bus_id);
   if (facts->own > 0) topo_append(unit_line(text), "PCIe %s GB/s", topo_figure_of(facts->own).text);
   if (work->rail[node] >= 0) topo_append(unit_line(text), "rail %d", work->rail[node]);

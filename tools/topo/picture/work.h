@@ -41,7 +41,7 @@ typedef struct topo_spot {
 typedef struct topo_alike {
   int32_t count;
   bool model, pcie, net, links; /* true if all devices agree in this fact */
-  topo_string name;             /* name of the model */
+  const char *name;             /* name of the model */
   topo_facts facts;
 } topo_alike;
 
