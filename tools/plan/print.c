@@ -40,19 +40,15 @@ static json_t *sources_json(const bny_plan *plan, const bny_step *step) {
 
 static json_t *step_json(const bny_plan *plan, const bny_step *step) {
   static const char *const kinds[] = {"copy", "merge", "send", "wait", "deliver"};
-  json_t *o = json_pack("{s:s}", "step", kinds[step->kind]);
   if (step->kind == BNY_STEP_WAIT) {
     const bny_message *message = &plan->messages[step->message];
-    json_object_set_new(o, "rank", json_integer(message->peer));
-    json_object_set_new(o, "slot", json_integer(message->slot));
-    json_object_set_new(o, "bytes", json_integer((json_int_t)message->what.bytes));
-    json_object_set_new(o, "slice", slice_json(plan, &message->what.slice));
-    return o;
+    return json_pack("{s:s, s:i, s:i, s:I, s:o}", "step", kinds[step->kind], "rank", message->peer, "slot",
+                     message->slot, "bytes", (json_int_t)message->what.bytes, "slice",
+                     slice_json(plan, &message->what.slice));
   }
-  if (step->kind != BNY_STEP_DELIVER) {
-    json_object_set_new(o, "slot", json_integer(step->slot));
-    json_object_set_new(o, "bytes", json_integer((json_int_t)plan->slots[step->slot].bytes));
-  }
+  json_t *o = json_pack("{s:s}", "step", kinds[step->kind]);
+  if (step->kind != BNY_STEP_DELIVER)
+    tool_json_add(o, json_pack("{s:i, s:I}", "slot", step->slot, "bytes", (json_int_t)plan->slots[step->slot].bytes));
   if (step->kind == BNY_STEP_SEND) {
     json_t *ranks = json_array();
     for (int32_t i = 0; i < step->count; i++) json_array_append_new(ranks, json_integer(plan->peers[step->first + i]));

@@ -223,25 +223,20 @@ void bny_topo_find_clique(bny_topo_finder *s) {
 
 /* ---- GPUDirect RDMA ---------------------------------------------------------------------------------------------- */
 
-static bool is_off(const bny_topo *topo, int32_t node) {
-  char value[BNY_TOPO_ATTRIBUTES_BYTES];
-  return bny_topo_attribute(&topo->nodes[node], "gdr", value) && strcmp(value, "0") == 0;
-}
-
 /* Returns whether a GPU of this node's host could do it. */
 static bool has_partner(const bny_topo_derivation *d, int32_t node) {
   int32_t host = d->host_of[node] < 0 ? -1 : d->host_number[d->host_of[node]];
   for (int32_t i = host < 0 ? 0 : d->host_first[host]; host >= 0 && i < d->host_first[host + 1]; i++)
-    if (!is_off(d->topo, d->levels->ranks[d->by_host[i]].node)) return true;
+    if (!bny_topo_gdr_off(d->topo, d->levels->ranks[d->by_host[i]].node)) return true;
   return false;
 }
 
 void bny_topo_find_gdr_off(bny_topo_finder *s) {
   const bny_topo *topo = s->d->topo;
   int32_t gpus = 0;
-  for (int32_t r = 0; r < s->d->levels->nranks; r++) gpus += is_off(topo, s->d->levels->ranks[r].node);
+  for (int32_t r = 0; r < s->d->levels->nranks; r++) gpus += bny_topo_gdr_off(topo, s->d->levels->ranks[r].node);
   for (int32_t n = 0; n < topo->nnodes; n++) {
-    if (!is_off(topo, n)) continue;
+    if (!bny_topo_gdr_off(topo, n)) continue;
     if (topo->nodes[n].kind == BNY_TOPO_GPU ? 2 * gpus <= s->d->levels->nranks
                                             : bny_topo_is_rdma(topo->nodes[n].name) && has_partner(s->d, n))
       bny_topo_find(s, n, "GPUDirect RDMA is off, so data between GPU and network goes through the host's memory");

@@ -217,6 +217,12 @@ static bool is_first(const bny_topo_derivation *d, const bny_topo_rank *rank) {
   return rank->nic >= 0 && d->roots[rank->nic]++ == 0;
 }
 
+/* Sets d->roots to the number of ranks that each NIC serves. */
+static void count_served(const bny_topo_derivation *d) {
+  for (int32_t n = 0; n < d->topo->nnodes; n++) d->roots[n] = 0;
+  for (int32_t r = 0; r < d->levels->nranks; r++) (void)is_first(d, &d->levels->ranks[r]);
+}
+
 /* Returns the speed that three quarters of a NIC's siblings have; 0 if there is none. Siblings have the same host,
  * model and name stem, and there must be at least four. */
 static double siblings_speed(const bny_topo_derivation *d, int32_t nic) {
@@ -238,8 +244,7 @@ void bny_topo_find_nic_slow(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   int32_t known, times;
   double of_ranks = usual_speed(d, &known, &times);
-  for (int32_t n = 0; n < d->topo->nnodes; n++) d->roots[n] = 0;
-  for (int32_t r = 0; r < d->levels->nranks; r++) (void)is_first(d, &d->levels->ranks[r]);
+  count_served(d);
   for (int32_t i = 0; i < d->nnics; i++) {
     int32_t nic = d->nics[i];
     double speed = d->nic[nic].gbytes_per_s;
@@ -268,8 +273,7 @@ void bny_topo_find_nic_speed(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   int32_t known, times;
   usual_speed(s->d, &known, &times);
-  for (int32_t n = 0; n < d->topo->nnodes; n++) d->roots[n] = 0;
-  for (int32_t r = 0; r < d->levels->nranks; r++) (void)is_first(d, &d->levels->ranks[r]);
+  count_served(d);
   for (int32_t i = 0; i < d->nnics && d->levels->rank_kind != BNY_TOPO_NIC; i++) {
     int32_t nic = d->nics[i];
     bool serves = d->roots[nic] > 0;

@@ -200,6 +200,7 @@ int32_t bny_topo_find_name(const bny_topo *topo, bny_topo_kind kind, const char 
 int32_t bny_topo_find_numa(const bny_topo *topo, int32_t number);
 int32_t bny_topo_ancestor(const bny_topo *topo, int32_t node, bny_topo_kind kind); /* itself included; -1 if none */
 bool bny_topo_is_below(const bny_topo *topo, int32_t node, int32_t above);         /* itself included */
+bool bny_topo_gdr_off(const bny_topo *topo, int32_t node);   /* it is known to do no GPUDirect RDMA */
 int32_t bny_topo_nic_of(const bny_topo *topo, int32_t node); /* the NIC itself, or that of a port; -1 if none */
 int32_t bny_topo_count(const bny_topo *topo, bny_topo_kind kind);
 

@@ -10,16 +10,25 @@ static bool holds_cpus(const bny_topo_node *node) {
   return node->kind == BNY_TOPO_NUMA || node->kind == BNY_TOPO_PACKAGE;
 }
 
-/* Returns whether a and b are linked directly or by a switch. GPUs have few links. */
-static bool share_fabric(const bny_topo *topo, int32_t a, int32_t b) {
+/* A node between two devices: a switch or a GPU with NVLinks or xGMI links, or a CPU with coherent links. */
+typedef enum between { BETWEEN_SWITCH, BETWEEN_GPU, BETWEEN_CPU } between;
+
+static bool fits(between way, const bny_topo_link *link) {
+  return way == BETWEEN_CPU ? link->kind == BNY_TOPO_LINK_C2C : bny_topo_joins_gpus(link);
+}
+
+/* Returns whether a and b are linked directly or over a node of that kind. */
+static bool are_joined(const bny_topo *topo, int32_t a, int32_t b, between way) {
   for (int32_t l = bny_topo_first_link(topo, a); l >= 0; l = bny_topo_next_link(topo, a, l)) {
     int32_t middle = bny_topo_other_end(topo, a, l);
-    if (!bny_topo_joins_gpus(&topo->links[l]) || middle == a) continue;
+    if (!fits(way, &topo->links[l]) || middle == a) continue;
     if (middle == b) return true;
-    if (node_at(topo, middle)->kind != BNY_TOPO_SWITCH) continue;
+    const bny_topo_node *node = node_at(topo, middle);
+    bool passes =
+        way == BETWEEN_CPU ? holds_cpus(node) : node->kind == (way == BETWEEN_GPU ? BNY_TOPO_GPU : BNY_TOPO_SWITCH);
     /* The search runs from b's side, because a switch may have more links than a GPU. */
-    for (int32_t m = bny_topo_first_link(topo, b); m >= 0; m = bny_topo_next_link(topo, b, m))
-      if (bny_topo_joins_gpus(&topo->links[m]) && bny_topo_other_end(topo, b, m) == middle) return true;
+    for (int32_t m = bny_topo_first_link(topo, b); passes && m >= 0; m = bny_topo_next_link(topo, b, m))
+      if (fits(way, &topo->links[m]) && bny_topo_other_end(topo, b, m) == middle) return true;
   }
   return false;
 }
@@ -28,19 +37,6 @@ static bool share_fabric(const bny_topo *topo, int32_t a, int32_t b) {
 static bool has_fabric(const bny_topo *topo, int32_t gpu) {
   for (int32_t l = bny_topo_first_link(topo, gpu); l >= 0; l = bny_topo_next_link(topo, gpu, l))
     if (bny_topo_joins_gpus(&topo->links[l]) && bny_topo_other_end(topo, gpu, l) != gpu) return true;
-  return false;
-}
-
-/* Returns whether both have coherent links to one CPU, or to each other. */
-static bool share_coherent(const bny_topo *topo, int32_t a, int32_t b) {
-  for (int32_t l = bny_topo_first_link(topo, a); l >= 0; l = bny_topo_next_link(topo, a, l)) {
-    int32_t middle = bny_topo_other_end(topo, a, l);
-    if (topo->links[l].kind != BNY_TOPO_LINK_C2C || middle == a) continue;
-    if (middle == b) return true;
-    for (int32_t m = bny_topo_first_link(topo, b); holds_cpus(node_at(topo, middle)) && m >= 0;
-         m = bny_topo_next_link(topo, b, m))
-      if (topo->links[m].kind == BNY_TOPO_LINK_C2C && bny_topo_other_end(topo, b, m) == middle) return true;
-  }
   return false;
 }
 
@@ -154,10 +150,10 @@ bny_topo_path bny_topo_path_between(const bny_topo *topo, int32_t a, int32_t b) 
   int32_t device_a = device_of(topo, a), device_b = device_of(topo, b);
   if (device_a == device_b) /* partitions of a GPU, or ports of a NIC */
     return has_fabric(topo, device_a) ? BNY_TOPO_PATH_NVL : BNY_TOPO_PATH_PIX;
-  if (share_fabric(topo, device_a, device_b)) return BNY_TOPO_PATH_NVL;
+  if (are_joined(topo, device_a, device_b, BETWEEN_SWITCH)) return BNY_TOPO_PATH_NVL;
   int32_t host_a = bny_topo_ancestor(topo, a, BNY_TOPO_HOST), host_b = bny_topo_ancestor(topo, b, BNY_TOPO_HOST);
   if (host_a != host_b) return host_a < 0 || host_b < 0 ? BNY_TOPO_PATH_NONE : BNY_TOPO_PATH_NET;
-  if (share_coherent(topo, device_a, device_b)) return BNY_TOPO_PATH_C2C;
+  if (are_joined(topo, device_a, device_b, BETWEEN_CPU)) return BNY_TOPO_PATH_C2C;
   bny_topo_path path = by_containment(topo, device_a, device_b);
   return path > BNY_TOPO_PATH_PXB && share_switches(topo, device_a, device_b) ? BNY_TOPO_PATH_PXB : path;
 }
@@ -179,17 +175,6 @@ int32_t bny_topo_links_between(const bny_topo *topo, int32_t a, int32_t b, bool 
 
 /* ---- routes of NCCL ---------------------------------------------------------------------------------------------- */
 
-/* Returns whether both have direct links to one other GPU. */
-static bool share_peer(const bny_topo *topo, int32_t a, int32_t b) {
-  for (int32_t l = bny_topo_first_link(topo, a); l >= 0; l = bny_topo_next_link(topo, a, l)) {
-    int32_t peer = bny_topo_other_end(topo, a, l);
-    bool direct = bny_topo_joins_gpus(&topo->links[l]) && peer != a && node_at(topo, peer)->kind == BNY_TOPO_GPU;
-    for (int32_t m = bny_topo_first_link(topo, b); direct && m >= 0; m = bny_topo_next_link(topo, b, m))
-      if (bny_topo_joins_gpus(&topo->links[m]) && bny_topo_other_end(topo, b, m) == peer) return true;
-  }
-  return false;
-}
-
 /* Returns the path from a GPU to a NIC that does not pass another GPU. It is P2C if the GPU has a coherent link to the
  * CPU that holds the NIC. */
 static bny_topo_path path_to_nic(const bny_topo *topo, int32_t gpu, int32_t nic) {
@@ -202,7 +187,7 @@ static bny_topo_path path_to_nic(const bny_topo *topo, int32_t gpu, int32_t nic)
   return path;
 }
 
-static bool is_off(const bny_topo *topo, int32_t node) {
+bool bny_topo_gdr_off(const bny_topo *topo, int32_t node) {
   char gdr[BNY_TOPO_ATTRIBUTES_BYTES];
   return bny_topo_attribute(node_at(topo, node), "gdr", gdr) && strcmp(gdr, "0") == 0;
 }
@@ -214,7 +199,7 @@ static bool can_gdr(const bny_topo *topo, int32_t gpu, int32_t nic) {
   char part[BNY_TOPO_ATTRIBUTES_BYTES];
   bool parts = bny_topo_attribute(node_at(topo, gpu), "mlopart", part) && strcmp(part, "-1") != 0;
   bool port = nic + 1 < topo->nnodes && node_at(topo, nic + 1)->parent == nic;
-  return !parts && !is_off(topo, gpu) && !(port && is_off(topo, nic + 1));
+  return !parts && !bny_topo_gdr_off(topo, gpu) && !(port && bny_topo_gdr_off(topo, nic + 1));
 }
 
 /* Without GPUDirect RDMA, the path is at least PHB, because data then passes the CPU. */
@@ -223,7 +208,7 @@ static bny_topo_path route_to_nic(const bny_topo *topo, int32_t gpu, int32_t nic
   int32_t host = bny_topo_ancestor(topo, gpu, BNY_TOPO_HOST);
   for (int32_t peer = 0; path > BNY_TOPO_PATH_PXN && path < BNY_TOPO_PATH_NET && peer < topo->nnodes; peer++) {
     bool candidate = node_at(topo, peer)->kind == BNY_TOPO_GPU && peer != gpu;
-    if (candidate && share_fabric(topo, gpu, bny_topo_device(topo, peer)) &&
+    if (candidate && are_joined(topo, gpu, bny_topo_device(topo, peer), BETWEEN_SWITCH) &&
         bny_topo_ancestor(topo, peer, BNY_TOPO_HOST) == host && can_gdr(topo, peer, nic) &&
         path_to_nic(topo, peer, nic) <= BNY_TOPO_PATH_P2C)
       return BNY_TOPO_PATH_PXN;
@@ -237,7 +222,8 @@ bny_topo_path bny_topo_path_routed(const bny_topo *topo, int32_t a, int32_t b) {
   b = device_of(topo, b);
   bny_topo_kind kinds[2] = {node_at(topo, a)->kind, node_at(topo, b)->kind};
   if (path <= BNY_TOPO_PATH_NVB || path >= BNY_TOPO_PATH_NET) return path;
-  if (kinds[0] == BNY_TOPO_GPU && kinds[1] == BNY_TOPO_GPU) return share_peer(topo, a, b) ? BNY_TOPO_PATH_NVB : path;
+  if (kinds[0] == BNY_TOPO_GPU && kinds[1] == BNY_TOPO_GPU)
+    return are_joined(topo, a, b, BETWEEN_GPU) ? BNY_TOPO_PATH_NVB : path;
   if (kinds[0] == BNY_TOPO_GPU && kinds[1] == BNY_TOPO_NIC) return route_to_nic(topo, a, b);
   return kinds[0] == BNY_TOPO_NIC && kinds[1] == BNY_TOPO_GPU ? route_to_nic(topo, b, a) : path;
 }
