@@ -116,7 +116,7 @@ TEST(a_slow_rank_is_named_once) {
   for (int32_t nranks = 4; nranks <= 16; nranks += 4) {
     topo_measured *measured = alike(nranks, nranks);
     slow_down(measured, 2, 2.5);
-    expect(measured, NULL, 1, "CPU 12: 2.5 times the latency of other CPUs, with every one of the");
+    expect(measured, NULL, 1, "CPU 12: 2.5 times the latency of other CPUs, with each of the");
     ck_assert(measured->ranks[2].slow && !measured->ranks[1].slow);
     ck_assert_double_eq(measured->kinds[TOPO_NEAR_L3].expected[TOPO_LINE], line_ns);
   }

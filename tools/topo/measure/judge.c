@@ -130,10 +130,10 @@ static bool worst_rank(topo_measured *measured, double *values) {
   add_finding(
       measured, true, rank, -1, worst.worse,
       tool_format(
-          "CPU %d: %s of other CPUs, with every one of the %d that it was measured with: what slows it is its own; "
+          "CPU %d: %s of other CPUs, with each of the %d that it was measured with, so the cause is on this CPU; "
           "look for a program or interrupts on it (top, /proc/interrupts), a lower clock (cpupower frequency-info)%s",
           measured->ranks[rank].place.cpu, factor_words(worst.metric, worst.worse), worst.npairs,
-          measured->virtual_machine ? ", and at how the host places this virtual CPU" : ""));
+          measured->virtual_machine ? ", and at the placement of this virtual CPU on the host" : ""));
   return true;
 }
 
@@ -208,9 +208,7 @@ const char *topo_near_words(topo_near near) {
 static const char *advice(const topo_measured *measured, const topo_measured_pair *pair, topo_metric metric) {
   if (is_time(metric)) {
     return measured->virtual_machine
-               ? "look for programs on either CPU (top), and at how the host places these virtual CPUs: they may not "
-                 "be as near as "
-                 "they say"
+               ? "look for programs on either CPU (top), and at the distance of these virtual CPUs on the host"
                : "look for programs on either CPU (top) and at the clock of the caches (cpupower frequency-info)";
   }
   return pair->near >= TOPO_NEAR_PACKAGE
@@ -291,7 +289,7 @@ static void plan_judge(topo_measured *measured) {
     add_finding(
         measured, !kind->judged && worse > slow_against_plan, -1, -1, worse,
         tool_format("pairs %s: %.1f times the time that plans assume (%.0f ns and %.3g GB/s, where they take %.0f ns "
-                    "and %.3g GB/s); predicted times are too short here by as much",
+                    "and %.3g GB/s); predicted times are too short by this factor",
                     topo_near_words((topo_near)near), worse, kind->alpha, 1 / kind->beta,
                     measured->planned[near].alpha_ns, 1 / measured->planned[near].beta_ns_per_byte));
   }
