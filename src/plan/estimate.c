@@ -7,12 +7,9 @@
 
 #include "plan/builder.h"
 
-/* The number of ranks that a group below `level` holds: that of the largest groups; 1 below level 0. */
-static double reach(const bny_levels *levels, int32_t level) {
-  double size = 1;
-  for (int32_t k = 0; k < level; k++) size *= levels->levels[k].most;
-  return size < levels->nranks ? size : levels->nranks;
-}
+/* The number of ranks that a group below `level` holds: that of the smallest, which sends most to others; 1 below
+ * level 0. */
+static double reach(const bny_levels *levels, int32_t level) { return level > 0 ? levels->levels[level - 1].least : 1; }
 
 /* The fraction of rounds (or of bytes) that uses links of `level`. */
 static double share_of_rounds(const bny_levels *levels, bny_pattern pattern, int32_t level) {

@@ -156,6 +156,19 @@ static banyan_status level_add_all(bny_levels *levels, const bny_level_facts *ou
   return status;
 }
 
+/* Groups are contiguous in the nested order. */
+static int32_t smallest(const bny_levels *levels, int32_t level) {
+  int32_t least = levels->nranks, first = 0;
+  for (int32_t i = 1; i <= levels->nranks; i++) {
+    bool same = i < levels->nranks && bny_levels_group(levels, level, levels->nested[i]) ==
+                                          bny_levels_group(levels, level, levels->nested[first]);
+    if (same) continue;
+    least = i - first < least ? i - first : least;
+    first = i;
+  }
+  return least;
+}
+
 /* From the outermost level inwards, each group is replaced by its members. */
 static banyan_status nest(bny_levels *levels) {
   size_t bytes = (size_t)levels->nranks * sizeof *levels->nested;
@@ -174,6 +187,7 @@ static banyan_status nest(bny_levels *levels) {
     count = filled;
   }
   for (int32_t index = 0; index < levels->nranks; index++) levels->number[levels->nested[index]] = index;
+  for (int32_t k = 0; k < levels->nlevels; k++) levels->levels[k].least = smallest(levels, k);
   return BANYAN_OK;
 }
 

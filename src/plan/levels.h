@@ -38,6 +38,7 @@ typedef struct bny_level {
   int32_t *members;  /* ascending within a group */
   int32_t *index;    /* by member: its index in its group */
   int32_t most;      /* members of the largest group */
+  int32_t least;     /* ranks of the smallest group */
   int32_t nshapes;
   struct bny_group_shape *shapes; /* the distinct shapes of its groups */
 } bny_level;

@@ -182,6 +182,11 @@ if "$program" --simulate --ranks 2 >/dev/null 2>"$work/err"; then
   run 0 --simulate --from "$cluster" --json
   json "all(o[k] == json.load(open('$work/once'))[k] for k in ('simulated_us', 'first_us', 'ring_us', 'allreduces_us'))"
   simulated "o['simulated_us'] <= json.load(open('$work/once'))['simulated_us']" --from "$cluster" --scale latency=0.5
+  # A group of one rank sends all that it sends to other groups, which predictions know.
+  for uneven in '9 --levels 8 --bytes 1K' '9 --levels 8 --bytes 64K' '17 --levels 8 --bytes 4K' '13 --levels 6 --bytes 64K'; do
+    # shellcheck disable=SC2086
+    simulated '0.7 < o["predicted_us"] / o["simulated_us"] < 1.4' --ranks $uneven
+  done
   # The ring's best case: a transfer hides behind attention, or attention behind the transfer.
   simulated "($near)(o['ring_us'], 16 * o['attention_us'])" --from "$cluster" --keys 65536 --scale nic=1000 --scale memory=0.01
   simulated 'o["first_us"] > 0' --from 'host:128 nvswitch gpu:8@sm90 nic:8@400g' --algorithm levels --keys 1

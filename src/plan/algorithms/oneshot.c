@@ -179,7 +179,9 @@ static void estimate_combine(const bny_request *request, bny_estimate *estimate)
   estimate->bytes = (p - 1) * piece;
   estimate->work_bytes = all + p * piece;
   if (!bny_request_has_owners(request)) {
-    estimate->bytes_sent = request->call.scatter == BANYAN_SCATTER_ROOT ? all : (p - 1) * all;
+    bool to_root = request->call.scatter == BANYAN_SCATTER_ROOT;
+    estimate->sends = to_root ? 1 : 0;
+    estimate->bytes_sent = to_root ? all : (p - 1) * all;
     int32_t pieces = piece_count(request);
     estimate->slots = pieces * (1 + groups);
     for (int32_t i = 0; i < pieces; i++) {
