@@ -129,10 +129,10 @@ class Session:
         self.ids = []
         self.seconds = {"attention": 0.0, "combine": 0.0, "fused": 0.0}
         self.bytes_sent = 0
-        self._deal()
+        self._assign()
         self._bind()
 
-    def _deal(self):
+    def _assign(self):
         """Places for the keys that this rank will have. All ranks have room for the most that one of them has."""
         ranks, model = self.comm.nranks, self.model
         length = self.length if self.shard == "ranges" else 0
@@ -145,7 +145,7 @@ class Session:
         self.lens = np.zeros(1, np.int32)
 
     def _bind(self):
-        """Persistent operations of decode, bound to the caches. Made anew for the communicator of survivors."""
+        """Persistent operations of decode, bound to the caches. The communicator of survivors needs new ones."""
         model = self.model
         self.q = np.zeros((1, model.heads, model.dim), np.float32)
         self.local = np.zeros_like(self.q), np.zeros((1, model.heads), np.float32)
@@ -308,7 +308,7 @@ class Session:
         self.ids = self.ids[:agreed]
         held = np.array([had.token(rank, place) for place in range(had.keys(rank, agreed - 1))], np.int64)
         old = self.k, self.v
-        self._deal()
+        self._assign()
         counts = [int(n) for n in fewer.allgather(np.array([len(held)]))[:, 0]]
         have = fewer.allgather(held, counts=counts)
         kept, places = self._places(have)

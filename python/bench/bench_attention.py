@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Attention of one rank on the host: banyan beside torch and a loop of reads, as one table over types.
+"""Compares attention of one rank on the host with torch and with a loop of reads, as one table over types.
 
     chrt -r 1 taskset -c 1 python python/bench/bench_attention.py [--keys N] [--threads N] [--rounds N] [--json] ...
 

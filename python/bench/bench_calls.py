@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a call costs: banyan in C, from numpy and from torch, beside gloo and mpi4py in the same run, as ratios.
+"""Measures what a call costs: banyan in C, from numpy and from torch, and gloo and mpi4py in the same run, as ratios.
 
     python python/bench/bench_calls.py                     # one rank, and two ranks as processes; gloo where torch is
     mpirun -n 2 python python/bench/bench_calls.py         # mpi4py as well

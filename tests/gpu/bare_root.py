@@ -3,9 +3,10 @@
 """usage: bare_root.py make ROOT FILE...
        bare_root.py run ROOT NAME=VALUE... -- COMMAND...
 
-A root like that of a bare container. make: this Python with the modules of its standard library, the shared libraries that FILEs ask
-for, and nothing else: no shell, no compiler, no xz, no packages. run: the command in it, with /proc, /dev/null and a /dev/shm of its
-own, and only those variables. Exit status 77, with the reason, where namespaces or chroot are rejected."""
+make: makes a root like that of a bare container. It has this Python with its standard library, the shared libraries that
+the FILEs need, and nothing else: no shell, compiler, xz or packages. run: runs the command in that root, with /proc,
+/dev/null, its own /dev/shm, and only these variables. The exit status is 77, with the reason, if namespaces or chroot
+are rejected."""
 import os
 import shutil
 import subprocess
@@ -22,7 +23,7 @@ def python():
 
 
 def put(root, path):
-    """The file at the same place, whatever links lead there."""
+    """Copies a file to the same path below `root`, and follows links."""
     to = root + path
     if not os.path.exists(to):
         os.makedirs(os.path.dirname(to), exist_ok=True)

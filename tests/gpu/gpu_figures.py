@@ -108,7 +108,7 @@ def figures_of_copies(name, command, seconds, answer):
 
 
 def run_decode(step, options, seconds, keep):
-    """The shapes of rivals.py, MLA, and ranks that share the keys; bulk copies beside others."""
+    """Times the shapes of rivals.py, MLA, and ranks that divide the keys, with bulk copies and with others."""
     until = time.monotonic() + seconds
     for number, (name, batch, heads, kv_heads, head_dim, keys, ranks) in enumerate(DECODES):
         if options.quick:
@@ -135,7 +135,7 @@ def run_decode(step, options, seconds, keep):
 
 
 def match_rivals(results):
-    """The best of PyTorch's kernels beside each decode of the same shape."""
+    """Adds to each decode the fastest of PyTorch's kernels for the same shape."""
     for one in results["figures"]:
         rows = [row for row in results["rivals"].get("rows", ()) if row["shape"] == one.get("shape") and row["us"]]
         if rows:

@@ -49,8 +49,8 @@ def machine():
 
 
 class Held:
-    """A program that has a context on each device until this one ends: without one a driver starts anew for each test, which
-    takes seconds. It says what the first device is. Not held where only one process may have a context."""
+    """A program that keeps a context on each device until this one ends. Otherwise the driver starts again for each test,
+    which takes seconds. It prints the first device. It is not used if only one process may have a context."""
 
     def __init__(self, program, seconds):
         self.device, self.text, self.status = None, "", None

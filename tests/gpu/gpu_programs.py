@@ -157,7 +157,7 @@ def run_cases(step, options, seconds, keep):
 
 
 def run_small(step, options, seconds, keep):
-    """The smallest combines: with kernels that are loaded at once, and as drivers load them unless told otherwise."""
+    """Runs the smallest combines, with kernels loaded at once and with the driver's default."""
     until = time.monotonic() + seconds
     for mode in ("LAZY",) if options.quick else ("EAGER", "LAZY"):
         began = time.monotonic()

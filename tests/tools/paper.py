@@ -84,7 +84,7 @@ def in_bytes(number):
 
 
 def line(ranks, keys, found, times, shape):
-    """Cells of a row: latency; bytes and memory of each method, beside the paper's."""
+    """Returns the cells of a row: latency; bytes and memory of each method, next to those of the paper."""
     cells = [f"{ranks}", f"{keys // 1024} K"]
     cells += [f"{times[method]:,.0f}" for method in METHODS]
     for what in (0, 1):

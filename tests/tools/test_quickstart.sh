@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # tools/quickstart in a tree of stubs. Invalid options are rejected before any build, and valid ones reach
-# banyan-decode. configure is asked for kernels of this machine, and failed tests show their logs.
+# banyan-decode. configure gets --enable-kernels=native, and failed tests show their logs.
 # shellcheck source=tests/tools/prelude.sh
 . "$(dirname "$0")/prelude.sh"
 program=$work/tree/tools/quickstart
