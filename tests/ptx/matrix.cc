@@ -15,7 +15,7 @@
 namespace ptx {
 
 /* A warp has ROWS rows. */
-enum : uint32_t { GROUP_THREADS = 128, ROWS = 16, INNER = 16, COLUMNS_MAX = 256, COPIED = UINT16_MAX };
+enum : uint32_t { GROUP_THREADS = 128, ROWS = 16, INNER = 16, COLUMNS_MAX = 256, ROW_BYTES = 128, COPIED = UINT16_MAX };
 
 /* Offsets of the operands in the frame. */
 struct multiplication {
@@ -162,41 +162,33 @@ void note_wait(const thread &self, int groups) {
 
 namespace {
 
-/* A matrix whose rows are rows or columns of the product (MN), and over whose columns the product sums (K). */
+/* A matrix whose rows are rows or columns of the product (MN), and over whose columns the product sums (K). Kernels use
+ * swizzles of 128 bytes alone. */
 struct descriptor {
-  uint32_t start, leading, stride, base, width; /* width: bytes of a row in a swizzle's pattern; 16: none */
-  bool across;                                  /* MN-major: MN runs along rows of memory */
+  uint32_t start, leading, stride, base;
+  bool across; /* MN-major: MN runs along rows of memory */
 
   descriptor(const thread &self, const instruction *i, uint64_t bits, bool is_across) : across(is_across) {
-    static const uint32_t widths[] = {16, 128, 64, 32};
     auto decode = [&](int from) { return static_cast<uint32_t>(bits >> from & 0x3fff) << 4; };
     if (bits & 0x3ff1c000c000c000) fail(self, i, "a descriptor of a matrix with bits that are none of it");
     start = decode(0);
     leading = decode(16);
     stride = decode(32);
     base = static_cast<uint32_t>(bits >> 49 & 7);
-    width = widths[bits >> 62];
-    if (width == 16) return;
-    if (((start >> 7) ^ base) & (width / 16 - 1)) fail(self, i, "a matrix that begins amid a swizzle's pattern");
-    if (!across && start % width + 2 * INNER > width)
+    if (bits >> 62 != 1) fail(self, i, "a swizzle that is not of rows of 128 bytes");
+    if (((start >> 7) ^ base) & 7) fail(self, i, "a matrix that begins amid a swizzle's pattern");
+    if (!across && start % ROW_BYTES + 2 * INNER > ROW_BYTES)
       fail(self, i, "a matrix that leaves the rows of a swizzle's pattern");
-    if (across && start % width) fail(self, i, "a matrix that begins amid the rows of a swizzle's pattern");
+    if (across && start % ROW_BYTES) fail(self, i, "a matrix that begins amid the rows of a swizzle's pattern");
   }
 
-  /* Returns the address of an element. It is first computed without swizzling, in core matrices of 8 rows of 16 bytes
-   * or in patterns of 8 rows. Bits 4 and up are then changed by as many bits from 7 on, which count rows of 128
-   * bytes. */
+  /* Returns the address of an element. It is first computed without swizzling, in patterns of 8 rows. Bits 4 to 6 are
+   * then changed by those from 7 on, which count rows. */
   uint32_t place(uint32_t mn, uint32_t k) const {
-    uint32_t at = start, along = width / 2; /* elements */
-    if (width == 16 && !across)
-      at += mn % 8 * 16 + mn / 8 * stride + k % 8 * 2 + k / 8 * leading;
-    else if (width == 16)
-      at += mn % 8 * 2 + mn / 8 * stride + k % 8 * 16 + k / 8 * leading;
-    else if (!across)
-      at += mn % 8 * width + mn / 8 * stride + k * 2;
-    else
-      at += mn % along * 2 + mn / along * leading + k % 8 * width + k / 8 * stride;
-    return at ^ (((at >> 7) - base) & (width / 16 - 1)) << 4;
+    const uint32_t within = across ? k : mn, along = across ? mn : k,
+                   at = start + within % 8 * ROW_BYTES + within / 8 * stride + along % (ROW_BYTES / 2) * 2 +
+                        along / (ROW_BYTES / 2) * leading;
+    return at ^ (((at >> 7) - base) & 7) << 4;
   }
 };
 
