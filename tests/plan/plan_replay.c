@@ -3,9 +3,10 @@
 #include "tests/plan/plan_replay.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct rank_state {
-  bny_plan *plan;
+  const bny_plan *plan;
   char *outbox;
   bool *sent; /* [nslots] */
   int32_t next;
@@ -73,23 +74,33 @@ static bool run_all(rank_state *all, int32_t nranks, const replay_rank *ranks) {
   return done;
 }
 
-bool replay_combine(const bny_request *request, const replay_rank *ranks) {
-  int32_t nranks = request->nranks;
+bool replay_plans(const bny_plan *const *plans, int32_t nranks, const replay_rank *ranks) {
   rank_state *all = calloc((size_t)nranks, sizeof *all);
   bool made = all;
   for (int32_t rank = 0; made && rank < nranks; rank++) {
-    made = bny_plan_make(request, rank, &all[rank].plan) == BANYAN_OK;
-    if (!made) break;
-    all[rank].outbox = aligned_alloc(64, (all[rank].plan->outbox_bytes + 127) / 64 * 64);
-    all[rank].sent = calloc((size_t)all[rank].plan->nslots + 1, sizeof *all[rank].sent);
+    size_t bytes = (plans[rank]->outbox_bytes + 127) / 64 * 64;
+    all[rank].plan = plans[rank];
+    all[rank].outbox = aligned_alloc(64, bytes);
+    all[rank].sent = calloc((size_t)plans[rank]->nslots + 1, sizeof *all[rank].sent);
     made = all[rank].outbox && all[rank].sent;
+    if (made) memset(all[rank].outbox, 0xff, bytes);
   }
   bool ran = made && run_all(all, nranks, ranks);
   for (int32_t rank = 0; all && rank < nranks; rank++) {
-    bny_plan_free(all[rank].plan);
     free(all[rank].outbox);
     free(all[rank].sent);
   }
   free(all);
+  return ran;
+}
+
+bool replay_combine(const bny_request *request, const replay_rank *ranks) {
+  bny_plan **plans = calloc((size_t)request->nranks, sizeof *plans);
+  bool ran = plans;
+  for (int32_t rank = 0; ran && rank < request->nranks; rank++)
+    ran = bny_plan_make(request, rank, &plans[rank]) == BANYAN_OK;
+  ran = ran && replay_plans((const bny_plan *const *)plans, request->nranks, ranks);
+  for (int32_t rank = 0; plans && rank < request->nranks; rank++) bny_plan_free(plans[rank]);
+  free(plans);
   return ran;
 }

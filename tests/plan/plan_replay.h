@@ -15,6 +15,9 @@ typedef struct replay_rank {
   int32_t out_token0, out_head0;
 } replay_rank;
 
+/* Replays these plans of a combine, which the prover accepts. Each outbox begins as NaN. Returns as below. */
+bool replay_plans(const bny_plan *const *plans, int32_t nranks, const replay_rank *ranks);
+
 /* Replays a combine. Returns false if a rank waits for a message that never comes, or has bad data. */
 bool replay_combine(const bny_request *request, const replay_rank *ranks);
 

@@ -210,12 +210,22 @@ static banyan_status check_known(const proof_state *proof) {
   return BANYAN_OK;
 }
 
+static int32_t send_of(const bny_plan *plan, const bny_arrival *arrival) {
+  for (int32_t number = 0; number < plan->nsteps; number++) {
+    const bny_step *step = &plan->steps[number];
+    for (int32_t i = 0; step->kind == BNY_STEP_SEND && step->slot == arrival->slot && i < step->count; i++)
+      if (plan->peers[step->first + i] == arrival->receiver) return number;
+  }
+  return -1;
+}
+
 static banyan_status check_taken(const proof_state *proof) {
   for (uint64_t i = 0; i <= proof->arrivals.mask; i++) {
     const bny_arrival *arrival = &proof->arrivals.entries[i];
-    if (arrival->sender >= 0 && !arrival->taken)
-      return bny_plan_fail(proof->plans[arrival->sender], -1, "slot %d is sent to rank %d, which never waits for it",
-                           arrival->slot, arrival->receiver);
+    if (arrival->sender < 0 || arrival->taken) continue;
+    const bny_plan *plan = proof->plans[arrival->sender];
+    return bny_plan_fail(plan, send_of(plan, arrival), "slot %d is sent to rank %d, which never waits for it",
+                         arrival->slot, arrival->receiver);
   }
   return BANYAN_OK;
 }
@@ -254,8 +264,10 @@ static void init(proof_state *proof) {
   proof->words = (request->nranks + 63) / 64;
   proof->ranks = tool_new((size_t)request->nranks, sizeof *proof->ranks);
   for (int32_t rank = 0; rank < request->nranks; rank++) {
-    sends += proof->plans[rank]->npeers;
-    init_rank(proof, proof->plans[rank], &proof->ranks[rank]);
+    const bny_plan *plan = proof->plans[rank];
+    for (int32_t step = 0; step < plan->nsteps; step++) /* several may send to one list of peers */
+      if (plan->steps[step].kind == BNY_STEP_SEND) sends += plan->steps[step].count;
+    init_rank(proof, plan, &proof->ranks[rank]);
   }
   proof->deliveries = tool_new((size_t)proof->ndeliveries, sizeof *proof->deliveries);
   proof->expressions = bny_expressions_make(request->nranks);
