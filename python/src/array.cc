@@ -216,8 +216,11 @@ void array::open_dlpack(nb::handle object, void *stream) {
   nb::object capsule;
   try {
     nb::dict arguments;
-    nb::tuple where = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
-    if (nb::cast<int>(nb::int_(where[0])) == DL_CUDA) {
+    nb::object where = object.attr("__dlpack_device__")();
+    int kind;
+    PyObject *id;
+    if (!PyArg_ParseTuple(where.ptr(), "iO", &kind, &id)) throw nb::python_error();
+    if (kind == DL_CUDA) {
       // DLPack denotes the default stream by 1.
       arguments["stream"] = stream ? reinterpret_cast<uintptr_t>(stream) : 1;
     }

@@ -114,6 +114,9 @@ def test_an_exporter_that_rejects(lone):
     with pytest.raises(banyan.ArgumentError, match="o: .*freed") as caught:
         lone.combine(Elsewhere(o), lse)
     assert isinstance(caught.value.__cause__, BufferError)
+    for pair in (7, (), ("host", 0)):
+        wrong = type("Wrong", (Exporter,), {"__dlpack_device__": lambda self, pair=pair: pair})
+        rejected("o", "its framework does not give its memory", lone.combine, wrong(o), lse)
 
 
 class Version(ctypes.Structure):
