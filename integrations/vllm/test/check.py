@@ -73,6 +73,7 @@ CASES = {
         dict(speculative_config=DRAFTS, fails="banyan-vllm: speculative decoding with MLA has no decode context"),
     ),
     "Falcon: ALiBi": ("falcon", 2, 2, dict(fails="banyan-vllm: ALiBi has no decode context parallelism")),
+    "Llama 4: chunks": ("llama4", 2, 2, dict(fails="banyan-vllm: attention in chunks has no decode context")),
     "Llama, as many KV heads as ranks": (
         "llama-8-2",
         2,
@@ -409,6 +410,9 @@ def main():
             note = ", ".join(f"{name}: {rate:.2f}" for name, rate in zip(SPEEDS, rates))
             what = f"{count} prompts of {length:,} tokens, {SPEED_NEW} new ones each"
             report(what, 2, lambda note=note: ("", "", f"requests/s of {note}"))
+    if len(lines) == 2:
+        print(f"--only {args.only}: no case has such a name: {'; '.join(CASES)}")
+        return True
     if args.table:
         with open(args.table, "w") as file:
             file.write("\n".join(lines) + "\n")

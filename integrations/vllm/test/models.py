@@ -43,6 +43,10 @@ KINDS = {
     "gemma3": ("Gemma3TextConfig", dict(HEADS, **WINDOWS, tie_word_embeddings=True, query_pre_attn_scalar=32)),
     "mistral": ("MistralConfig", dict(HEADS, sliding_window=48)),
     "gpt-oss": ("GptOssConfig", dict(HEADS, **WINDOWS, num_local_experts=4, num_experts_per_tok=2)),
+    "llama4": (
+        "Llama4TextConfig",
+        dict(HEADS, intermediate_size_mlp=256, moe_layers=[], interleave_moe_layer_step=0, attention_chunk_size=64),
+    ),
     "falcon": (
         "FalconConfig",
         dict(num_attention_heads=4, multi_query=True, alibi=True, new_decoder_architecture=False),
