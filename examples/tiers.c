@@ -2,6 +2,7 @@
  * A document of 100 K tokens with memory for 20 K of its keys. When memory is full, a page moves to a mapped file, and
  * each step attends to both in place. The page that all queries match stays in memory. Keys are random numbers. */
 #include <banyan.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,7 +57,8 @@ int main(void) {
   FILE *store = tmpfile();
   for (uint32_t i = 0; i < HEADS * DIM; i++) q[i] = (float)(i * 2654435769u >> 8) / (1 << 23) - 1;
   memory = (float *)malloc(ROOM * page_bytes);
-  if (!store || !memory || fseek(store, (long)bytes - 1, SEEK_SET) || fputc(0, store) || fflush(store)) return 1;
+  if (!store || !memory || posix_fallocate(fileno(store), 0, (off_t)bytes)) /* a full disk would end the process */
+    return fprintf(stderr, "no room for %zu bytes of keys in a file\n", bytes), 1;
   file = (float *)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(store), 0);
   if (file == MAP_FAILED) return 1;
   for (int32_t number = 0; number < PAGES; number++) {

@@ -8,6 +8,7 @@ When memory is full, banyan.tier_next() says which page goes down to the file. A
 are random numbers in place of a model's, and every query is about one passage in the middle of the document.
 """
 
+import os
 import tempfile
 
 import banyan
@@ -38,6 +39,7 @@ def main():
     above = []  # [page number, slot, reads], in the order of tokens
     below = []  # page numbers in the file
     with tempfile.TemporaryFile() as file:
+        os.posix_fallocate(file.fileno(), 0, PAGES * memory[0].nbytes)  # else a full disk would end the process
         stored = np.memmap(file, np.float16, "w+", shape=(PAGES, *shape))
 
         def attend():

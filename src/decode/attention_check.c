@@ -185,8 +185,7 @@ static banyan_status check_strides(const banyan_attention_desc *desc, int32_t lo
   return status;
 }
 
-/* Checks desc->prune on the host; `longest`: the most keys of a sequence. */
-static banyan_status check_prune(const banyan_attention_desc *desc, int32_t longest) {
+static banyan_status check_prune(const banyan_attention_desc *desc) {
   const banyan_prune *prune = &desc->prune;
   if (!(prune->epsilon >= 0 && prune->epsilon <= 1))
     return bny_decode_reject("prune.epsilon is %g, must be 0 to 1", (double)prune->epsilon);
@@ -198,6 +197,12 @@ static banyan_status check_prune(const banyan_attention_desc *desc, int32_t long
   if (desc->pages.table ? prune->keys != 0 || prune->batch_pages != 0 : prune->keys < 0 || prune->batch_pages < 0)
     return bny_decode_reject("prune.keys is %d and prune.batch_pages %d: %s", prune->keys, prune->batch_pages,
                              desc->pages.table ? "must be 0, as page_table is set" : "must not be negative");
+  return BANYAN_OK;
+}
+
+/* Checks what the keys of a run need; `longest`: the most keys of a sequence. */
+static banyan_status check_bounds(const banyan_attention_desc *desc, int32_t longest) {
+  const banyan_prune *prune = &desc->prune;
   if (!bny_prune_is_wanted(desc) || longest == 0) return BANYAN_OK;
   if (!prune->bounds) return bny_decode_reject("prune.bounds is NULL and there are keys");
   if (!desc->pages.table && (prune->keys < 1 || (longest - 1) / prune->keys >= prune->batch_pages))
@@ -220,7 +225,7 @@ static banyan_status check_memory(const banyan_attention_desc *desc) {
   if (longest > 0 && !desc->k) return bny_decode_reject("k is NULL and seq_lens has %d keys", longest);
   if (longest > 0 && !desc->v && desc->kv_rows == BANYAN_KV_ROWS_PLAIN)
     return bny_decode_reject("v is NULL and seq_lens has %d keys", longest);
-  status = check_prune(desc, longest);
+  status = check_bounds(desc, longest);
   if (status == BANYAN_OK) status = check_strides(desc, longest);
   if (status == BANYAN_OK) status = check_scales(desc);
   for (int32_t b = 0; desc->pages.table && b < desc->batch && status == BANYAN_OK; b++)
@@ -310,6 +315,7 @@ static banyan_status check_keys(const banyan_attention_desc *desc, bool on_host)
     status = bny_decode_reject("read_ahead_bytes is %" PRId64 ", negative", desc->read_ahead_bytes);
   if (status == BANYAN_OK) status = bny_decode_check_queries(desc);
   if (status == BANYAN_OK) status = check_pages(desc);
+  if (status == BANYAN_OK) status = check_prune(desc);
   if (status == BANYAN_OK) status = on_host ? check_memory(desc) : check_strides(desc, desc->keys_max);
   return status;
 }

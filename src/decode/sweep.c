@@ -92,16 +92,15 @@ static void extend(stretch *s, uintptr_t first, uintptr_t end) {
   s->end = end > s->end ? end : s->end;
 }
 
-/* The rows of a tensor: of k, or of v. */
+/* The rows of a tensor: of k, of v, or of their scales. */
 typedef struct tensor {
   const void *base;
-  int64_t batch_stride, head_stride, token_stride, row_bytes;
+  int64_t batch_stride, head_stride, token_stride, row_bytes, element_bytes;
 } tensor;
 
 static int advise_tensor(const banyan_attention_desc *desc, const bny_leaf *leaf, const tensor *t, int advice) {
   const banyan_attention_desc *part = bny_decode_part(desc, leaf->part);
   const int32_t *pages = bny_decode_pages(part, leaf->sequence);
-  int64_t bytes = (int64_t)bny_dtype_bytes(part->kv_dtype);
   stretch s = {.advice = advice, .page = (uintptr_t)sysconf(_SC_PAGESIZE)};
   for (int64_t key = leaf->first, count; key < leaf->end; key += count) {
     int64_t within = pages ? key % part->pages.keys : key,
@@ -111,8 +110,8 @@ static int advise_tensor(const banyan_attention_desc *desc, const bny_leaf *leaf
     for (int32_t h = 0; h < desc->kv_heads; h++) {
       int64_t at = outer * t->batch_stride + h * t->head_stride + within * t->token_stride;
       int64_t last = at + (count - 1) * t->token_stride, low = last < at ? last : at, high = last < at ? at : last;
-      extend(&s, (uintptr_t)t->base + (uintptr_t)(low * bytes),
-             (uintptr_t)t->base + (uintptr_t)(high * bytes + t->row_bytes));
+      extend(&s, (uintptr_t)t->base + (uintptr_t)(low * t->element_bytes),
+             (uintptr_t)t->base + (uintptr_t)(high * t->element_bytes + t->row_bytes));
     }
   }
   flush(&s);
@@ -122,14 +121,19 @@ static int advise_tensor(const banyan_attention_desc *desc, const bny_leaf *leaf
 /* Returns 0, or the errno with which the advice failed. Reading is then only slower, except after POPULATE_READ. */
 static int advise(const banyan_attention_desc *desc, const bny_leaf *leaf, int advice) {
   const banyan_attention_desc *part = bny_decode_part(desc, leaf->part);
-  int64_t bytes = (int64_t)bny_dtype_bytes(part->kv_dtype);
-  bool is_plain = part->kv_rows == BANYAN_KV_ROWS_PLAIN;
-  tensor k = {part->k, part->k_batch_stride, part->k_head_stride, part->k_token_stride,
-              is_plain ? desc->head_dim * bytes : BNY_FLASHMLA_BYTES};
-  tensor v = {part->v, part->v_batch_stride, part->v_head_stride, part->v_token_stride,
-              bny_decode_value_dim(desc) * bytes};
-  int error = advise_tensor(desc, leaf, &k, advice);
-  if (error == 0 && is_plain && part->v != part->k) error = advise_tensor(desc, leaf, &v, advice);
+  const banyan_kv_scales *scales = &part->scales;
+  const int64_t bytes = (int64_t)bny_dtype_bytes(part->kv_dtype), single = (int64_t)sizeof(float);
+  bool is_plain = part->kv_rows == BANYAN_KV_ROWS_PLAIN, is_scaled = scales->token_stride != 0;
+  const tensor all[] = {
+      {part->k, part->k_batch_stride, part->k_head_stride, part->k_token_stride,
+       is_plain ? desc->head_dim * bytes : BNY_FLASHMLA_BYTES, bytes},
+      {is_plain && part->v != part->k ? part->v : NULL, part->v_batch_stride, part->v_head_stride, part->v_token_stride,
+       bny_decode_value_dim(desc) * bytes, bytes},
+      {is_scaled ? scales->k : NULL, scales->batch_stride, scales->head_stride, scales->token_stride, single, single},
+      {is_scaled ? scales->v : NULL, scales->batch_stride, scales->head_stride, scales->token_stride, single, single}};
+  int error = 0;
+  for (size_t i = 0; i < sizeof all / sizeof all[0] && error == 0; i++)
+    if (all[i].base) error = advise_tensor(desc, leaf, &all[i], advice);
   return error;
 }
 

@@ -404,6 +404,11 @@ static void rejects(world_rank *self) {
     world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), cases[i].says), "case %d: %s", i,
                 banyan_last_error());
   }
+  banyan_op *op; /* numbers that no run may change are known when the operation is made */
+  call.desc.queries = NULL, call.combine.valid = NULL, call.desc.prune.epsilon = 2;
+  banyan_status status = banyan_attention_combine_init(self->comm, &call.desc, &call.combine, &call.out, &op);
+  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "prune.epsilon is 2"), "%s",
+              banyan_last_error());
 }
 
 TEST(wrong_numbers_are_rejected) { WORLD_RUN(rejects, .nranks = 1, .argument = make_plain(1, CAPACITY, 0)); }

@@ -225,6 +225,11 @@ TEST(a_file_that_was_cut_off_is_an_error) {
     ck_assert_int_eq(banyan_attention(&desc, &out), BANYAN_ERR_SYSTEM);
     ck_assert_msg(strstr(banyan_last_error(), "keys 2048 to 4095 of sequence 0 of parts[0] cannot be read"), "%s",
                   banyan_last_error());
+    /* Keys of half the bytes are still there, but not their scales. */
+    parts[0].kv_dtype = BANYAN_E4M3;
+    parts[0].scales.k = parts[0].scales.v = (const float *)map + bytes / 4 - CHUNK;
+    parts[0].scales.token_stride = 1;
+    ck_assert_int_eq(banyan_attention(&desc, &out), BANYAN_ERR_SYSTEM);
   }
   result_free(&r);
   munmap(map, bytes);
