@@ -11,6 +11,7 @@ enum { TREE_TOKENS_MAX = 64 };
 
 static banyan_status check_queries_shape(const banyan_queries *queries) {
   if (queries->tokens < 0) return bny_decode_reject("queries.tokens is %d, negative", queries->tokens);
+  if (queries->tokens == 0) return BANYAN_OK;
   if (queries->window < 0) return bny_decode_reject("queries.window is %d, negative", queries->window);
   if (!queries->query_start && (queries->window > 0 || queries->tree_mask || queries->key_start))
     return bny_decode_reject("queries.%s is given, and query_start is NULL: queries have no positions",
@@ -45,7 +46,8 @@ banyan_status bny_decode_check_queries(const banyan_attention_desc *desc) {
   banyan_status status = desc->queries ? check_queries_shape(desc->queries) : BANYAN_OK;
   if (status == BANYAN_OK) status = check_two_parts(desc);
   if (status != BANYAN_OK) return status;
-  if (desc->queries && !desc->queries->query_start_loc && desc->queries->tokens != desc->batch)
+  if (desc->queries && desc->queries->tokens > 0 && !desc->queries->query_start_loc &&
+      desc->queries->tokens != desc->batch)
     return bny_decode_reject("queries.tokens is %d and batch %d: without query_start_loc each sequence has one token",
                              desc->queries->tokens, desc->batch);
   if (!(desc->soft_cap >= 0) || isinf(desc->soft_cap))
@@ -112,8 +114,9 @@ static banyan_status check_starts(const banyan_attention_desc *desc) {
 }
 
 banyan_status bny_decode_check_queries_memory(const banyan_attention_desc *desc) {
-  banyan_status status = desc->queries ? check_starts(desc) : BANYAN_OK;
-  if (status == BANYAN_OK && desc->queries) status = check_pattern(desc->queries);
+  bool has_queries = desc->queries && desc->queries->tokens > 0;
+  banyan_status status = has_queries ? check_starts(desc) : BANYAN_OK;
+  if (status == BANYAN_OK && has_queries) status = check_pattern(desc->queries);
   if (status == BANYAN_OK && desc->pages.indptr) status = check_page_list(desc);
   if (status != BANYAN_OK) return status;
   for (int32_t h = 0; desc->sinks && h < desc->heads; h++)
