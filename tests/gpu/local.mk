@@ -43,7 +43,7 @@ tests/gpu/user_kernel.fatbin: $(srcdir)/%D%/user_kernel.cu $(srcdir)/tests/emula
 	@$(keep_ptx)
 MOSTLYCLEANFILES += tests/gpu/user_kernel.fatbin tests/gpu/calibrate.fatbin
 MOSTLYCLEAN_FOLDERS += tests/gpu/user_kernel.fatbin.kept tests/gpu/calibrate.fatbin.kept
-EXTRA_DIST += $(calibrate_kernels) %D%/bare_root.py %D%/gpu_figures.py %D%/gpu_machine.py %D%/gpu_programs.py \
+EXTRA_DIST += $(calibrate_kernels) %D%/gpu_figures.py %D%/gpu_machine.py %D%/gpu_programs.py \
   %D%/user_kernel.cu %D%/check-gpu %D%/check_results.py %D%/make-bundle %D%/rivals.py
 
 # Runs all tests that need a GPU; without one they exit with 77, which means skipped.

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Rehearses the first run on a machine with a GPU on an emulated device. It runs short tests and benchmarks of
-# tests/gpu/check-gpu, laid out like the bundle. The root has only Python: no PyTorch, compiler, xz or nvidia-smi. If no
-# such root can be made, the test uses this machine's root. GPU_BUNDLE names an unpacked bundle to run instead.
+# tests/gpu/check-gpu, laid out like the bundle. The bundle finds Python only: no PyTorch, compiler, xz or nvidia-smi.
+# GPU_BUNDLE names an unpacked bundle to run instead.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${top_builddir:-.}" && pwd)
@@ -18,10 +18,11 @@ if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null; t
   exit 77
 fi
 export PYTHONDONTWRITEBYTECODE=1
+python=$(python3 -c 'import os, sys; print(os.path.realpath(sys.executable))')
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
 root=$directory/root
-mkdir -p "$root/tmp"
+mkdir -p "$root/tmp" "$root/none"
 
 fail() {
   echo "$*"
@@ -53,7 +54,7 @@ printf emulated >"$root/image"
 tool=$root/usr/local/cuda/bin/compute-sanitizer
 mkdir -p "$(dirname "$tool")"
 cat >"$tool" <<END
-#!$(python3 -c 'import os, sys; print(os.path.realpath(sys.executable))')
+#!$python
 import subprocess, sys
 if sys.argv[2] != "memcheck":
     sys.exit("Device not supported")
@@ -63,22 +64,15 @@ sys.exit(status)
 END
 chmod +x "$tool"
 
-bare=yes
-LD_LIBRARY_PATH=$bundle/bin python3 "$here/bare_root.py" make "$root" "$root/fake_cuda.so" "$bundle"/bin/* || exit 1
-python3 "$here/bare_root.py" run "$root" -- -c '' >"$directory/why" || { bare=no && cat "$directory/why"; }
+echo 'raise ImportError("none here")' >"$root/none/torch.py"
 
 # Runs check-gpu with an empty environment. The emulator's clock runs about as fast as real time.
 check_gpu() {
   devices=$1
   shift
-  if [ $bare = yes ]; then
-    python3 "$here/bare_root.py" run "$root" PATH=/bin TMPDIR=/tmp LD_LIBRARY_PATH=/bundle/bin BANYAN_CUDA_LIBRARY="$devices" BANYAN_CUDA_IMAGE=/image \
-      FAKE_CUDA=devices=2,live,truncates,step-ns=200 FAKE_CUDA_NOTES=/tmp/notes PYTHONDONTWRITEBYTECODE=1 -- /bundle/check-gpu "$@"
-  else
-    (cd "$root/tmp" && exec env -i PATH="$PATH" TMPDIR="$root/tmp" LD_LIBRARY_PATH="$bundle/bin" BANYAN_CUDA_LIBRARY="$root$devices" BANYAN_CUDA_IMAGE="$root/image" CUDA_HOME="$root/usr/local/cuda" \
-      FAKE_CUDA=devices=2,live,truncates,step-ns=200 FAKE_CUDA_NOTES="$root/tmp/notes" PYTHONDONTWRITEBYTECODE=1 \
-      python3 "$bundle/check-gpu" "$@")
-  fi
+  (cd "$root/tmp" && exec env -i PATH="$root/none" TMPDIR="$root/tmp" LD_LIBRARY_PATH="$bundle/bin" PYTHONPATH="$root/none" \
+    PYTHONDONTWRITEBYTECODE=1 CUDA_HOME="$root/usr/local/cuda" BANYAN_CUDA_LIBRARY="$root$devices" BANYAN_CUDA_IMAGE="$root/image" \
+    FAKE_CUDA=devices=2,live,truncates,step-ns=200 FAKE_CUDA_NOTES="$root/tmp/notes" "$python" "$bundle/check-gpu" "$@")
 }
 results=$root/tmp/r.json
 
@@ -97,12 +91,7 @@ for second in $(seq 120); do
   if grep -q '"signal_sys_peer_ns"' "$results" 2>/dev/null; then break; fi
 done
 [ "$second" -lt 120 ] || { cat "$directory/cut" && fail "calibrate has made nothing for two minutes"; }
-if [ $bare = yes ]; then
-  # kills unshare and all processes of its namespace
-  xargs kill -9 <"/proc/$running/task/$running/children"
-else
-  kill -9 "$running"
-fi
+kill -9 "$running"
 wait $running 2>/dev/null
 holds 'any(one["name"] == "mma_truncates" for one in r["calibration"])'
 
@@ -118,7 +107,7 @@ holds 'all(one["value"] < 0 for one in r["calibration"] if one["name"] == "mma_b
 holds '{one["value"] for one in r["calibration"] if one["name"] in ("mma_truncates", "mma_extra_bits")} == {1}'
 holds 'not any("not come" in one["text"] for one in r["calibration"])'
 holds 'all(one["value"] == 0 for one in r["calibration"] if one["name"].startswith(("stale", "torn_b128")))'
-if [ $bare = yes ]; then holds 'r["rivals"]["skipped"].startswith("no PyTorch") and r["machine"]["nvidia_smi"] == []'; fi
+holds 'r["rivals"]["skipped"].startswith("no PyTorch") and r["machine"]["nvidia_smi"] == []'
 # docs/devices-predicted.md names only figures that exist, with the program's values of assumptions.
 python3 - "$here/../../docs/devices-predicted.md" "$results" <<'END' || exit 1
 import json, re, sys
@@ -160,4 +149,3 @@ holds 'r["left_out"] == ["processes"] and [s["step"] for s in r["steps"]] == ["s
 # A machine without a GPU is not a failure.
 check_gpu /none.so --output r.json
 [ $? = 77 ] || fail "without a GPU the exit status is not 77"
-[ $bare = yes ] || echo "all but the bare root: $(cat "$directory/why")"
