@@ -10,7 +10,7 @@ from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionBackendImpl,
     CPUAttentionMetadataBuilder,
 )
-from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 from . import ranks
 
@@ -50,7 +50,7 @@ class Builder(CPUAttentionMetadataBuilder):
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         parallel = vllm_config.parallel_config
-        if parallel.decode_context_parallel_size > 1 and isinstance(kv_cache_spec, ChunkedLocalAttentionSpec):
+        if parallel.decode_context_parallel_size > 1 and getattr(kv_cache_spec, "attention_chunk_size", None):
             ranks.reject("attention in chunks")
         self.is_sharded = parallel.decode_context_parallel_size > 1 and kv_cache_spec.dcp_sharded
         self.interleave = parallel.cp_kv_cache_interleave_size
