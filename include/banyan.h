@@ -346,8 +346,9 @@ enum {
  * express any order of tokens and heads.
  *
  * Input and output may share memory only if each row has the same address and type in both. Any other overlap of
- * arrays, including two arrays of one output, is BANYAN_ERR_ARGUMENT. Interleaved arrays do not overlap if they have a
- * common stride and use different columns. Do not touch input or output between start and wait. */
+ * arrays, including two arrays of one output, is BANYAN_ERR_ARGUMENT, and so is an array that is not aligned to its
+ * type. Interleaved arrays do not overlap if they have a common stride and use different columns. Do not touch input or
+ * output between start and wait. */
 typedef struct banyan_partial {
   size_t size;
   void *values; /* [tokens][heads][value_dim]; may be NULL if value_dim is 0 */

@@ -138,8 +138,8 @@ typedef struct banyan_prune {
  * Error on the host: an lse is off by at most e + 2^-23 |lse|. A row's values, as a vector, are off by at most 2 e A,
  * where A is the weighted mean of |v|. e is 2^-24 (640 + (head_dim + 8) s + 8 soft_cap), and s is the largest scale *
  * sum |q_i k_i| over the keys that the row sees. A weight below 2^-125 of the row's largest counts as 0. A logit above
- * 3.4e38 in base 2 overflows, and values overflow where the result does. docs/numbers.md has more, and the differences
- * on devices. */
+ * 3.4e38 in base 2 overflows, and values overflow where the result does; over ranks, as in banyan_combine().
+ * docs/numbers.md has more, and the differences on devices. */
 typedef struct banyan_attention_desc {
   size_t size;
   int32_t batch;     /* batch x heads is at most 2^31 - 1; 0 is allowed */
