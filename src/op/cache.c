@@ -103,7 +103,11 @@ void bny_ops_free(banyan_comm *comm) {
     for (int j = 0; j < i; j++) twice |= ops->blocking[j] == ops->blocking[i];
     if (!twice) bny_op_free(ops->blocking[i]);
   }
-  if (ops && ops->count > 0 && !bny_comm_is_inherited(comm))
+  for (banyan_op *op = ops ? ops->newest : NULL; op; op = op->older) {
+    bny_op_free_parts(op);
+    op->comm = NULL;
+  }
+  if (ops && ops->newest && !bny_comm_is_inherited(comm))
     bny_log(BNY_LOG_WARN,
             "banyan_comm_destroy: an operation of this communicator still exists: call banyan_op_free() first");
   free(ops);

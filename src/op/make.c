@@ -15,7 +15,7 @@
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
-static void free_parts(banyan_op *op) {
+void bny_op_free_parts(banyan_op *op) {
   for (int64_t i = 0; op->kinds && i < op->nkinds; i++) {
     bny_run_free(op->kinds[i].run);
     bny_device_run_free(op->kinds[i].device_run);
@@ -32,8 +32,11 @@ static void free_parts(banyan_op *op) {
 }
 
 static void free_op(banyan_op *op) {
-  if (op->comm->ops) op->comm->ops->count--;
-  free_parts(op);
+  if (op->comm) {
+    *(op->newer ? &op->newer->older : &op->comm->ops->newest) = op->older;
+    if (op->older) op->older->newer = op->newer;
+  }
+  bny_op_free_parts(op);
   bny_op_free(op->gather);
   bny_op_free(op->certificate);
   bny_attention_free(op->attention);
@@ -45,7 +48,8 @@ static void free_op(banyan_op *op) {
 
 void bny_op_free(banyan_op *op) {
   if (!op) return;
-  if (op->running && !bny_comm_is_inherited(op->comm)) bny_op_finish(op, true, NULL); /* bounded by the deadline */
+  if (op->running && op->comm && !bny_comm_is_inherited(op->comm))
+    bny_op_finish(op, true, NULL); /* bounded by the deadline */
   free_op(op);
 }
 
@@ -99,7 +103,7 @@ static banyan_status cut_and_plan(banyan_op *op) {
     banyan_status status = bny_op_cut_parts(op, limit);
     if (status == BANYAN_OK) status = plan_kinds(op);
     if (status != BANYAN_ERR_MEMORY || limit < 64) return status;
-    free_parts(op);
+    bny_op_free_parts(op);
   }
 }
 
@@ -137,8 +141,10 @@ static banyan_status make_empty(banyan_comm *comm, const bny_call *key, banyan_o
   if (!comm->ops) comm->ops = calloc(1, sizeof *comm->ops);
   banyan_op *made = comm->ops ? calloc(1, sizeof *made) : NULL;
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
-  comm->ops->count++;
   made->comm = comm;
+  made->older = comm->ops->newest;
+  if (made->older) made->older->newer = made;
+  comm->ops->newest = made;
   made->key = *key;
   /* A proxy serves only combines. If there is one, the other collectives move host memory. */
   const bny_device_exec *device = &comm->device;
@@ -191,7 +197,7 @@ banyan_status bny_op_make(banyan_comm *comm, const bny_call *key, banyan_op **op
 }
 
 banyan_status bny_op_plan_again(banyan_op *op) {
-  free_parts(op);
+  bny_op_free_parts(op);
   banyan_status status = cut_and_plan(op);
   return status == BANYAN_OK ? agree(op) : bny_op_reject(op->comm, status, true);
 }

@@ -59,8 +59,8 @@ typedef struct bny_op_given {
 } bny_op_given;
 
 struct banyan_op {
-  banyan_comm *comm;
-  bool on_device; /* kernels run it */
+  banyan_comm *comm; /* NULL after it was destroyed */
+  bool on_device;    /* kernels run it */
   bny_call key;
   size_t *counts;       /* owned copy of key.counts */
   bny_op_memory memory; /* the runs to come; `in`, `out` and `valid` are the copies below */
@@ -86,11 +86,12 @@ struct banyan_op {
   int32_t sequences;     /* sequences of a slice that are attended to at a time, while others are on the network */
   int64_t ready;         /* parts of this run whose rows are computed */
   bool running, begun;
-  bool open;       /* started, and no wait or test has reported that the run is complete */
-  bool complete;   /* the last started run is complete; later failures do not belong to it */
-  bool certifying; /* the parts of this run are complete, and those of the certificate have begun */
-  bool gathered;   /* gather and attention of this run are complete, if there is a gather */
-  banyan_op *next; /* started after this one */
+  bool open;                /* started, and no wait or test has reported that the run is complete */
+  bool complete;            /* the last started run is complete; later failures do not belong to it */
+  bool certifying;          /* the parts of this run are complete, and those of the certificate have begun */
+  bool gathered;            /* gather and attention of this run are complete, if there is a gather */
+  banyan_op *next;          /* started after this one */
+  banyan_op *newer, *older; /* in the list of those that exist */
 };
 
 /* The operations of a communicator. */
@@ -99,16 +100,18 @@ enum { BNY_BLOCKING_OPS = 32 };
 typedef struct bny_ops {
   banyan_op *first, *last;               /* started and not complete, in order */
   banyan_op *blocking[BNY_BLOCKING_OPS]; /* operations of blocking calls, the latest first */
-  int64_t count;                         /* operations that exist */
+  banyan_op *newest;                     /* of all that exist */
 } bny_ops;
 
-/* Frees the operations of blocking calls. Logs a warning if the caller has not freed its own. */
+/* Frees the operations of blocking calls. If the caller has not freed its own, logs a warning and leaves them without
+ * a communicator, so that they can only be freed. */
 void bny_ops_free(banyan_comm *comm);
 
 /* Collective. The descriptors of the memory are not checked here. */
 banyan_status bny_op_make(banyan_comm *comm, const bny_call *key, banyan_op **op);
 void bny_op_bind(banyan_op *op, const bny_op_memory *memory);
 void bny_op_free(banyan_op *op); /* NULL is allowed. A run under way is completed first */
+void bny_op_free_parts(banyan_op *op);
 
 /* Collective. Starts a run, and continues it as far as possible without waiting. */
 banyan_status bny_op_start(banyan_op *op);
