@@ -93,7 +93,7 @@ static void bent_send(bny_transport *transport, uint64_t tag, int32_t slot, size
                       const int32_t *peers, int32_t npeers) {
   bool far = false, near = false;
   for (int32_t k = 0; k < npeers; k++) {
-    bool here = !straight->is_same_node || straight->is_same_node(transport, peers[k]);
+    bool here = bny_transport_is_same_node(transport, peers[k]);
     near |= here;
     far |= !here;
   }
