@@ -33,7 +33,7 @@ static void attend(const banyan_attention_desc *desc, float *stats) {
 /* Attends to all pages. Then counts a page in memory as read if a head gives it twice its share of the weight. */
 static void step(void) {
   int32_t table[2][PAGES], lens[ROOM], keys[2] = {nbelow * KEYS, nabove * KEYS}, all = keys[0] + keys[1];
-  for (int32_t i = 0; i < PAGES; i++) table[0][i] = i, table[1][i] = i < nabove ? above[i][1] : 0;
+  for (int i = 0; i < PAGES; i++) table[0][i] = i, table[1][i] = i < nabove ? above[i][1] : 0, lens[i % ROOM] = KEYS;
   banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT, parts[2];
   desc.batch = 1, desc.heads = HEADS, desc.kv_heads = 1, desc.head_dim = DIM, desc.q_dtype = BANYAN_F32;
   desc.q = q, desc.q_head_stride = DIM, desc.seq_lens = &all;
@@ -45,7 +45,6 @@ static void step(void) {
   }
   parts[0].read_ahead_bytes = 8 << 20, desc.parts = parts, desc.part_count = 2;
   attend(&desc, lse);
-  for (int32_t i = 0; i < nabove; i++) lens[i] = KEYS;
   parts[1].batch = nabove, parts[1].pages.table_stride = 1, parts[1].seq_lens = lens; /* one sequence per page */
   attend(&parts[1], own);
   for (int32_t i = 0; i < nabove * HEADS; i++)
@@ -57,8 +56,7 @@ int main(void) {
   FILE *store = tmpfile();
   for (uint32_t i = 0; i < HEADS * DIM; i++) q[i] = (float)(i * 2654435769u >> 8) / (1 << 23) - 1;
   memory = (float *)malloc(ROOM * page_bytes);
-  if (!store || !memory || posix_fallocate(fileno(store), 0, (off_t)bytes)) /* a full disk would end the process */
-    return fprintf(stderr, "no room for %zu bytes of keys in a file\n", bytes), 1;
+  if (!store || !memory || posix_fallocate(fileno(store), 0, (off_t)bytes)) return puts("no room for the keys"), 1;
   file = (float *)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(store), 0);
   if (file == MAP_FAILED) return 1;
   for (int32_t number = 0; number < PAGES; number++) {

@@ -299,7 +299,7 @@ static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstr
   bny_exchange exchange = {bootstrap, bny_deadline_now() + settings->timeout_ns};
   bny_facts_gather(bootstrap, settings, own_status, &own);
   banyan_status status = bny_exchange_all(&exchange, &own, all, sizeof own);
-  all[bootstrap->rank] = own; /* this rank's own error precedes that of the exchange */
+  if (status != BANYAN_OK) all[bootstrap->rank] = own; /* this rank's own error precedes that of the exchange */
   if (status == BANYAN_OK || own.status != BANYAN_OK) status = bny_facts_compare(all, bootstrap);
   if (status == BANYAN_OK) status = build(comm, &exchange, settings, all, localities);
   free(localities);

@@ -100,7 +100,7 @@ enum { BNY_BLOCKING_OPS = 32 };
 typedef struct bny_ops {
   banyan_op *first, *last;               /* started and not complete, in order */
   banyan_op *blocking[BNY_BLOCKING_OPS]; /* operations of blocking calls, the latest first */
-  banyan_op *newest;                     /* of all that exist */
+  banyan_op *newest;                     /* the head of the list of those that exist */
 } bny_ops;
 
 /* Frees the operations of blocking calls. If the caller has not freed its own, logs a warning and leaves them without

@@ -390,7 +390,7 @@ TEST(settings_that_cannot_be_followed) {
                {{.cpu = -1, .topo = pipe}, "not a regular file"}, /* a pipe without a writer */
                {{.cpu = -1, .topo = "/dev/zero"}, "not a regular file"},
                {{.cpu = -1, .topo = "-"}, "No such file"},
-               {{.cpu = -1, .topo = "host:2 gpu:4"}, "none is named"}};
+               {{.cpu = -1, .topo = "host:2 gpu:4"}, "none has the name of this one"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     rank_setup ranks[3] = {{.cpu = -1}, {.cpu = -1}, cases[i].wrong};
     bound_world *bound = bound_run(ranks, 3);
