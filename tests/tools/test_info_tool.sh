@@ -103,7 +103,9 @@ kill $perf "${pids[@]}" 2>"$work/err"
 wait $perf 2>"$work/err"
 run 1 --live $$
 says 'has no flight recorder' err
-bash -c 'sleep 0 & echo $! >"$0"; exec sleep 60' "$work/pid" & # a parent that does not wait for its child
+# A parent that does not wait for its child. The child ends once its parent is `sleep`, because bash would wait for it.
+bash -c '{ for i in {1..3000}; do grep -q sleep /proc/$$/comm && break; sleep 0.01; done; } & echo $! >"$0"
+exec sleep 60' "$work/pid" &
 parent=$!
 until_true eval 'grep -q "^State:.*zombie" "/proc/$(cat "$work/pid")/status"'
 run 1 --live "$(cat "$work/pid")"
