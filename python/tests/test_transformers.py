@@ -377,7 +377,7 @@ def test_ranks_whose_caches_are_made_by_other_words(name, words):
 
     def body(comm):
         cache = ShardedCache(model.config, comm, **{"max_length": 90, name: words[comm.rank]})
-        with torch.inference_mode(), rejected(f"^{name}: rank 1 has", banyan.MismatchError):
+        with torch.inference_mode(), rejected(f"^{name}: rank 1 passed", banyan.MismatchError):
             generate(model, ids, mask, **cache.keyword)
 
     banyan.run(body, 2, start="thread", timeout=60)
