@@ -134,8 +134,8 @@ static banyan_status find_host(const bny_locality_query *query, const machine *m
   if (*host >= 0) return BANYAN_OK;
   return bny_fail(
       BANYAN_ERR_ARGUMENT,
-      "BANYAN_TOPO: %.100s has %d hosts, and none has the name of this one, %.60s; select one with BANYAN_TOPO_RANK "
-      "which of its ranks this is",
+      "BANYAN_TOPO: %.100s has %d hosts, and none has the name of this one, %.60s; set BANYAN_TOPO_RANK to the "
+      "number of this rank in it",
       query->topo, count, name);
 }
 

@@ -153,7 +153,7 @@ static attend *make(const world_backend *on, int32_t nranks, int number) {
     if (made->rope_dim >= made->shape.head_dim) made->rope_dim = 0;
   }
   if (!on->is_device && number % 3 == 0) made->epsilon = powf(10, -(float)(number % 5));
-  if (!on->is_device && number % 3 != 1 && number % 5 > 1) /* what devices do not serve */
+  if (!on->is_device && number % 3 != 1 && number % 5 > 1) /* devices do not serve these */
     made->form = (attend_form)(ATTEND_E5M2 + number / 5 % 4);
   if (made->form == ATTEND_F32_QUERIES) made->rope_dim = 0, made->gathers = false;
   made->masks_keys = !on->is_device && made->epsilon == 0 && number % 4 == 1;
