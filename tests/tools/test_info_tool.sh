@@ -9,14 +9,13 @@ tool banyan-info
 # ---- all sections ----
 run 0
 says '^banyan [0-9]+\.[0-9]+\.[0-9]+$'
-for title in Build Options Devices Transports Levels Selection; do says "^$title\$"; done
+for title in Build Options Devices Transports Levels; do says "^$title\$"; done
 says '^  BANYAN_TIMEOUT_MS +30000 ms +default '
 says '^  kernels .*\(chosen\)'
 says '^  probe sysfs '
 says '^  loop .* available '
-says '^ +64 MiB '
 run 0 --json
-json 'list(o) == ["version", "command", "date", "node", "build", "options", "devices", "transports", "levels", "selection"]'
+json 'list(o) == ["version", "command", "date", "node", "build", "options", "devices", "transports", "levels"]'
 json '"portable" in o["build"]["kernels"] and o["build"]["compiler"] and o["build"]["command"]'
 json '{p["name"] for p in o["build"]["packages"]} >= {"mpi", "sodium", "jansson", "ucx", "cuda"}'
 json '[p["found"] for p in o["build"]["packages"] if p["name"] == "jansson"] == [True]'
@@ -26,14 +25,13 @@ json 'len([k for k in o["devices"]["cpu"]["kernels"] if k["chosen"]]) == 1'
 json 'o["devices"]["cpu"]["cpus_allowed"] >= 1 and o["devices"]["cuda"]["text"]'
 json 'o["devices"]["cpu"]["threads_limited_by"] in ("affinity", "quota")'
 json 'all(t["text"] for t in o["transports"])'
-json 'o["selection"]["ranks"] >= 2'
 
 # ---- options: value, source, rejection ----
 BANYAN_TIMEOUT_MS=1234 BANYAN_KERNELS=portable BANYAN_SECRET=do-not-tell run 0 --json options devices
 json '[(v["value"], v["source"]) for v in o["options"] if v["name"] == "BANYAN_TIMEOUT_MS"] == [(1234, "environment")]'
 json '[k["name"] for k in o["devices"]["cpu"]["kernels"] if k["chosen"]] == ["portable"]'
 json 'o["devices"]["cpu"]["attention_kernels"] == "portable"'
-json '"selection" not in o'
+json '"levels" not in o'
 hides 'do-not-tell'
 BANYAN_ARENA_KIB=a-lot BANYAN_KERNELS=nonsense run 0
 says '^  BANYAN_ARENA_KIB +a-lot +environment'
@@ -52,19 +50,6 @@ if BANYAN_TOPO='host package:2 numa:2' BANYAN_TOPO_RANK=0,1,2,3 run 0 --ranks 4 
 fi
 BANYAN_TOPO=/nowhere run 1 --ranks 4 levels
 says 'BANYAN_TOPO: /nowhere' err
-
-# ---- the selection ----
-run 0 --ranks 64 --levels 8 --json selection
-json 'o["selection"]["ranks"] == 64 and [l["members_most"] for l in o["selection"]["levels"]] == [8, 8]'
-json '[s["bytes"] for s in o["selection"]["sizes"]] == [2**k for k in range(10, 27)]'
-json 'all(set(s["choices"]) == {"none", "root", "heads", "tokens", "canonical"} for s in o["selection"]["sizes"])'
-json 'all(c["predicted_us"] > 0 for s in o["selection"]["sizes"] for c in s["choices"].values())'
-run 0 --ranks 8 --json selection
-json 'len({s["choices"]["none"]["algorithm"] for s in o["selection"]["sizes"]}) > 1'
-BANYAN_ALGORITHM=ring run 0 --ranks 4 --json selection
-json '{s["choices"]["none"]["algorithm"] for s in o["selection"]["sizes"]} == {"ring"}'
-BANYAN_ALGORITHM=nonsense run 0 --ranks 4 --json selection
-json 'all("nonsense" in c["rejected"] for s in o["selection"]["sizes"] for c in s["choices"].values())'
 
 run 0 devices
 says 'allowed.*; the default number of threads follows the (affinity|quota)'
@@ -121,10 +106,7 @@ if python3 -c 'import json, sys; sys.exit(not [p for p in json.load(sys.stdin)["
 fi
 
 # ---- usage ----
-run 2 --ranks 8 --levels x
-says 'selection: .*levels "x"' err
-says '^Build$'
-run 2 --levels 4
+run 2 selection
 run 2 --ranks 0
 run 2 nonsense
 says 'nonsense: no section' err

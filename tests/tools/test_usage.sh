@@ -43,7 +43,6 @@ topo 2 --from /nonexistent --check
 topo 2 --from $topo/dgx-h100.txt --format json -o /nonexistent/a
 topo 2 --nonsense
 info 0 --json build
-info 2 --ranks 8 --levels x selection
 info 2 --nonsense
 info 2 what
 END
@@ -137,7 +136,6 @@ while read -r name arguments; do
   same "columns of banyan-$name $arguments: $(wc -L <"$work/out")" "$(($(wc -L <"$work/out") <= 100))" 1
 done <<END
 info
-info --ranks 64 --levels 8,8 selection
 perf combine --ranks 2 --sizes 520,1M --iterations 2
 perf barrier --ranks 2 --iterations 2
 decode --ranks 3 --tokens 9 --repeat 1

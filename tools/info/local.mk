@@ -8,7 +8,6 @@ banyan_info_SOURCES = \
   %D%/main.c \
   %D%/options.c \
   %D%/section.h \
-  %D%/selection.c \
   %D%/transports.c
 banyan_info_CPPFLAGS = $(AM_CPPFLAGS) \
   -DBUILD_COMMAND='"$(BUILD_COMMAND)"' -DBUILD_HOST='"$(host)"' -DBUILD_PACKAGES='"$(BUILD_PACKAGES)"'

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * banyan-info: what this copy of banyan is, what it finds on this machine, and what it would choose. */
+ * banyan-info: what this copy of banyan is, and what it finds on this machine. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,8 +12,8 @@
 
 enum { RANKS_MAX = 16384 };
 
-static const info_section *const sections[] = {&info_build,  &info_options,   &info_devices, &info_transports,
-                                               &info_levels, &info_selection, &info_live};
+static const info_section *const sections[] = {&info_build,      &info_options, &info_devices,
+                                               &info_transports, &info_levels,  &info_live};
 enum { SECTIONS = sizeof sections / sizeof sections[0], LIVE = SECTIONS - 1 };
 
 typedef struct arguments {
@@ -24,11 +24,9 @@ typedef struct arguments {
 
 static const tool_option options[] = {
     {"ranks", "N",
-     "The selection is for N equal ranks of one node, and levels are those of N ranks, at most 64, of this one. The "
-     "default is the number of GPUs of this machine. If there are fewer than two, it is the number of CPUs that this "
-     "process may use, and at least two.",
+     "The levels are those of N ranks, at most 64, of this machine. The default is the number of its GPUs. If there "
+     "are fewer than two, it is the number of CPUs that this process may use, and at least two.",
      TOOL_INT_AT(request.ranks, 1, RANKS_MAX)},
-    {"levels", "LIST", "With --ranks: sizes of nested groups of ranks, such as 4,8.", TOOL_TEXT_AT(request.levels)},
     {"live", "PID",
      "Show what each communicator of a running process does now, which rank it waits for, and since when. The process "
      "may be stopped. Other sections are shown only if they are named.",
@@ -44,8 +42,7 @@ static bool parse_section(const char *name, arguments *a, tool_error *error) {
       return true;
     }
   }
-  return tool_error_set(error, "%.60s: no section; there are build, options, devices, transports, levels and selection",
-                        name);
+  return tool_error_set(error, "%.60s: no section; there are build, options, devices, transports and levels", name);
 }
 
 static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
@@ -55,13 +52,13 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
   for (int i = optind; i < argc; i++) {
     if (!parse_section(argv[i], a, error)) return false;
   }
-  return a->request.levels == NULL || a->request.ranks > 0 || tool_error_set(error, "--levels goes with --ranks");
+  return true;
 }
 
 static const tool_program program = {
     .name = PROGRAM,
-    .title = "shows this copy of banyan, what it finds on this machine, and what it would choose",
-    .usage = "[OPTION]... [build] [options] [devices] [transports] [levels] [selection]",
+    .title = "shows this copy of banyan, and what it finds on this machine",
+    .usage = "[OPTION]... [build] [options] [devices] [transports] [levels]",
     .about =
         "Prints the version and these sections, or those that are named.\n\n"
         "build: the compiler and its flags, the instruction sets that kernels were built for, and for each optional "
@@ -73,8 +70,8 @@ static const tool_program program = {
         "not assumed.\n\n"
         "levels: the localities that ranks would find, bound to processors in order as launchers bind them, and the "
         "levels "
-        "that follow, with their prices and sources, and what was left out and why.\n\n"
-        "selection: the algorithm of a combine of 1 KiB to 64 MiB for each rank, by scatter, and in canonical order.",
+        "that follow, with their prices and sources, and what was left out and why. banyan-plan shows which algorithms "
+        "follow from them.",
     .failed = "some information is missing; standard error says which",
     .options = options,
     .complete = complete_arguments};

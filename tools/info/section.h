@@ -9,9 +9,8 @@
 #include "tools/common/util.h"
 
 typedef struct info_request {
-  int32_t ranks;      /* ranks of the selection table; 0: those of this machine */
-  const char *levels; /* group sizes, or NULL */
-  int32_t live;       /* a process; 0: none */
+  int32_t ranks; /* the ranks whose levels are shown; 0: those of this machine */
+  int32_t live;  /* a process; 0: none */
 } info_request;
 
 typedef struct info_section {
@@ -21,8 +20,7 @@ typedef struct info_section {
   void (*print)(const json_t *facts, FILE *stream);
 } info_section;
 
-extern const info_section info_build, info_options, info_devices, info_transports, info_levels, info_selection,
-    info_live;
+extern const info_section info_build, info_options, info_devices, info_transports, info_levels, info_live;
 
 /* Returns the text of a member; "" if there is none. */
 static inline const char *info_text(const json_t *object, const char *key) {
