@@ -275,11 +275,15 @@ banyan_status banyan_comm_split(banyan_comm *comm, int32_t color, int32_t key, b
  * ranks do not compare it. */
 banyan_status banyan_comm_set_stream(banyan_comm *comm, void *stream);
 
-/* Sets a tag, such as the number of a layer, for all operations that start from now on. The flight recorder, traces,
- * probes and errors show it. BANYAN_TAG_NONE, the initial value, or any other negative number means no tag. Local;
- * ranks do not compare it. Runs on devices have no tag. comm may be NULL. */
+/* Sets the tag of all operations that start from now on, such as the number of a layer or of a place in the program.
+ * The flight recorder, traces, probes and errors show it, and ranks compare it in each run. So if two calls of one
+ * shape pair up wrongly, because ranks make them in different orders, the result is BANYAN_ERR_MISMATCH with both tags,
+ * and never a merge of the wrong rows. Tags make no plans, and need not be unique.
+ *
+ * BANYAN_TAG_NONE, the initial value, or any other negative number means no tag. Repeated runs on devices have no tag;
+ * the first call of a shape and each *_init compare it there too. Local. comm may be NULL. Returns the previous tag. */
 #define BANYAN_TAG_NONE (-1)
-void banyan_comm_set_tag(banyan_comm *comm, int64_t tag);
+int64_t banyan_comm_set_tag(banyan_comm *comm, int64_t tag);
 
 /* Return this rank, from 0, and the number of ranks. If comm is NULL, they return -1. */
 int32_t banyan_comm_rank(const banyan_comm *comm);

@@ -352,8 +352,10 @@ class Comm:
         """What was found and chosen, in one paragraph."""
     def metrics(self) -> str:
         """This rank's counters as Prometheus text."""
-    def set_tag(self, tag: int) -> None:
-        """Sets a tag, such as a layer's number, that errors and traces show for operations from now on; -1: none."""
+    def set_tag(self, tag: int) -> int:
+        """Sets the tag of operations from now on, such as a layer's number, and returns the previous one; -1: none.
+
+        Errors and traces show it, and ranks compare it: calls that pair up wrongly are MismatchError."""
     def combine(
         self,
         o: Given,

@@ -53,7 +53,7 @@ public:
   nb::object split(int32_t color, int32_t key);
   std::string describe() const;
   std::string metrics();
-  void set_tag(int64_t tag) { banyan_comm_set_tag(handle(), tag); }
+  int64_t set_tag(int64_t tag) { return banyan_comm_set_tag(handle(), tag); }
   std::string describe_operation(const banyan_op *op) const;
   void *stream_for(nb::handle given, nb::handle object) const;
 

@@ -75,8 +75,9 @@ NB_MODULE(_core, module) {
       .def("describe", &comm::describe, doc::Comm_describe)
       .def("metrics", &comm::metrics, doc::Comm_metrics)
       .def(
-          "set_tag", [](comm &self, nb::handle tag) { self.set_tag(read_integer("tag", tag, INT64_MIN, INT64_MAX)); },
-          nb::arg("tag").none(), nb::sig("def set_tag(self, tag: int) -> None"), doc::Comm_set_tag)
+          "set_tag",
+          [](comm &self, nb::handle tag) { return self.set_tag(read_integer("tag", tag, INT64_MIN, INT64_MAX)); },
+          nb::arg("tag").none(), nb::sig("def set_tag(self, tag: int) -> int"), doc::Comm_set_tag)
       .def(
           "_reject",
           [](comm &self, const char *argument, const std::string &text) {

@@ -382,8 +382,11 @@ banyan_status banyan_comm_set_stream(banyan_comm *comm, void *stream) {
   return BANYAN_OK;
 }
 
-void banyan_comm_set_tag(banyan_comm *comm, int64_t tag) {
-  if (comm) comm->tag = tag < 0 ? BANYAN_TAG_NONE : tag;
+int64_t banyan_comm_set_tag(banyan_comm *comm, int64_t tag) {
+  if (!comm) return BANYAN_TAG_NONE;
+  int64_t before = comm->tag;
+  comm->tag = tag < 0 ? BANYAN_TAG_NONE : tag;
+  return before;
 }
 
 int32_t banyan_comm_rank(const banyan_comm *comm) { return comm ? comm->rank : -1; }

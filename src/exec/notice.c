@@ -32,9 +32,9 @@ enum {
   WORD_HASH = WORDS
 };
 
-/* The last runs follow the call, each at an index from its number: 16 bits of the number, 16 of the hash of its call,
- * and its tokens. */
-enum { EARLIER = WORD_HASH + 1, EARLIER_RUNS = BNY_CALL_WORDS - EARLIER };
+/* The last runs follow the call, each at an index from its number, as two words: 16 bits of the number, 16 of the hash
+ * of its call, and its tokens; and the caller's tag. */
+enum { EARLIER = WORD_HASH + 1, EARLIER_RUNS = (BNY_CALL_WORDS - EARLIER) / 2 };
 _Static_assert(EARLIER_RUNS >= 4, "a call must fit its words, and the last runs behind it");
 
 /* The words after those of the call. */
@@ -94,9 +94,11 @@ const char *bny_notice_name(const bny_notice *call) {
   return bny_collective_name((bny_collective)call->words[WORD_COLLECTIVE]);
 }
 
-void bny_notice_publish(bny_signal *words, const bny_notice *call, uint64_t epoch) {
+void bny_notice_publish(bny_signal *words, const bny_notice *call, uint64_t epoch, int64_t tag) {
   uint64_t run = epoch << 48 | (call->hash & 0xffff) << 32 | (uint32_t)call->words[WORD_TOKENS];
-  atomic_store_explicit(&words[EARLIER + epoch % EARLIER_RUNS], run, memory_order_relaxed);
+  bny_signal *earlier = &words[EARLIER + 2 * (epoch % EARLIER_RUNS)];
+  atomic_store_explicit(&earlier[0], run, memory_order_relaxed);
+  atomic_store_explicit(&earlier[1], (uint64_t)tag, memory_order_relaxed);
   if (atomic_load_explicit(&words[WORD_HASH], memory_order_relaxed) == call->words[WORD_HASH]) return;
   for (int i = 0; i <= WORD_HASH; i++) atomic_store_explicit(&words[i], call->words[i], memory_order_relaxed);
 }
@@ -112,6 +114,13 @@ static void print_value(int index, const uint64_t *words, char *text, size_t byt
     bny_append(text, bytes, &length, "%" PRId64, (int64_t)words[index]);
 }
 
+static void print_tag(int64_t tag, char *text, size_t bytes) {
+  if (tag < 0)
+    snprintf(text, bytes, "no tag");
+  else
+    snprintf(text, bytes, "tag %" PRId64, tag);
+}
+
 bny_notice bny_notice_read(bny_transport *transport, int32_t rank) {
   bny_signal *theirs = transport->ops->call(transport, rank);
   bny_notice call = {.tag = 0};
@@ -119,15 +128,26 @@ bny_notice bny_notice_read(bny_transport *transport, int32_t rank) {
   return call;
 }
 
-/* Finds the earliest run that both ranks remember as the same call with other tokens. */
-static bool earlier_run_differs(bny_transport *transport, int32_t rank, int32_t other_rank, uint64_t *theirs,
-                                uint64_t *other) {
+/* A run that a rank remembers. */
+typedef struct earlier_run {
+  uint64_t run; /* as bny_notice_publish() packs it */
+  int64_t tag;
+} earlier_run;
+
+static earlier_run read_earlier(const bny_signal *words, int index) {
+  return (earlier_run){atomic_load_explicit(&words[EARLIER + 2 * index], memory_order_relaxed),
+                       (int64_t)atomic_load_explicit(&words[EARLIER + 2 * index + 1], memory_order_relaxed)};
+}
+
+/* Finds the earliest run that both ranks remember with other tags, or as the same call with other tokens. */
+static bool earlier_run_differs(bny_transport *transport, int32_t rank, int32_t other_rank, earlier_run *theirs,
+                                earlier_run *other) {
   bny_signal *first = transport->ops->call(transport, rank), *second = transport->ops->call(transport, other_rank);
   bool found = false;
-  for (int i = EARLIER; i < (int)BNY_CALL_WORDS; i++) {
-    uint64_t a = atomic_load_explicit(&first[i], memory_order_relaxed);
-    uint64_t b = atomic_load_explicit(&second[i], memory_order_relaxed);
-    if (a == b || a >> 32 != b >> 32 || (found && (int16_t)((a >> 48) - (*theirs >> 48)) > 0)) continue;
+  for (int i = 0; i < EARLIER_RUNS; i++) {
+    earlier_run a = read_earlier(first, i), b = read_earlier(second, i);
+    bool differs = a.run >> 48 == b.run >> 48 && (a.tag != b.tag || (a.run != b.run && a.run >> 32 == b.run >> 32));
+    if (!differs || (found && (int16_t)((a.run >> 48) - (theirs->run >> 48)) > 0)) continue;
     found = true;
     *theirs = a;
     *other = b;
@@ -136,7 +156,7 @@ static bool earlier_run_differs(bny_transport *transport, int32_t rank, int32_t 
 }
 
 bool bny_notice_runs_differ(bny_transport *transport, int32_t rank, int32_t other_rank) {
-  uint64_t theirs, other;
+  earlier_run theirs, other;
   return earlier_run_differs(transport, rank, other_rank, &theirs, &other);
 }
 
@@ -150,15 +170,22 @@ bool bny_notice_difference(bny_transport *transport, int32_t rank, const bny_not
     snprintf(there, sizeof there, "on rank %d", rank);
     snprintf(here, sizeof here, "on rank %d", other_rank);
   }
-  uint64_t their_run = 0, other_run = 0;
-  if (earlier_run_differs(transport, rank, other_rank, &their_run, &other_run)) {
-    bny_append(text, bytes, &length, "%s %u %s, %u %s", field_of(WORD_TOKENS)->label, (uint32_t)their_run, there,
-               (uint32_t)other_run, here);
+  earlier_run their_run, other_run;
+  bool earlier_differs = earlier_run_differs(transport, rank, other_rank, &their_run, &other_run);
+  if (earlier_differs && their_run.tag == other_run.tag) {
+    bny_append(text, bytes, &length, "%s %u %s, %u %s", field_of(WORD_TOKENS)->label, (uint32_t)their_run.run, there,
+               (uint32_t)other_run.run, here);
     return true;
+  }
+  if (earlier_differs) {
+    print_tag(their_run.tag, first, sizeof first);
+    print_tag(other_run.tag, second, sizeof second);
+    bny_append(text, bytes, &length, "%s %s, %s %s", first, there, second, here);
   }
   int i = 0;
   while (i < WORDS && words[i] == other->words[i]) i++;
-  if (i == WORDS) return false;
+  if (i == WORDS) return earlier_differs;
+  if (earlier_differs) bny_append(text, bytes, &length, "; ");
   if (i == WORD_ALGORITHM_END) i = WORD_ALGORITHM;
   if (i == WORD_COUNTS || i == WORD_PLAN) { /* hashes, which mean nothing to a reader */
     bool heads = words[WORD_COLLECTIVE] == BNY_ALLGATHER_HEADS;

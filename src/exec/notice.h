@@ -29,17 +29,18 @@ uint8_t bny_notice_kind(const bny_notice *call);
 /* "combine", or "agree" while ranks compare; static. */
 const char *bny_notice_name(const bny_notice *call);
 
-/* Publishes the call, and the tokens of this run, in this rank's words. Costs nothing if peers already have the
- * call. */
-void bny_notice_publish(bny_signal *words, const bny_notice *call, uint64_t epoch);
+/* Publishes the call, and the tokens and the tag of this run, in this rank's words. If peers already have the call, it
+ * stores two words. */
+void bny_notice_publish(bny_signal *words, const bny_notice *call, uint64_t epoch, int64_t tag);
 
 /* Writes the first difference between the published call of `rank` and the call `other` of `other_rank`: "heads 32
  * there, 16 here" if that is this rank, else "heads 32 on rank 1, 16 on rank 2". Returns false if there is none. A rank
- * that waits for nobody in a run may already be in later calls, so tokens of earlier runs are compared first. */
+ * that waits for nobody in a run may already be in later calls, so tags and tokens of earlier runs are compared
+ * first. */
 bool bny_notice_difference(bny_transport *transport, int32_t rank, const bny_notice *other, int32_t other_rank,
                            char *text, size_t bytes);
 
-/* True if both ranks remember a run of one call in which their tokens differed. */
+/* True if both ranks remember a run in which their tags differed, or the tokens of one call. */
 bool bny_notice_runs_differ(bny_transport *transport, int32_t rank, int32_t other_rank);
 
 /* Returns what `rank` published last, to compare it with a third. */

@@ -46,7 +46,7 @@ typedef struct bny_record {
   struct bny_metrics *metrics; /* NULL: off */
   const bny_levels *levels;
   int32_t rank;
-  int64_t tag; /* the caller's, of the run under way; BANYAN_TAG_NONE: none */
+  int64_t tag; /* the caller's, of the run under way; ranks compare it. BANYAN_TAG_NONE: none */
 } bny_record;
 
 /* The record of a bound plan. */

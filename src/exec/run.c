@@ -90,7 +90,8 @@ void bny_run_begin(bny_run *run) {
   exec->epoch++;
   /* The history covers all calls so far. A difference that its own run does not show therefore shows in every later
    * run. */
-  exec->history = (uint32_t)bny_hash_add(exec->history, run->call.tag);
+  uint64_t identity = (uint64_t)run->call.tag << 32 ^ (uint64_t)exec->record.tag;
+  exec->history = (uint32_t)bny_hash_add(exec->history, identity);
   run->tag = exec->epoch << 32 | exec->history;
   run->shift = run->first_place + (exec->epoch >> 1) % run->places * run->stride;
   run->next = 0;
@@ -99,7 +100,7 @@ void bny_run_begin(bny_run *run) {
   run->report = (bny_run_report){.bytes_between_nodes = exec->transport->bytes_between_nodes};
   exec->run = run;
   bny_record_begin(&exec->record, &run->record, exec->epoch);
-  bny_notice_publish(exec->call, &run->call, exec->epoch);
+  bny_notice_publish(exec->call, &run->call, exec->epoch, exec->record.tag);
   atomic_store_explicit(&exec->line->started, run->tag, memory_order_release);
   if (exec->owed.count) acknowledge(run);
 }

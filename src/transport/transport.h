@@ -20,7 +20,7 @@
 #include "banyan.h"
 #include "boot/exchange.h"
 
-enum { BNY_LINE_BYTES = 64, BNY_CALL_WORDS = 32 };
+enum { BNY_LINE_BYTES = 64, BNY_CALL_WORDS = 40 };
 
 typedef _Atomic uint64_t bny_signal;
 

@@ -19,16 +19,19 @@ static bny_transport_ops ops = {.call = words_of};
 
 /* Rank 1 runs `theirs`, and rank 0 the usual call. Returns the text that rank 0 would print, or "" if it finds no
  * difference. */
-static const char *difference(const bny_notice *theirs) {
+static const char *difference_of(const bny_notice *theirs, int64_t their_tag) {
   static char text[256];
   bny_request usual = {.nranks = 2};
   bny_transport transport = {.ops = &ops, .rank = 1};
-  bny_notice_publish(words[1], theirs, 1);
+  bny_notice_publish(words[1], theirs, 1, their_tag);
   bny_notice ours = bny_notice_make(&usual, &some_plan, BNY_PHASE_RUN);
+  bny_notice_publish(words[0], &ours, 1, BANYAN_TAG_NONE);
   transport.rank = 0;
   text[0] = 0;
   return bny_notice_difference(&transport, 1, &ours, 0, text, sizeof text) ? text : "";
 }
+
+static const char *difference(const bny_notice *theirs) { return difference_of(theirs, BANYAN_TAG_NONE); }
 
 static void check_words(const bny_request *changed, const char *label) {
   bny_request usual = {.nranks = 2};
@@ -100,6 +103,16 @@ TEST(other_facts_are_in_words_and_hash) {
   ck_assert_ptr_nonnull(strstr(difference(&call), "plan"));
 }
 
+/* A tag tells apart what no other field does. If the shapes differ too, both are named. */
+TEST(other_tags_are_named) {
+  bny_request usual = {.nranks = 2}, odd = {.nranks = 2, .call.all_heads = 3};
+  bny_notice same = bny_notice_make(&usual, &some_plan, BNY_PHASE_RUN);
+  bny_notice other = bny_notice_make(&odd, &some_plan, BNY_PHASE_RUN);
+  ck_assert_str_eq(difference_of(&same, 0), "tag 0 there, no tag here");
+  ck_assert_str_eq(difference_of(&same, INT64_C(1) << 40), "tag 1099511627776 there, no tag here");
+  ck_assert_str_eq(difference_of(&other, 5), "tag 5 there, no tag here; heads 3 there, 0 here");
+}
+
 /* After the first difference, both ranks ran the call once more, and rank 1 has entered another call. */
 TEST(the_earliest_run_with_other_tokens_is_named) {
   static const uint64_t starts[] = {1, 65533, UINT64_C(1) << 32};
@@ -111,11 +124,11 @@ TEST(the_earliest_run_with_other_tokens_is_named) {
     for (uint64_t run = 0; run < 5; run++) {
       for (transport.rank = 0; transport.rank < 2; transport.rank++) {
         bny_notice_set_tokens(&call, transport.rank == 1 && run > 2 ? 20 + (int32_t)run : 7);
-        bny_notice_publish(words[transport.rank], &call, starts[i] + run);
+        bny_notice_publish(words[transport.rank], &call, starts[i] + run, BANYAN_TAG_NONE);
       }
     }
     call = bny_notice_make(&later, &some_plan, BNY_PHASE_RUN);
-    bny_notice_publish(words[1], &call, starts[i] + 5);
+    bny_notice_publish(words[1], &call, starts[i] + 5, BANYAN_TAG_NONE);
     transport.rank = 0;
     call = bny_notice_make(&usual, &some_plan, BNY_PHASE_RUN);
     char text[256] = "";

@@ -14,6 +14,7 @@ typedef struct call {
   call_kind kind;
   banyan_combine_desc desc; /* zero fields take the usual values */
   int32_t bytes, root;      /* also dim, distance or OTHER_* flags */
+  int64_t tag;
 } call;
 
 typedef struct pair {
@@ -22,7 +23,7 @@ typedef struct pair {
 } pair;
 
 #define COMBINE_OF(...) \
-  { COMBINE, {__VA_ARGS__}, 0, 0 }
+  { COMBINE, {__VA_ARGS__}, 0, 0, 0 }
 
 static const pair pairs[] = {
     {"tokens", COMBINE_OF(0), COMBINE_OF(.tokens = TOKENS - 1)},
@@ -35,18 +36,22 @@ static const pair pairs[] = {
     {"root", COMBINE_OF(.scatter = BANYAN_SCATTER_ROOT), COMBINE_OF(.scatter = BANYAN_SCATTER_ROOT, .root = 1)},
     {"algorithm", COMBINE_OF(.algorithm = "oneshot"), COMBINE_OF(.algorithm = "ring")},
     {"algorithm", COMBINE_OF(.algorithm = "tree"), COMBINE_OF(.algorithm = "twoshot")},
-    {"collective", COMBINE_OF(0), {BARRIER, {0}, 0, 0}},
-    {"collective", {BROADCAST, {0}, 100, 0}, {SHIFT, {0}, 100, 1}},
-    {"collective", {BARRIER, {0}, 0, 0}, {GATHER, {0}, 10, 0}},
-    {"counts", {GATHER, {0}, 10, 0}, {GATHER, {0}, 11, 0}},
-    {"bytes", {SHIFT, {0}, 100, 1}, {SHIFT, {0}, 101, 1}},
-    {"distance", {SHIFT, {0}, 100, 1}, {SHIFT, {0}, 100, 0}},
-    {"bytes", {BROADCAST, {0}, 100, 0}, {BROADCAST, {0}, 99, 0}},
-    {"root", {BROADCAST, {0}, 100, 0}, {BROADCAST, {0}, 100, 1}},
-    {"counts of heads", {HEADS_OF_ALL, {0}, 8, 0}, {HEADS_OF_ALL, {0}, 8, OTHER_COUNTS}},
-    {"dtype", {HEADS_OF_ALL, {0}, 8, 0}, {HEADS_OF_ALL, {0}, 8, OTHER_DTYPE}},
-    {"dim", {HEADS_OF_ALL, {0}, 8, 0}, {HEADS_OF_ALL, {0}, 7, 0}},
-    {"tokens", {HEADS_OF_ALL, {0}, 8, 0}, {HEADS_OF_ALL, {0}, 8, OTHER_TOKENS}},
+    {"collective", COMBINE_OF(0), {BARRIER, {0}, 0, 0, 0}},
+    {"collective", {BROADCAST, {0}, 100, 0, 0}, {SHIFT, {0}, 100, 1, 0}},
+    {"collective", {BARRIER, {0}, 0, 0, 0}, {GATHER, {0}, 10, 0, 0}},
+    {"counts", {GATHER, {0}, 10, 0, 0}, {GATHER, {0}, 11, 0, 0}},
+    {"bytes", {SHIFT, {0}, 100, 1, 0}, {SHIFT, {0}, 101, 1, 0}},
+    {"distance", {SHIFT, {0}, 100, 1, 0}, {SHIFT, {0}, 100, 0, 0}},
+    {"bytes", {BROADCAST, {0}, 100, 0, 0}, {BROADCAST, {0}, 99, 0, 0}},
+    {"root", {BROADCAST, {0}, 100, 0, 0}, {BROADCAST, {0}, 100, 1, 0}},
+    {"counts of heads", {HEADS_OF_ALL, {0}, 8, 0, 0}, {HEADS_OF_ALL, {0}, 8, OTHER_COUNTS, 0}},
+    {"dtype", {HEADS_OF_ALL, {0}, 8, 0, 0}, {HEADS_OF_ALL, {0}, 8, OTHER_DTYPE, 0}},
+    {"dim", {HEADS_OF_ALL, {0}, 8, 0, 0}, {HEADS_OF_ALL, {0}, 7, 0, 0}},
+    {"tokens", {HEADS_OF_ALL, {0}, 8, 0, 0}, {HEADS_OF_ALL, {0}, 8, OTHER_TOKENS, 0}},
+    {"tag", COMBINE_OF(0), {COMBINE, {0}, 0, 0, 1}},
+    {"tag", {SHIFT, {0}, 100, 1, 7}, {SHIFT, {0}, 100, 1, 1}},
+    {"tag", {BARRIER, {0}, 0, 0, 7}, {BARRIER, {0}, 0, 0, BANYAN_TAG_NONE}},
+    {"tag", {HEADS_OF_ALL, {0}, 8, 0, 7}, {GATHER, {0}, 8, 0, 1}},
 };
 enum { PAIRS = sizeof pairs / sizeof pairs[0] };
 
@@ -112,6 +117,7 @@ static banyan_status make_call(world_rank *self, const call *call, buffers *buff
   banyan_op *op = NULL;
   banyan_status status = BANYAN_OK;
   for (int32_t i = 0; i < self->nranks; i++) counts[i] = bytes;
+  banyan_comm_set_tag(self->comm, call->tag);
   switch (call->kind) {
   case GATHER:
     if (!init) return banyan_allgather(self->comm, buffers->bytes, buffers->more, counts);
@@ -199,6 +205,27 @@ TEST_LOOP(ranks_in_different_calls, (PAIRS * HISTORIES)) {
       check(&scenario, nranks);
     }
   }
+}
+
+/* Two calls of one shape, which the last rank makes in the other order. Only their tags tell them apart. */
+static void swap_calls(world_rank *self) {
+  char mine[2][64] = {"first", "second"}, all[2][WORLD_RANKS_MAX * 64];
+  size_t counts[WORLD_RANKS_MAX];
+  for (int32_t r = 0; r < self->nranks; r++) counts[r] = sizeof mine[0];
+  if (!world_ok(self, banyan_allgather(self->comm, mine[0], all[0], counts), "a call before")) return;
+  for (int i = 0; i < 2; i++) {
+    int which = self->rank == self->nranks - 1 ? 1 - i : i;
+    banyan_comm_set_tag(self->comm, 40 + which);
+    banyan_status status = banyan_allgather(self->comm, mine[which], all[which], counts);
+    const char *text = banyan_last_error();
+    world_check(self, status == BANYAN_ERR_MISMATCH && strstr(text, "tag 40 ") && strstr(text, "tag 41 "), "%s: %s",
+                banyan_status_string(status), text);
+  }
+}
+
+TEST_LOOP(calls_of_one_shape_in_another_order, 3) {
+  static const world_backend *const backends[] = {&world_threads, &world_processes, &world_nodes};
+  WORLD_RUN(swap_calls, .nranks = 2 + _i, .on = backends[_i], .timeout_ns = 3000000000);
 }
 
 /* ---- creation of a communicator ---------------------------------------------------------------------------------- */
