@@ -43,13 +43,15 @@ static json_t *gather(const info_request *request, tool_error *error) {
 static void print(const json_t *facts, FILE *stream) {
   size_t i;
   json_t *one;
-  fprintf(stream, "  compiler    %s\n  command     %s\n  host        %s\n  CPU kernels", info_text(facts, "compiler"),
-          info_text(facts, "command"), info_text(facts, "host"));
+  info_row(stream, "compiler", info_text(facts, "compiler"));
+  info_row(stream, "command", info_text(facts, "command"));
+  info_row(stream, "host", info_text(facts, "host"));
+  fprintf(stream, "  CPU kernels");
   json_array_foreach(json_object_get(facts, "kernels"), i, one) { fprintf(stream, " %s", json_string_value(one)); }
   fputc('\n', stream);
   json_array_foreach(json_object_get(facts, "packages"), i, one) {
     bool found = json_is_true(json_object_get(one, "found"));
-    fprintf(stream, "  %-11s %s%s\n", info_text(one, "name"), found ? "found " : "", info_text(one, "text"));
+    info_row(stream, info_text(one, "name"), tool_format("%s%s", found ? "found " : "", info_text(one, "text")));
   }
 }
 

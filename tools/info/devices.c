@@ -8,6 +8,7 @@
 #include "op.h"
 #include "base/options.h"
 #include "base/quota.h"
+#include "locality/price.h"
 #include "topo/probe/probe.h"
 
 /* ---- CPU --------------------------------------------------------------------------------------------------------- */
@@ -43,33 +44,19 @@ static json_t *kernel_tables(void) {
   return tables;
 }
 
-static void model_of_cpu(char *text, size_t bytes) {
-  char line[256];
-  FILE *file = fopen("/proc/cpuinfo", "re");
-  snprintf(text, bytes, "unknown");
-  while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-    const char *colon = strncmp(line, "model name", 10) == 0 ? strchr(line, ':') : NULL;
-    if (colon != NULL) {
-      snprintf(text, bytes, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
-      break;
-    }
-  }
-  if (file != NULL) fclose(file);
-}
-
 static json_t *cpu(void) {
-  char model[128];
+  bny_machine machine;
   int cores = tool_cpus();
-  model_of_cpu(model, sizeof model);
+  bny_machine_find("", &machine);
   bny_quota quotas[BNY_QUOTAS];
   bny_quotas_find("", quotas);
   bool counts = quotas[0].group && quotas[0].cpus < cores;
   const char *wanted = bny_option_text("BANYAN_KERNELS");
   const bny_attention_kernels *attention = bny_kernels_find(wanted) ? bny_attention_kernels_beside(wanted) : NULL;
-  return json_pack("{s:s, s:i, s:o, s:s, s:o, s:o, s:s?}", "model", model, "cpus_allowed", cores, "cpu_quota",
-                   quotas[0].group ? json_real(quotas[0].cpus) : json_null(), "threads_limited_by",
-                   counts ? "quota" : "affinity", "features", features(), "kernels", kernel_tables(),
-                   "attention_kernels", attention != NULL ? attention->name : NULL);
+  return json_pack("{s:s, s:i, s:o, s:s, s:o, s:o, s:s?}", "model", machine.cpu[0] ? machine.cpu : "unknown",
+                   "cpus_allowed", cores, "cpu_quota", quotas[0].group ? json_real(quotas[0].cpus) : json_null(),
+                   "threads_limited_by", counts ? "quota" : "affinity", "features", features(), "kernels",
+                   kernel_tables(), "attention_kernels", attention != NULL ? attention->name : NULL);
 }
 
 /* ---- what the probes of topo/ found ------------------------------------------------------------------------------ */
@@ -112,42 +99,47 @@ static json_t *gather(const info_request *request, tool_error *error) {
 static void print_cpu(const json_t *facts, FILE *stream) {
   size_t i;
   json_t *one;
+  tool_page page;
   const json_t *quota = json_object_get(facts, "cpu_quota");
-  fprintf(stream, "  CPU         %s, %lld allowed", info_text(facts, "model"),
-          (long long)json_integer_value(json_object_get(facts, "cpus_allowed")));
-  if (json_is_real(quota)) fprintf(stream, ", a CPU quota of %.4g", json_real_value(quota));
-  fprintf(stream, "; the default number of threads follows the %s\n  features   ",
-          info_text(facts, "threads_limited_by"));
-  json_array_foreach(json_object_get(facts, "features"), i, one) { fprintf(stream, " %s", json_string_value(one)); }
-  fprintf(stream, "\n  kernels    ");
+  info_row(stream, "CPU",
+           tool_format("%s, %lld allowed%s; the default number of threads follows the %s", info_text(facts, "model"),
+                       (long long)json_integer_value(json_object_get(facts, "cpus_allowed")),
+                       json_is_real(quota) ? tool_format(", a CPU quota of %.4g", json_real_value(quota)) : "",
+                       info_text(facts, "threads_limited_by")));
+  FILE *out = tool_page_begin(&page);
+  json_array_foreach(json_object_get(facts, "features"), i, one) { fprintf(out, " %s", json_string_value(one)); }
+  info_row(stream, "features", tool_page_end(&page));
+  out = tool_page_begin(&page);
   bool any = false;
   json_array_foreach(json_object_get(facts, "kernels"), i, one) {
     bool chosen = json_is_true(json_object_get(one, "chosen")), here = json_is_true(json_object_get(one, "supported"));
-    fprintf(stream, " %s%s", info_text(one, "name"), chosen ? " (chosen)" : here ? "" : " (not of this processor)");
+    fprintf(out, " %s%s", info_text(one, "name"), chosen ? " (chosen)" : here ? "" : " (not of this processor)");
     any |= chosen;
   }
-  fprintf(stream, "%s\n", any ? "" : "; BANYAN_KERNELS names none of these");
+  fprintf(out, "%s", any ? "" : "; BANYAN_KERNELS names none of these");
+  info_row(stream, "kernels", tool_page_end(&page));
 }
 
 static void print_nodes(const json_t *nodes, const char *what, FILE *stream) {
   size_t i;
   json_t *one;
   json_array_foreach(nodes, i, one) {
-    fprintf(stream, "  %-11s %s %s %s\n", what, info_text(one, "name"), info_text(one, "model"),
-            info_text(one, "bus_id"));
+    info_row(stream, what,
+             tool_format("%s %s %s", info_text(one, "name"), info_text(one, "model"), info_text(one, "bus_id")));
   }
-  if (json_array_size(nodes) == 0) fprintf(stream, "  %-11s none found\n", what);
+  if (json_array_size(nodes) == 0) info_row(stream, what, "none found");
 }
 
 static void print(const json_t *facts, FILE *stream) {
   size_t i;
   json_t *one;
   print_cpu(json_object_get(facts, "cpu"), stream);
-  fprintf(stream, "  CUDA        %s\n", info_text(json_object_get(facts, "cuda"), "text"));
+  info_row(stream, "CUDA", info_text(json_object_get(facts, "cuda"), "text"));
   print_nodes(json_object_get(facts, "gpus"), "GPU", stream);
   print_nodes(json_object_get(facts, "nics"), "NIC", stream);
   json_array_foreach(json_object_get(facts, "probes"), i, one) {
-    fprintf(stream, "  probe %-5s %s: %s\n", info_text(one, "name"), info_text(one, "outcome"), info_text(one, "text"));
+    info_row(stream, tool_format("probe %-5s", info_text(one, "name")),
+             tool_format("%s: %s", info_text(one, "outcome"), info_text(one, "text")));
   }
 }
 

@@ -83,10 +83,8 @@ static json_t *gather(const info_request *request, tool_error *error) {
   return found;
 }
 
-/* A name in a column of its own, and its text, in lines of 100 columns. */
 static void print_row(FILE *stream, const char *what, const char *name, const char *text) {
-  int column = fprintf(stream, "  %s %-8s ", what, name);
-  tool_print_wrapped(stream, column, column, text);
+  info_row(stream, tool_format("%s %-8s", what, name), text);
 }
 
 static void print(const json_t *facts, FILE *stream) {

@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "tools/common/util.h"
 
@@ -26,4 +27,10 @@ extern const info_section info_build, info_options, info_devices, info_transport
 static inline const char *info_text(const json_t *object, const char *key) {
   const char *text = json_string_value(json_object_get(object, key));
   return text != NULL ? text : "";
+}
+
+/* Prints a row of text in lines of at most 100 columns, because names of machines may be long. */
+static inline void info_row(FILE *stream, const char *label, const char *text) {
+  int column = fprintf(stream, "  %-11s ", label);
+  tool_print_wrapped(stream, column, column, text + strspn(text, " "));
 }

@@ -55,9 +55,10 @@ static void print(const json_t *facts, FILE *stream) {
   size_t i;
   json_t *one;
   json_array_foreach(facts, i, one) {
-    int column = fprintf(stream, "  %-6s %-27s %-10s ", info_text(one, "name"), info_text(one, "between"),
-                         json_is_true(json_object_get(one, "available")) ? "available" : "not here");
-    tool_print_wrapped(stream, column, column, info_text(one, "text"));
+    info_row(stream,
+             tool_format("%-6s %-27s %-10s", info_text(one, "name"), info_text(one, "between"),
+                         json_is_true(json_object_get(one, "available")) ? "available" : "not here"),
+             info_text(one, "text"));
   }
 }
 
