@@ -52,7 +52,16 @@ BANYAN_TOPO=/nowhere run 1 --ranks 4 levels
 says 'BANYAN_TOPO: /nowhere' err
 
 run 0 devices
-says 'allowed.*; the default number of threads follows the (affinity|quota)'
+tells 'allowed.*; the default number of threads follows the (affinity|quota)'
+
+# ---- a node whose name UCX cannot load with ----
+long=a-node-with-a-name-of-sixty-four-characters-as-clouds-like-to-do
+if unshare --uts true 2>"$work/err" && "$program" transports | grep -q UCX; then
+  # shellcheck disable=SC2016
+  unshare --uts sh -c 'hostname "$0" && exec "$1" transports' "$long" "$program" >"$work/out" 2>"$work/err"
+  same "exit status on a node with a name of ${#long} characters" $? 0
+  tells 'UCX, which connects them, aborts if the name of its node has more than 63 characters'
+fi
 
 # ---- experimental values ----
 BANYAN_DEVICE_COPY=bulk run 0 options

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/utsname.h>
 #include <ucm/api/ucm.h>
 
 #include "base/status.h"
@@ -135,8 +136,22 @@ void bny_ucx_capture_log(const bny_ucx *ucx, bool on) {
   if (on != captured.pushed) dl_iterate_phdr(change_handlers, &copy);
 }
 
+/* libucs copies the name into 64 bytes when it is loaded, and a longer one aborts the process (1.13). */
+static banyan_status check_node_name(void) {
+  enum { NAME_LENGTH_MAX = 63 };
+  struct utsname node;
+  if (uname(&node) != 0 || strlen(node.nodename) <= NAME_LENGTH_MAX || is_loaded("libucs.so.0")) return BANYAN_OK;
+  return bny_fail(
+      BANYAN_ERR_UNSUPPORTED,
+      "ranks are on several nodes, and UCX, which connects them, aborts if the name of its node has more than "
+      "%d characters, as %s has: give this node a shorter name (hostname NAME)",
+      NAME_LENGTH_MAX, node.nodename);
+}
+
 banyan_status bny_ucx_load(bny_ucx *ucx) {
   dispositions saved;
+  banyan_status status = check_node_name();
+  if (status != BANYAN_OK) return status;
   save_signals(&saved);
   use_libucm_without_hooks();
   void *library = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
