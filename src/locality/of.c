@@ -149,8 +149,9 @@ static void level_fill(const view *v, int32_t rank, const bny_topo_level *level,
   bny_locality_kind kind = kind_of[level->kind];
   bny_link_class class = class_of(v, kind, group->path);
   link_facts facts = {group->gbytes_per_s, group->latency_us, group->source, tiers_of(kind)};
-  if (class == BNY_LINK_PCIE_SYS && v->sys_gbytes_per_s > 0 && v->sys_gbytes_per_s < facts.gbytes_per_s)
-    facts.gbytes_per_s = v->sys_gbytes_per_s;
+  /* The speed of the group is that of its PCIe links, which a link between packages does not reach. */
+  double between = v->sys_gbytes_per_s > 0 ? v->sys_gbytes_per_s : v->prices->rows[class].gbytes_per_s;
+  if (class == BNY_LINK_PCIE_SYS && between < facts.gbytes_per_s) facts.gbytes_per_s = v->sys_gbytes_per_s;
   double share = r->nic_shared > 0 ? r->nic_gbytes_per_s / r->nic_shared : 0;
   if (kind >= BNY_LOCALITY_RAIL && (kind <= BNY_LOCALITY_LEAF || facts.gbytes_per_s >= share)) facts.gbytes_per_s = 0;
   locality->levels[kind].link = link_of(v->prices, class, facts);

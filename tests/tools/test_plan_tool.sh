@@ -95,9 +95,6 @@ run 0 --compare --ranks 16 --collective broadcast
 # GPUs of a package share its link to the next package, so a large box crosses that link once per lane.
 run 0 --from 'host package:2 numa bridge pci gpu:4@sm89@gen4x16' --bytes 1M --json
 json 'o["choice"] == "levels_whole"'
-# In a ring, one rank at a time crosses that link.
-run 0 --from 'host package:2 numa bridge pci gpu:2@sm89@gen4x16' --bytes 1M --json
-json 'o["choice"] == "ring"'
 # Rounds over nodes send owners no fewer bytes than a single round.
 run 0 --from 'leaf host:8 package:2 numa nic@100g' --bytes 1M --scatter heads --json
 json 'o["choice"] == "oneshot"'
@@ -190,9 +187,15 @@ if "$program" --simulate --ranks 2 >/dev/null 2>"$work/err"; then
   # Four NICs are below a leaf switch whose uplink has the speed of one NIC.
   simulated "($near)(o['simulated_us'], 4 * 8388.608 / 50 + 4 + 10)" --from 'leaf:2@400g host:4 nvswitch gpu:1@sm90 nic:1@400g' $shift --distance 4
   json 'o["busiest"].startswith("leaf switch of rank") and max(l["load"] for l in o["links"]) <= 1.0001'
+  # The link from a spine switch to the core: each of 16 ranks sends 8 MiB over its 6.25 GB/s.
+  simulated "($near)(o['simulated_us'], 16 * 8388.608 / 6.25)" --from 'spine:2@50g leaf:2@3200g host:2 nvswitch gpu:4@sm90 nic:2@100g' $shift --distance 16
+  json 'o["busiest"].startswith("spine switch of rank")'
   # Groups of 2 and 4 in one of 8: rank 0 sends at the speed of level 1, rank 2 at that of level 2, 4 and 16 times slower.
   simulated "($near)(o['first_us'], 8388.608 * (0.12 + 0.06) + 2) and ($near)(o['simulated_us'], 8388.608 * (0.48 + 0.06) + 16)" \
     --ranks 8 --levels 2,4 $shift --distance 2
+  # The link between packages is not known, so it has 10 GB/s, not the speed of the PCIe links at its ends.
+  simulated "($near)(o['simulated_us'], 2 * 8388.608 / 10 + 8388.608 * 0.0067 + 3.5)" --from 'host package:2 numa gpu:2@sm86@gen4x16' $shift --distance 2
+  json 'o["busiest"].startswith("package of rank")'
   # Two runs agree, and shorter latencies do not make a machine slower.
   simulated 'o["messages"] > 0 and o["first_us"] <= o["simulated_us"] and o["ring_us"] > o["attention_us"]' --from "$cluster"
   cp "$work/out" "$work/once"

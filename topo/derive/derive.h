@@ -35,7 +35,7 @@ typedef struct bny_topo_derivation {
   int32_t *leaf;       /* by node: the representative of the leaf switches of a NIC; -1 none */
   int32_t *leaf_roots; /* by node: union-find of the leaf switches that the ports of one NIC are on */
   int32_t *tier;       /* by node: tier of a network switch, from 1; 0 for other nodes */
-  double *uplink;      /* by node: bandwidth of a leaf's representative to the tier above */
+  double *uplink;      /* by node: of a representative of leaf switches or spines, to the tier above */
   int32_t *crossed;    /* by rank: the rail of its NIC's leaf switch, if that differs from its own rail; else -1 */
   int32_t *keys;       /* by rank: scratch space */
   int32_t *roots;      /* by node: scratch space for a union-find */

@@ -57,39 +57,43 @@ static bool tiers_unite(bny_topo_derivation *d, int32_t tier) {
   return any;
 }
 
-/* Sums the uplink bandwidth of each leaf at its representative. It limits the ranks below the leaf, which share it. */
-static void uplinks_sum(bny_topo_derivation *d) {
+/* Sums, at the representative of each group of switches up to `tier`, the bandwidth of its links to the tier above. */
+static void uplinks_sum(bny_topo_derivation *d, int32_t tier) {
   const bny_topo *topo = d->topo;
+  for (int32_t n = 0; n < topo->nnodes; n++) d->uplink[n] = 0;
   for (int32_t l = 0; l < topo->nlinks; l++) {
     const bny_topo_link *link = &topo->links[l];
-    if (!bny_topo_in_network(topo, link) || d->tier[link->from] + d->tier[link->to] != 3) continue; /* tiers 1 and 2 */
-    int32_t leaf = d->tier[link->from] == 1 ? link->from : link->to;
-    d->uplink[bny_topo_root(d->roots, leaf)] += link->gbytes_per_s;
+    int32_t from = d->tier[link->from], to = d->tier[link->to];
+    if (!bny_topo_in_network(topo, link) || from + to != 2 * tier + 1 || (from != tier && to != tier)) continue;
+    d->uplink[bny_topo_root(d->roots, from == tier ? link->from : link->to)] += link->gbytes_per_s;
   }
 }
 
-static void above_narrow(const bny_topo_derivation *d, const bny_topo_level *level, const bny_topo_level *leaves,
-                         bny_topo_group *group) {
+/* The links of a group of the level below to this one limit its ranks, which share them. */
+static void above_narrow(const bny_topo_level *level, const bny_topo_level *below, bny_topo_group *group) {
   for (int32_t i = 0; i < group->count; i++) {
-    int32_t leaf = leaves->group_of[level->members[group->first + i]];
-    double up = leaves->groups[leaf].node >= 0 ? d->uplink[leaves->groups[leaf].node] / leaves->groups[leaf].count : 0;
+    int32_t lower = below->group_of[level->members[group->first + i]];
+    double up = below->groups[lower].up_gbytes_per_s / below->groups[lower].count;
     if (up > 0 && up < group->gbytes_per_s) group->gbytes_per_s = up;
   }
 }
 
-static const bny_topo_level *fabric_level(bny_topo_derivation *d, bny_topo_level_kind kind,
-                                          const bny_topo_level *leaves) {
+static bny_topo_level *fabric_level(bny_topo_derivation *d, bny_topo_level_kind kind) {
   for (int32_t r = 0; r < d->levels->nranks; r++) {
     int32_t nic = d->levels->ranks[r].nic;
     d->keys[r] = nic >= 0 && d->leaf[nic] >= 0 ? bny_topo_root(d->roots, d->leaf[nic]) : -1;
   }
   bny_topo_level *level = bny_topo_level_add(d, kind, d->topo->nnodes);
   for (int32_t g = 0; level && g < level->ngroups; g++) {
-    bny_topo_net_look(d, level, &level->groups[g]);
-    if (leaves)
-      above_narrow(d, level, leaves, &level->groups[g]);
-    else
-      level->groups[g].node = d->keys[level->members[level->groups[g].first]];
+    bny_topo_group *group = &level->groups[g];
+    int32_t key = d->keys[level->members[group->first]];
+    bny_topo_net_look(d, level, group);
+    group->up_gbytes_per_s = d->uplink[key];
+    if (kind == BNY_TOPO_LEVEL_LEAF) group->node = key;
+    for (int k = BNY_TOPO_LEVEL_LEAF; k < (int)kind; k++) {
+      const bny_topo_level *below = bny_topo_level_of(d->levels, (bny_topo_level_kind)k);
+      if (below) above_narrow(level, below, group);
+    }
   }
   return level;
 }
@@ -102,12 +106,12 @@ bool bny_topo_derive_fabric(bny_topo_derivation *d) {
   free(queue);
   if (highest == 0) return true;
   for (int32_t n = 0; n < topo->nnodes; n++) d->roots[n] = d->leaf_roots[n];
-  uplinks_sum(d);
-  const bny_topo_level *leaves = fabric_level(d, BNY_TOPO_LEVEL_LEAF, NULL);
-  if (!leaves) return false;
+  uplinks_sum(d, 1);
+  if (!fabric_level(d, BNY_TOPO_LEVEL_LEAF)) return false;
   bool more = tiers_unite(d, 2);
-  if (more && !fabric_level(d, BNY_TOPO_LEVEL_SPINE, leaves)) return false;
+  uplinks_sum(d, 2);
+  if (more && !fabric_level(d, BNY_TOPO_LEVEL_SPINE)) return false;
   if (highest < 3) return true;
   tiers_unite(d, highest);
-  return fabric_level(d, BNY_TOPO_LEVEL_CORE, leaves) != NULL;
+  return fabric_level(d, BNY_TOPO_LEVEL_CORE) != NULL;
 }

@@ -54,6 +54,7 @@ typedef struct bny_topo_group {
    * unless all members are in one island. In rail and later levels it is that of the NIC, divided by the ranks that
    * share it. */
   double gbytes_per_s;
+  double up_gbytes_per_s; /* leaf, spine: all its links to the tier above together; 0 unknown or none */
   double latency_us;      /* slowest link's; 0 unknown */
   bool all_to_all;        /* each pair has its own links or a switch between them */
   bool uniform;           /* all members send equally fast */
