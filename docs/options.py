@@ -27,12 +27,6 @@ def rows(source):
             yield text(text_name), "unset", text(few) if few else "text", text(text_about)
 
 
-def experimental(source):
-    """(name, pattern, why) of values that are rejected unless BANYAN_EXPERIMENTAL is 1."""
-    for found in re.finditer(r"BNY_OPTION_EXPERIMENTAL\((%s), (%s), (%s)\)" % (TEXT, TEXT, TEXT), source):
-        yield tuple(text(part) for part in found.groups())
-
-
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
@@ -40,8 +34,8 @@ def main():
         source = re.sub(r"^#.*?$|/\*.*?\*/", "", stream.read(), flags=re.S | re.M)
     with open(sys.argv[1] + "/tools/info/options.c", encoding="utf-8") as stream:
         fields = re.findall(r'\{"(BANYAN_\w+)", "(\w+)", (true|false)\}', stream.read())
-    found, untried = list(rows(source)), list(experimental(source))
-    if len(found) + len(untried) != source.count("BNY_OPTION_"):
+    found = list(rows(source))
+    if len(found) != source.count("BNY_OPTION_"):
         sys.exit("options.py: a row of options.def was not understood")
     print("""# Options
 
@@ -56,16 +50,6 @@ variable. An unknown name that begins with `BANYAN_` gets a warning. docs/option
               for name, field, program in fields}
     for name, standard, span, about in found:
         print("| `%s` | %s | %s | %s |" % (name, standard, span, about.replace("|", "\\|") + shared.get(name, "")))
-    print("""
-## Experimental values
-
-These values have never run on their hardware. They are rejected unless `BANYAN_EXPERIMENTAL=1` is set. No default is
-among them, but [results on GPUs](gpu-results/README.md) says which defaults a GPU has run.
-
-| variable | value | why it is experimental |
-|---|---|---|""")
-    for name, pattern, why in untried:
-        print("| `%s` | %s | %s |" % (name, "a path, with a `/`" if pattern == "*[/]*" else "`%s`" % pattern, why))
 
 
 main()

@@ -40,9 +40,6 @@ endif
 
 # These start other tests.
 tests/hosts/test_net_suites.sh.log: $(filter %/test_net %/test_contract %/test_mismatch %/test_faults,$(unit_tests))
-tests/ptx/test_ptx.sh.log: $(if $(ptx_script_runs),$(filter \
-  %/test_cuda_combine %/test_cuda_faults %/test_bytes %/test_heads %/test_device_user %/test_attend \
-  %/test_device_attention %/test_device_attention_fail,$(cuda_tests) $(unit_tests)))
 tests/gpu/test_gpu_bundle.sh.log: $(filter %/test_attend %/test_bytes %/test_combine %/test_heads %/test_valid %/test_device_user,\
   $(cuda_tests) $(unit_tests))
 

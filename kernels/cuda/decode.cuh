@@ -13,38 +13,25 @@
 #include "cuda/decode_wide.cuh"
 #endif
 
-/* The variants of kernels: whether copies are bulk copies, and the rows of K and V. An architecture's build omits
- * kernels that none of its devices would use. */
-#define BNY_DECODE_IS_async false, BNY_ROWS_lean
-#define BNY_DECODE_IS_bulk true, BNY_ROWS_lean
-#define BNY_DECODE_IS_wgmma false, BNY_ROWS_lean
-#define BNY_DECODE_IS_general false, BNY_ROWS_general
-#define BNY_DECODE_IS_e4m3 false, BNY_ROWS_e4m3
-#define BNY_DECODE_IS_flashmla false, BNY_ROWS_flashmla
+/* The rows of K and V by variant. An architecture's build omits kernels that none of its devices would use. */
+#define BNY_DECODE_IS_lean BNY_ROWS_lean
+#define BNY_DECODE_IS_wgmma BNY_ROWS_lean
+#define BNY_DECODE_IS_general BNY_ROWS_general
+#define BNY_DECODE_IS_e4m3 BNY_ROWS_e4m3
+#define BNY_DECODE_IS_flashmla BNY_ROWS_flashmla
 #define BNY_DECODE_KEEP(...) __VA_ARGS__
 #define BNY_DECODE_DROP(...)
-#define BNY_DECODE_IF_general BNY_DECODE_KEEP
-#define BNY_DECODE_IF_e4m3 BNY_DECODE_KEEP
-#define BNY_DECODE_IF_flashmla BNY_DECODE_KEEP
-#if BNY_ARCH >= 900
-#define BNY_DECODE_IF_bulk BNY_DECODE_KEEP
-#else
-#define BNY_DECODE_IF_bulk BNY_DECODE_DROP
-#endif
-#if BNY_ARCH < 1000
-#define BNY_DECODE_IF_async BNY_DECODE_KEEP
-#else
-#define BNY_DECODE_IF_async BNY_DECODE_DROP
-#endif
+#define BNY_DECODE_IF_warp BNY_DECODE_KEEP
+#define BNY_DECODE_IF_latent BNY_DECODE_KEEP
 #ifdef BNY_WARPGROUPS
-#define BNY_DECODE_IF_wgmma BNY_DECODE_KEEP
+#define BNY_DECODE_IF_wide BNY_DECODE_KEEP
 #else
-#define BNY_DECODE_IF_wgmma BNY_DECODE_DROP
+#define BNY_DECODE_IF_wide BNY_DECODE_DROP
 #endif
 
-#define BNY_DECODE_KERNEL(form, element, label, size, variant, shared)                                              \
-  BNY_DECODE_IF_##variant(BNY_DECODE_ENTRY(bny_decode_##element##_##label##_##variant, form, element, shared, size, \
-                                           BNY_DECODE_IS_##variant))
+#define BNY_DECODE_KERNEL(form, element, label, size, variant, shared)                                           \
+  BNY_DECODE_IF_##form(BNY_DECODE_ENTRY(bny_decode_##element##_##label##_##variant, form, element, shared, size, \
+                                        BNY_DECODE_IS_##variant))
 #define BNY_DECODE_ENTRY(name, form, element, shared, ...)                                       \
   using name##_shape = bny_##form##_shape<__VA_ARGS__>;                                          \
   static_assert(bny_##form##_memory<name##_shape>::BYTES == shared, "as the list says");         \

@@ -21,7 +21,7 @@
 #include "cuda/decode_merge.cuh"
 #include "cuda/decode_walk.cuh"
 
-template <int rows_, bool bulk_, bny_decode_rows kv_> struct bny_latent_shape {
+template <int rows_, bny_decode_rows kv_> struct bny_latent_shape {
   using kind = bny_decode_kind<kv_>;
   enum : int {
     DIM = 576,
@@ -42,12 +42,11 @@ template <int rows_, bool bulk_, bny_decode_rows kv_> struct bny_latent_shape {
     RESIDENT = rows_ == 16 ? 2 : 1,
     PART_DIM = DIM / PARTS,
     PART_VALUES = VALUE_DIM / PARTS,
-    PARTIAL_PITCH = VALUE_DIM + 8,
-    FILLERS = bulk_ ? 1 : WARPS /* warps that copy into a tile */
+    PARTIAL_PITCH = VALUE_DIM + 8
   };
-  static constexpr bool bulk = bulk_, general = kv_ != BNY_ROWS_lean, converts = kv_ >= BNY_ROWS_e4m3,
+  static constexpr bool general = kv_ != BNY_ROWS_lean, converts = kv_ >= BNY_ROWS_e4m3,
                         scales = kv_ == BNY_ROWS_flashmla;
-  static_assert((int)FILLERS <= 8, "there is room behind each chunk of a tile");
+  static_assert((int)WARPS <= 8, "there is room behind each chunk of a tile");
 };
 
 /* The layout of dynamic shared memory. The partial overwrites the tiles after their last use. */
@@ -57,8 +56,7 @@ template <class shape> struct bny_latent_memory {
     SCALES = CONVERTED + shape::CONVERTED_BYTES,
     FLAGS = SCALES + shape::SCALE_BYTES, /* flags of lost keys, if tiles have no space for them */
     LOGITS = FLAGS + (shape::converts ? shape::STAGES * 32 : 0), /* per warp: 4 classes of 8 keys, 16 bytes per lane */
-    BARRIERS = LOGITS + shape::WARPS * 4 * BNY_WARP_LANES * 16,
-    STATS = BARRIERS + 16 * ((shape::STAGES + 1) / 2),
+    STATS = LOGITS + shape::WARPS * 4 * BNY_WARP_LANES * 16,
     BYTES = STATS + 2 * shape::ROWS * 4
   };
   static_assert(4 * shape::ROWS * shape::PARTIAL_PITCH <= LOGITS, "the partial lies in tiles");
@@ -81,29 +79,19 @@ BNY_DEVICE bny_latent_range bny_latent_range_of(const Item &item, const bny_deco
   return range;
 }
 
-struct bny_latent_stages {
-  unsigned char *shared;
-  uint64_t *barriers;
-  uint32_t parity; /* bit i: the parity to wait for next at barrier i */
-  bool lost;       /* some keys of the item are lost */
-};
-
 /* Returns the word of a tile in which a warp flags that it has lost some of the tile's keys. */
-template <class shape>
-BNY_DEVICE uint32_t *bny_latent_lost(const bny_latent_stages &stages, uint32_t stage, uint32_t filler) {
-  if constexpr (shape::converts)
-    return (uint32_t *)(stages.shared + bny_latent_memory<shape>::FLAGS) + stage * 8 + filler;
-  return (uint32_t *)(stages.shared + stage * shape::STAGE_BYTES +
-                      (filler + 1) * bny_tile<shape::DIM, shape::KEYS>::PITCH - 16);
+template <class shape> BNY_DEVICE uint32_t *bny_latent_lost(unsigned char *shared, uint32_t stage, uint32_t warp) {
+  if constexpr (shape::converts) return (uint32_t *)(shared + bny_latent_memory<shape>::FLAGS) + stage * 8 + warp;
+  return (uint32_t *)(shared + stage * shape::STAGE_BYTES + (warp + 1) * bny_tile<shape::DIM, shape::KEYS>::PITCH - 16);
 }
 
 /* Starts copies into a tile. A tile that does not exist is committed too, as an empty group of copies. */
 template <class shape, class Keys>
-BNY_DEVICE void bny_latent_fill(const bny_latent_stages &stages, const bny_decode_call &call, const Keys &keys,
+BNY_DEVICE void bny_latent_fill(unsigned char *shared, const bny_decode_call &call, const Keys &keys,
                                 const bny_latent_range &range, uint32_t index) {
   uint32_t stage = index % shape::STAGES, first = range.first + index * range.step;
-  unsigned char *tile = stages.shared + stage * shape::STAGE_BYTES;
-  if (bny_warp() < shape::FILLERS && index < range.count) {
+  unsigned char *tile = shared + stage * shape::STAGE_BYTES;
+  if (index < range.count) {
     bool lost;
     if constexpr (shape::converts)
       lost = bny_general_load<shape::ROW_BYTES, shape::KEYS, shape::WARPS>(
@@ -111,31 +99,21 @@ BNY_DEVICE void bny_latent_fill(const bny_latent_stages &stages, const bny_decod
     else if constexpr (shape::general)
       lost = bny_general_load<shape::ROW_BYTES, shape::KEYS, shape::WARPS>(
           tile, call, call.k, keys, first, range.end, bny_warp(), bny_general_tiled<shape::DIM, shape::KEYS>());
-    else if constexpr (shape::bulk)
-      lost =
-          bny_decode_load_bulk<shape::DIM, shape::KEYS>(tile, call.k, keys, first, range.end, stages.barriers + stage);
     else
-      lost = bny_decode_load_async<shape::DIM, shape::KEYS, shape::WARPS>(tile, call.k, keys, first, range.end,
-                                                                          bny_warp());
-    if (bny_lane() == 0) *bny_latent_lost<shape>(stages, stage, bny_warp()) = lost;
+      lost = bny_decode_load<shape::DIM, shape::KEYS, shape::WARPS>(tile, call.k, keys, first, range.end, bny_warp());
+    if (bny_lane() == 0) *bny_latent_lost<shape>(shared, stage, bny_warp()) = lost;
   }
-  if constexpr (!shape::bulk) bny_copy_async_commit();
+  bny_copy_async_commit();
 }
 
 /* Waits for tile `index`. All warps have then finished the previous tile, and copies that overwrite it start. */
 template <class shape, class Keys>
-BNY_DEVICE const unsigned char *bny_latent_wait(bny_latent_stages *stages, const bny_decode_call &call,
-                                                const Keys &keys, const bny_latent_range &range, uint32_t index) {
-  uint32_t stage = index % shape::STAGES;
-  if constexpr (shape::bulk) {
-    bny_mbarrier_wait(stages->barriers + stage, stages->parity >> stage & 1);
-    stages->parity ^= 1u << stage;
-  } else {
-    bny_copy_async_wait<shape::STAGES - 2>();
-  }
+BNY_DEVICE const unsigned char *bny_latent_wait(unsigned char *shared, const bny_decode_call &call, const Keys &keys,
+                                                const bny_latent_range &range, uint32_t index) {
+  bny_copy_async_wait<shape::STAGES - 2>();
   bny_block_sync();
-  bny_latent_fill<shape>(*stages, call, keys, range, index + shape::STAGES - 1);
-  return stages->shared + stage * shape::STAGE_BYTES;
+  bny_latent_fill<shape>(shared, call, keys, range, index + shape::STAGES - 1);
+  return shared + index % shape::STAGES * shape::STAGE_BYTES;
 }
 
 /* Converts a stage to the tile of 16-bit elements. All warps must have finished the tile's old contents. */
@@ -257,15 +235,15 @@ BNY_DEVICE void bny_latent_logits(bny_logits<4> *logits, const uint32_t query[sh
 /* Called by all blocks of a CTA group. */
 template <class Element, class shape, class Epilogue>
 BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const typename shape::kind::walk &walk,
-                                  typename shape::kind::item item, bny_latent_stages *stages, Epilogue &epilogue) {
+                                  typename shape::kind::item item, unsigned char *shared, Epilogue &epilogue) {
   using memory = bny_latent_memory<shape>;
-  unsigned char *shared = stages->shared;
+  bool lost = false; /* some keys of the item are lost */
   const int part = (int)bny_warp() % shape::PARTS, group = (int)bny_warp() / shape::PARTS;
   const auto keys = bny_decode_keys_of_item(call, item);
   const bny_latent_range range = bny_latent_range_of(item, keys, shape::KEYS);
   const auto &rows = shape::kind::template make_rows<shape::ROWS>(call, item);
   BNY_ROLLED for (uint32_t index = 0; index + 1 < shape::STAGES; index++) {
-    bny_latent_fill<shape>(*stages, call, keys, range, index);
+    bny_latent_fill<shape>(shared, call, keys, range, index);
   }
   bny_decode_walk_teams(walk, &item);
   uint32_t query[shape::PART_DIM / 16][4];
@@ -276,44 +254,35 @@ BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const typename sh
   for (uint32_t index = 0; index < range.count; index++) {
     bny_logits<4> logits;
     bny_weights<2> weights;
-    const unsigned char *tile = bny_latent_wait<shape>(stages, call, keys, range, index);
+    const unsigned char *tile = bny_latent_wait<shape>(shared, call, keys, range, index);
     if constexpr (shape::converts) tile = bny_latent_convert<Element, shape>(shared, tile);
     const bny_latent_scales<shape> scales = bny_latent_scales_of<shape>(shared);
     bny_latent_logits<Element, shape>(&logits, query, tile, shared + memory::LOGITS, scales);
     uint32_t left = range.end - (range.first + index * range.step);
     if constexpr (shape::general) bny_general_logits(&logits, rows, 16 * (uint32_t)group, range.end - left);
-    if (bny_warp_any(bny_lane() < shape::FILLERS &&
-                     *bny_latent_lost<shape>(*stages, index % shape::STAGES, bny_lane()) != 0)) {
+    if (bny_warp_any(bny_lane() < shape::WARPS &&
+                     *bny_latent_lost<shape>(shared, index % shape::STAGES, bny_lane()) != 0)) {
       left = 0;
-      stages->lost = true;
+      lost = true;
     }
     if (left < shape::KEYS) bny_logits_mask(&logits, left);
     bny_fragment_softmax<Element>(&partial, logits, shape::kind::scale(call, rows), &weights, scales);
     bny_fragment_values<Element, shape::DIM>(&partial, weights, tile, part * shape::PART_VALUES);
   }
   bny_fragment_end<Element>(&partial);
-  if constexpr (!shape::bulk) bny_copy_async_wait<0>();
+  bny_copy_async_wait<0>();
   bny_block_sync();
   bny_block_partial whole = {(float *)(shared + memory::STATS), (float *)(shared + memory::STATS) + shape::ROWS,
                              (float *)shared, shape::PARTIAL_PITCH};
   bny_fragment_put(whole.n + group * 16 * whole.pitch + part * shape::PART_VALUES, whole.pitch, partial);
   if (part == 0) bny_fragment_put_stats(whole.m + group * 16, whole.d + group * 16, partial);
-  if (stages->lost && bny_warp() == 0) bny_decode_item_lost(call, epilogue.group(), item);
-  stages->lost = false;
+  if (lost && bny_warp() == 0) bny_decode_item_lost(call, epilogue.group(), item);
   bny_decode_finish<shape::VALUE_DIM, shape::ROWS>(call, item, walk.team, whole, epilogue);
 }
 
 template <class Element, class shape, class Epilogue>
 BNY_DEVICE void bny_decode_latent(const bny_decode_call &call, Epilogue &epilogue) {
-  using memory = bny_latent_memory<shape>;
   epilogue.begin();
-  unsigned char *shared = bny_dynamic_shared();
-  bny_latent_stages stages = {shared, (uint64_t *)(shared + memory::BARRIERS), 0, false};
-  if constexpr (shape::bulk) {
-    if (bny_thread() < shape::STAGES) bny_mbarrier_init(stages.barriers + bny_thread(), 1);
-    bny_mbarrier_fence_init();
-    bny_fence_async();
-  }
   bny_block_sync();
   bny_grid_wait();
   bny_grid_release();
@@ -321,6 +290,7 @@ BNY_DEVICE void bny_decode_latent(const bny_decode_call &call, Epilogue &epilogu
   typename kind::item item;
   for (typename kind::walk walk = kind::template begin<shape::ROWS>(call, epilogue.group());
        bny_decode_walk_item(walk, call, shape::ROWS, &item); kind::template next<shape::ROWS>(&walk, call))
-    if (bny_decode_walk_has(walk, item)) bny_latent_attend<Element, shape>(call, walk, item, &stages, epilogue);
+    if (bny_decode_walk_has(walk, item))
+      bny_latent_attend<Element, shape>(call, walk, item, bny_dynamic_shared(), epilogue);
   epilogue.end();
 }

@@ -3,15 +3,13 @@
  *
  * A tile lies in shared memory as eight chunks of neighbouring rows, with 16 bytes between chunks. ldmatrix reads eight
  * rows at once, which must lie in different banks. Here it reads one row of each chunk, because the distance of chunks
- * is an odd multiple of 16 bytes. A bulk copy can therefore bring a complete chunk if its rows are also neighbours in
- * global memory. Otherwise it brings one row. The keys of a fragment are those of one *class*: every (rows / 8)-th key.
+ * is an odd multiple of 16 bytes. The keys of a fragment are those of one *class*: every (rows / 8)-th key.
  *
  * Keys beyond the end of a sequence are not read. Their rows become zero, because 0 times arbitrary data may be NaN. If
  * some keys of a tile are in a page that does not exist, nothing of it is read. The tile is *lost*, and its logits are
  * masked.
  *
- * A sync of the warp or block separates reads of a tile from later copies into it. A bulk copy that follows plain
- * stores also needs bny_fence_async(). */
+ * A sync of the warp or block separates reads of a tile from later copies into it. */
 #pragma once
 
 #include "cuda/decode_shape.h"
@@ -55,13 +53,13 @@ BNY_DEVICE const unsigned char *bny_decode_row_address(const bny_decode_cache &c
          keys.kv_head * cache.head_stride;
 }
 
-/* ---- cp.async: 16 bytes per lane --------------------------------------------------------------------------------- */
+/* ---- copies of 16 bytes per lane --------------------------------------------------------------------------------- */
 
 /* Copies keys first .. first + rows - 1. Keys from `end` on become zero. Warp `warp` of `warps` copies its part, and
  * the caller commits. Returns true if the part is lost. */
 template <int dim, int rows, int warps>
-BNY_DEVICE bool bny_decode_load_async(unsigned char *tile, const bny_decode_cache &cache, const bny_decode_keys &keys,
-                                      uint32_t first, uint32_t end, uint32_t warp) {
+BNY_DEVICE bool bny_decode_load(unsigned char *tile, const bny_decode_cache &cache, const bny_decode_keys &keys,
+                                uint32_t first, uint32_t end, uint32_t warp) {
   using shape = bny_tile<dim, rows>;
   const int stride = shape::ROWS_AT_ONCE * warps;
   static_assert(rows % (shape::ROWS_AT_ONCE * warps) == 0, "all warps have as many rows");
@@ -84,38 +82,6 @@ BNY_DEVICE bool bny_decode_load_async(unsigned char *tile, const bny_decode_cach
     to += stride / shape::CLASSES * shape::PITCH;
   }
   return bny_warp_any(lost);
-}
-
-/* ---- bulk copies: a chunk or a row per lane ---------------------------------------------------------------------- */
-
-/* Copies the same keys by bulk copies of one warp. `first` is a multiple of a chunk's rows. `barrier` gets one arrival,
- * even if the tile is lost. Lanes execute bulk copies one after another, so fewer copies are faster. */
-template <int dim, int rows>
-BNY_DEVICE bool bny_decode_load_bulk(unsigned char *tile, const bny_decode_cache &cache, const bny_decode_keys &keys,
-                                     uint32_t first, uint32_t end, uint64_t *barrier) {
-  using shape = bny_tile<dim, rows>;
-  static_assert(rows <= BNY_WARP_LANES, "a lane has one row");
-  const bool neighbours = cache.token_stride == shape::ROW_BYTES && 1u << keys.page_shift >= shape::CLASSES;
-  const uint32_t copied = neighbours ? shape::CLASSES : 1, row = bny_lane() * copied;
-  uint32_t there = end - first;
-  if (there > rows) there = rows;
-  const uint32_t page = row < there ? bny_decode_page(keys, first + row) : 0;
-  const bool lost = bny_warp_any(page >= keys.page_end);
-  if (lost) there = 0;
-  if (bny_lane() == 0) bny_mbarrier_expect(barrier, there * shape::ROW_BYTES);
-  bny_warp_sync();
-  if (row < there) {
-    uint32_t count = there - row < copied ? there - row : copied;
-    bny_bulk_load(tile + bny_tile_row<dim, rows>(row), bny_decode_row_address(cache, keys, page, first + row),
-                  count * shape::ROW_BYTES, barrier);
-  }
-  if (bny_lane() >= there && bny_lane() < rows) {
-    const bny_quad zero = {{0, 0, 0, 0}};
-    unsigned char *to = tile + bny_tile_row<dim, rows>(bny_lane());
-    BNY_ROLLED for (int byte = 0; byte < shape::ROW_BYTES; byte += 16) bny_store_quad(to + byte, zero);
-    bny_fence_async(); /* orders these stores before bulk copies of the next tile */
-  }
-  return lost;
 }
 
 /* ---- fragments --------------------------------------------------------------------------------------------------- */

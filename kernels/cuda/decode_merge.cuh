@@ -312,6 +312,5 @@ BNY_DEVICE void bny_decode_finish(const bny_decode_call &call, const Item &item,
     if (round.finishes || mine == 0 || !bny_decode_next_round(call, item.piece, team, first, &round)) break;
     parts = mine < warps ? warps / mine : 1;
   }
-  bny_fence_async(); /* orders these accesses before the next bulk copies into this memory */
   bny_block_sync();
 }

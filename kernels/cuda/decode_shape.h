@@ -82,7 +82,6 @@ typedef struct bny_decode_call {
   int32_t group;                         /* query heads of a KV head */
   int32_t row_tiles;                     /* items per KV head */
   int32_t keys_max;                      /* most keys of a sequence; longer sequences are cut and reported */
-  int32_t one_term;                      /* decode_wide.cuh: weights are one 16-bit term, not two */
   float scale_log2;                      /* logits in base 2: t = scale_log2 (q . k) */
   const void *q;                         /* [batch][heads][head_dim] */
   int64_t q_batch_stride, q_head_stride; /* bytes */

@@ -14,7 +14,7 @@ enum { BNY_DECODE_WARPS = 4 };
 
 /* The parameters of a kernel's shape. Tiles of BNY_ROWS_e4m3 hold 8-bit elements. Each is converted to one tile of
  * 16-bit elements, which follows the ring. */
-template <int dim_, bool bulk_, bny_decode_rows kv_> struct bny_warp_shape {
+template <int dim_, bny_decode_rows kv_> struct bny_warp_shape {
   using kind = bny_decode_kind<kv_>;
   enum : int {
     DIM = dim_,
@@ -31,20 +31,14 @@ template <int dim_, bool bulk_, bny_decode_rows kv_> struct bny_warp_shape {
     QUERY_KEPT = dim_ <= 128,                          /* in registers, not read from shared memory for each tile */
     PARTIAL_PITCH = dim_ + 8                           /* floats: stores of fragments access no bank twice */
   };
-  static constexpr bool bulk = bulk_, general = kv_ != BNY_ROWS_lean, converts = kv_ == BNY_ROWS_e4m3;
-};
-
-struct bny_ring {
-  unsigned char *tiles;
-  uint64_t *barriers; /* for bulk copies: one per tile */
-  uint32_t parity;    /* bit i: the parity to wait for next at barrier i */
+  static constexpr bool general = kv_ != BNY_ROWS_lean, converts = kv_ == BNY_ROWS_e4m3;
 };
 
 /* The flags of a warp's lost keys lie between chunks of its first tile of 16-bit elements, to save registers. Bit i:
  * the keys in tile i are lost. BNY_LOST_ITEM: some keys of the item are lost. */
 enum : uint32_t { BNY_LOST_ITEM = 1u << 31 };
-template <class shape> BNY_DEVICE uint32_t *bny_ring_lost(const bny_ring &ring) {
-  return (uint32_t *)(ring.tiles + (shape::converts ? shape::RING * shape::TILE_BYTES : 0) +
+template <class shape> BNY_DEVICE uint32_t *bny_ring_lost(unsigned char *ring) {
+  return (uint32_t *)(ring + (shape::converts ? shape::RING * shape::TILE_BYTES : 0) +
                       bny_tile<shape::DIM, BNY_DECODE_TILE_KEYS>::PITCH - 16);
 }
 
@@ -58,10 +52,10 @@ struct bny_key_tiles {
 /* Starts copies of a half. Half h is K of key tile h / 2 if h is even, else its V. A half that does not exist is
  * committed too, as an empty group of copies. */
 template <class shape, class Keys>
-BNY_DEVICE void bny_ring_fill(const bny_ring &ring, const bny_decode_call &call, const Keys &keys,
+BNY_DEVICE void bny_ring_fill(unsigned char *ring, const bny_decode_call &call, const Keys &keys,
                               const bny_key_tiles &key_tiles, uint32_t half) {
   uint32_t place = half % shape::RING, index = half / 2;
-  unsigned char *tile = ring.tiles + place * shape::TILE_BYTES;
+  unsigned char *tile = ring + place * shape::TILE_BYTES;
   if (index < key_tiles.count) {
     const bny_decode_cache &cache = half % 2 ? call.v : call.k;
     uint32_t first = (key_tiles.first + index * key_tiles.step) * BNY_DECODE_TILE_KEYS;
@@ -72,33 +66,25 @@ BNY_DEVICE void bny_ring_fill(const bny_ring &ring, const bny_decode_call &call,
     else if constexpr (shape::general)
       lost = bny_general_load<2 * shape::DIM, BNY_DECODE_TILE_KEYS, 1>(
           tile, call, cache, keys, first, keys.count, 0, bny_general_tiled<shape::DIM, BNY_DECODE_TILE_KEYS>());
-    else if constexpr (shape::bulk)
-      lost = bny_decode_load_bulk<shape::DIM, BNY_DECODE_TILE_KEYS>(tile, cache, keys, first, keys.count,
-                                                                    ring.barriers + place);
     else
-      lost = bny_decode_load_async<shape::DIM, BNY_DECODE_TILE_KEYS, 1>(tile, cache, keys, first, keys.count, 0);
+      lost = bny_decode_load<shape::DIM, BNY_DECODE_TILE_KEYS, 1>(tile, cache, keys, first, keys.count, 0);
     if (lost && bny_lane() == 0) *bny_ring_lost<shape>(ring) |= 1u << place | BNY_LOST_ITEM;
   }
-  if constexpr (!shape::bulk) bny_copy_async_commit();
+  bny_copy_async_commit();
 }
 
-template <class shape> BNY_DEVICE const unsigned char *bny_ring_wait(bny_ring *ring, uint32_t half) {
-  uint32_t place = half % shape::RING;
-  if constexpr (shape::bulk) {
-    bny_mbarrier_wait(ring->barriers + place, ring->parity >> place & 1);
-    ring->parity ^= 1u << place;
-  } else {
-    bny_copy_async_wait<shape::RING - 1>();
-  }
+template <class shape> BNY_DEVICE unsigned char *bny_ring_wait(unsigned char *ring, uint32_t half) {
+  bny_copy_async_wait<shape::RING - 1>();
   bny_warp_sync();
-  return ring->tiles + place * shape::TILE_BYTES;
+  return ring + half % shape::RING * shape::TILE_BYTES;
 }
 
 /* Waits for a half, and converts it if its elements have 8 bits. */
-template <class Element, class shape> BNY_DEVICE const unsigned char *bny_ring_tile(bny_ring *ring, uint32_t half) {
+template <class Element, class shape>
+BNY_DEVICE const unsigned char *bny_ring_tile(unsigned char *ring, uint32_t half) {
   const unsigned char *tile = bny_ring_wait<shape>(ring, half);
   if constexpr (shape::converts) {
-    unsigned char *converted = ring->tiles + shape::RING * shape::TILE_BYTES;
+    unsigned char *converted = ring + shape::RING * shape::TILE_BYTES;
     BNY_UNROLL for (int i = 0; i < shape::DIM / BNY_WARP_LANES; i++) {
       const int chunk = i * BNY_WARP_LANES + (int)bny_lane(), row = chunk / (shape::DIM / 16);
       bny_general_convert<Element>(converted + bny_tile_row<shape::DIM, BNY_DECODE_TILE_KEYS>((uint32_t)row) +
@@ -113,7 +99,7 @@ template <class Element, class shape> BNY_DEVICE const unsigned char *bny_ring_t
 
 /* Called after the warp has read half `half`. Starts copies of a later half into its tile. */
 template <class shape, class Keys>
-BNY_DEVICE void bny_ring_next(const bny_ring &ring, const bny_decode_call &call, const Keys &keys,
+BNY_DEVICE void bny_ring_next(unsigned char *ring, const bny_decode_call &call, const Keys &keys,
                               const bny_key_tiles &key_tiles, uint32_t half) {
   bny_warp_sync();
   bny_ring_fill<shape>(ring, call, keys, key_tiles, half + shape::RING);
@@ -121,7 +107,7 @@ BNY_DEVICE void bny_ring_next(const bny_ring &ring, const bny_decode_call &call,
 
 /* Returns how many of the `left` keys in the tile of half `half` exist, or 0 if they are lost. Called after
  * bny_ring_wait(). */
-template <class shape> BNY_DEVICE uint32_t bny_ring_left(const bny_ring &ring, uint32_t half, uint32_t left) {
+template <class shape> BNY_DEVICE uint32_t bny_ring_left(unsigned char *ring, uint32_t half, uint32_t left) {
   uint32_t *word = bny_ring_lost<shape>(ring);
   const uint32_t lost = *word, bit = 1u << half % shape::RING;
   if (lost & bit) {
@@ -157,7 +143,7 @@ BNY_DEVICE void bny_warp_logits(bny_logits<2> *logits, const uint32_t kept[][4],
 
 /* The ring must have been filled from half 0 on, and the query must be in shared memory. */
 template <class Element, class shape, class Keys>
-BNY_DEVICE void bny_warp_attend(bny_fragment<shape::DIM> *partial, bny_ring *ring, const bny_decode_call &call,
+BNY_DEVICE void bny_warp_attend(bny_fragment<shape::DIM> *partial, unsigned char *ring, const bny_decode_call &call,
                                 const Keys &keys, const bny_key_tiles &key_tiles, const unsigned char *query,
                                 const typename shape::kind::template rows<shape::ROWS> &rows) {
   uint32_t kept[shape::QUERY_KEPT ? shape::DIM / 16 : 1][4];
@@ -172,15 +158,15 @@ BNY_DEVICE void bny_warp_attend(bny_fragment<shape::DIM> *partial, bny_ring *rin
     bny_warp_logits<Element, shape>(&logits, kept, query, tile);
     uint32_t left = keys.count - (key_tiles.first + index * key_tiles.step) * BNY_DECODE_TILE_KEYS;
     if constexpr (shape::general) bny_general_logits(&logits, rows, 0, keys.count - left);
-    left = bny_ring_left<shape>(*ring, 2 * index, left);
+    left = bny_ring_left<shape>(ring, 2 * index, left);
     if (left < BNY_DECODE_TILE_KEYS) bny_logits_mask(&logits, left);
-    bny_ring_next<shape>(*ring, call, keys, key_tiles, 2 * index);
+    bny_ring_next<shape>(ring, call, keys, key_tiles, 2 * index);
     bny_fragment_softmax<Element>(partial, logits, shape::kind::scale(call, rows), &weights);
     tile = bny_ring_tile<Element, shape>(ring, 2 * index + 1);
     bny_fragment_values<Element, shape::DIM>(partial, weights, tile, 0);
-    bny_ring_next<shape>(*ring, call, keys, key_tiles, 2 * index + 1);
+    bny_ring_next<shape>(ring, call, keys, key_tiles, 2 * index + 1);
   }
-  if constexpr (!shape::bulk) bny_copy_async_wait<0>();
+  bny_copy_async_wait<0>();
   bny_fragment_end<Element>(partial);
 }
 
@@ -191,8 +177,7 @@ template <class shape> struct bny_warp_memory {
   enum : int {
     RING_BYTES = shape::RING * shape::TILE_BYTES + shape::CONVERTED_BYTES,
     QUERY = shape::WARPS * RING_BYTES,
-    BARRIERS = QUERY + shape::ROWS * shape::QUERY_PITCH,
-    STATS = BARRIERS + shape::WARPS * shape::RING * 8, /* m and d of each warp's rows, and of the block's */
+    STATS = QUERY + shape::ROWS * shape::QUERY_PITCH, /* m and d of each warp's rows, and of the block's */
     BYTES = STATS + 2 * (shape::WARPS + 1) * shape::ROWS * 4
   };
   static_assert(4 * shape::ROWS * shape::PARTIAL_PITCH <= RING_BYTES, "a partial lies in a ring");
@@ -254,7 +239,7 @@ template <class shape> BNY_DEVICE bny_block_partial bny_warps_fold(unsigned char
 /* Called by all blocks of a CTA group. */
 template <class Element, class shape, class Epilogue>
 BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, typename shape::kind::walk *walk,
-                                 typename shape::kind::item item, bny_ring *ring, Epilogue &epilogue) {
+                                 typename shape::kind::item item, unsigned char *ring, Epilogue &epilogue) {
   using memory = bny_warp_memory<shape>;
   /* In registers, these would take space during attention. */
   BNY_SHARED(typename shape::kind::walk, kept_walk);
@@ -266,9 +251,9 @@ BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, typename shape::ki
   key_tiles.step = bny_cluster_blocks() * shape::WARPS;
   key_tiles.count = key_tiles.first < item.piece.end ? (item.piece.end - key_tiles.first - 1) / key_tiles.step + 1 : 0;
   key_tiles.first += bny_decode_first_key(item) / BNY_DECODE_TILE_KEYS;
-  if (bny_lane() == 0) *bny_ring_lost<shape>(*ring) = 0;
+  if (bny_lane() == 0) *bny_ring_lost<shape>(ring) = 0;
   BNY_ROLLED for (uint32_t half = 0; half < shape::RING; half++) {
-    bny_ring_fill<shape>(*ring, call, keys, key_tiles, half);
+    bny_ring_fill<shape>(ring, call, keys, key_tiles, half);
   }
   bny_decode_walk_teams(*walk, &item);
   if (bny_thread() == 0) {
@@ -281,7 +266,7 @@ BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, typename shape::ki
   bny_fragment<shape::DIM> partial;
   bny_warp_attend<Element, shape>(&partial, ring, call, keys, key_tiles, shared + memory::QUERY, rows);
   const int warp = (int)bny_warp();
-  const bool lost = *bny_ring_lost<shape>(*ring) != 0;
+  const bool lost = *bny_ring_lost<shape>(ring) != 0;
   bny_warp_sync();
   bny_fragment_put(memory::partial(shared, warp), shape::PARTIAL_PITCH, partial);
   bny_fragment_put_stats(memory::m(shared, warp), memory::d(shared, warp), partial);
@@ -298,13 +283,7 @@ BNY_DEVICE void bny_decode_warp(const bny_decode_call &call, Epilogue &epilogue)
   using memory = bny_warp_memory<shape>;
   epilogue.begin();
   unsigned char *shared = bny_dynamic_shared();
-  bny_ring ring = {shared + bny_warp() * memory::RING_BYTES,
-                   (uint64_t *)(shared + memory::BARRIERS) + bny_warp() * shape::RING, 0};
-  if constexpr (shape::bulk) {
-    if (bny_lane() < shape::RING) bny_mbarrier_init(ring.barriers + bny_lane(), 1);
-    bny_mbarrier_fence_init();
-    bny_fence_async();
-  }
+  unsigned char *ring = shared + bny_warp() * memory::RING_BYTES;
   bny_block_sync();
   bny_grid_wait();
   bny_grid_release();
@@ -312,6 +291,6 @@ BNY_DEVICE void bny_decode_warp(const bny_decode_call &call, Epilogue &epilogue)
   typename kind::item item;
   for (typename kind::walk walk = kind::template begin<shape::ROWS>(call, epilogue.group());
        bny_decode_walk_item(walk, call, shape::ROWS, &item); kind::template next<shape::ROWS>(&walk, call))
-    if (bny_decode_walk_has(walk, item)) bny_warps_attend<Element, shape>(call, &walk, item, &ring, epilogue);
+    if (bny_decode_walk_has(walk, item)) bny_warps_attend<Element, shape>(call, &walk, item, ring, epilogue);
   epilogue.end();
 }

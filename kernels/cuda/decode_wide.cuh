@@ -40,7 +40,7 @@ enum : int {
   BNY_WIDE_BYTES = BNY_WIDE_LOST + BNY_WIDE_STAGES * BNY_WIDE_COPIERS * 4 + 1024
 };
 /* The form of these kernels, which have only one shape. */
-template <int rows, bool, bny_decode_rows> struct bny_wide_shape {
+template <int rows, bny_decode_rows> struct bny_wide_shape {
   enum : int { WARPS = BNY_WIDE_WARPS, RESIDENT = 1 };
   static_assert(rows == BNY_WIDE_ROWS, "as the list says");
 };
@@ -158,22 +158,11 @@ BNY_DEVICE void bny_wide_weights_get(bny_weights<4> *weights, bny_fragment<256> 
 
 /* ---- both warpgroups --------------------------------------------------------------------------------------------- */
 
-/* Computes n += weights times this warpgroup's half of the columns. Each form begins and ends its own operations;
- * otherwise ptxas serialises them. */
+/* Computes n += weights times this warpgroup's half of the columns. */
 template <class Element>
-BNY_DEVICE void bny_wide_values(bny_fragment<256> *partial, const bny_weights<4> &weights, const unsigned char *tile,
-                                bool one_term) {
+BNY_DEVICE void bny_wide_values(bny_fragment<256> *partial, const bny_weights<4> &weights, const unsigned char *tile) {
   const unsigned char *half = tile + bny_warp() / 4 * (BNY_WIDE_VALUES / 2 / 64) * BNY_WIDE_PANEL_BYTES;
   const bny_group_operand b = bny_group_operand_of(half, BNY_WIDE_PANEL_BYTES);
-  if (one_term) {
-    bny_group_begin();
-    BNY_UNROLL for (int step = 0; step < 4; step++) {
-      Element::group_values(partial->n[0], weights.coarse[step], bny_group_operand_add(b, step * 16 * 128));
-    }
-    bny_group_commit();
-    bny_group_wait<0>();
-    return;
-  }
   bny_group_begin();
   BNY_UNROLL for (int step = 0; step < 4; step++) {
     Element::group_values(partial->n[0], weights.coarse[step], bny_group_operand_add(b, step * 16 * 128));
@@ -218,7 +207,7 @@ BNY_DEVICE bool bny_wide_walk(bny_fragment<256> *partial, unsigned char *shared,
       bny_named_sync(2, BNY_WIDE_THREADS);
       bny_wide_weights_get(&weights, partial, shared, tile);
     }
-    bny_wide_values<Element>(partial, weights, tile, call.one_term != 0);
+    bny_wide_values<Element>(partial, weights, tile);
   }
   return lost;
 }

@@ -61,11 +61,6 @@
  *   bny_fence_async(): between plain accesses or 16-byte copies to shared memory and its use as an operand
  * Asynchronous copies of 16 bytes to shared memory
  *   bny_copy_async_16(to, from, valid): zeroes if not valid; bny_copy_async_commit(); bny_copy_async_wait<groups>()
- * Bulk copies (BNY_ARCH >= 900)
- *   bny_mbarrier_init(b, arrivals), bny_mbarrier_fence_init(), bny_mbarrier_test(b, parity), bny_mbarrier_expect(b,
- *   bytes): arrives, and adds so many bytes to wait for
- *   bny_bulk_load(to, from, bytes, b): multiples of 16; b counts it on completion. bny_fence_async(): orders plain
- *   accesses to shared memory, and barriers made in it, before later bulk copies
  * Clusters (BNY_ARCH >= 900)
  *   bny_cluster_rank(), bny_cluster_blocks(), bny_cluster_sync(), bny_cluster_address(p, rank): p in block `rank`
  * Programmatic dependent launch (no effect below sm_90, or if a launch does not ask for it)
@@ -105,10 +100,4 @@ BNY_DEVICE float bny_warp_max(float value) {
 BNY_DEVICE float bny_warp_sum(float value) {
   for (int mask = 16; mask > 0; mask /= 2) value = bny_add(value, bny_shuffle_xor(value, mask));
   return value;
-}
-
-/* Waits for all bytes and arrivals of the phase with this parity. Unlike waits for peers, it has no deadline, because
- * copies within a device always end. */
-BNY_DEVICE void bny_mbarrier_wait(uint64_t *barrier, uint32_t parity) {
-  while (!bny_mbarrier_test(barrier, parity)) bny_pause();
 }

@@ -294,30 +294,6 @@ template <int groups> BNY_DEVICE void bny_copy_async_wait(void) {
 
 #if BNY_ARCH >= 900
 
-BNY_DEVICE void bny_mbarrier_init(uint64_t *barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(bny_shared_address(barrier)), "r"(arrivals) : "memory");
-}
-BNY_DEVICE void bny_mbarrier_fence_init(void) { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-BNY_DEVICE void bny_mbarrier_expect(uint64_t *barrier, uint32_t bytes) {
-  asm volatile(
-      "{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(bny_shared_address(barrier)),
-      "r"(bytes)
-      : "memory");
-}
-BNY_DEVICE bool bny_mbarrier_test(const uint64_t *barrier, uint32_t parity) {
-  uint32_t done;
-  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-               : "=r"(done)
-               : "r"(bny_shared_address(barrier)), "r"(parity)
-               : "memory");
-  return done != 0;
-}
-BNY_DEVICE void bny_bulk_load(void *shared, const void *global, uint32_t bytes, uint64_t *barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   bny_shared_address(shared)),
-               "l"(bny_global_address(global)), "r"(bytes), "r"(bny_shared_address(barrier))
-               : "memory");
-}
 BNY_DEVICE void bny_fence_async(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 BNY_DEVICE uint32_t bny_cluster_rank(void) {
@@ -344,14 +320,6 @@ BNY_DEVICE void bny_grid_release(void) { asm volatile("griddepcontrol.launch_dep
 #else
 
 /* Not available on this architecture. Kernels check BNY_ARCH before they call these. */
-BNY_DEVICE void bny_mbarrier_init(uint64_t *, uint32_t) { __trap(); }
-BNY_DEVICE void bny_mbarrier_fence_init(void) { __trap(); }
-BNY_DEVICE void bny_mbarrier_expect(uint64_t *, uint32_t) { __trap(); }
-BNY_DEVICE bool bny_mbarrier_test(const uint64_t *, uint32_t) {
-  __trap();
-  return true;
-}
-BNY_DEVICE void bny_bulk_load(void *, const void *, uint32_t, uint64_t *) { __trap(); }
 BNY_DEVICE void bny_fence_async(void) {}
 BNY_DEVICE uint32_t bny_cluster_rank(void) { return 0; }
 BNY_DEVICE uint32_t bny_cluster_blocks(void) { return 1; }

@@ -3,7 +3,6 @@
 #include "base/options.h"
 
 #include <errno.h>
-#include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,12 +18,6 @@ const bny_option_row bny_option_rows[] = {
 #define BNY_OPTION_WORD(field, name, words, help) {name, false, 0, 0, 0, NULL, words, help},
 #include "base/options.def"
     {NULL, false, 0, 0, 0, NULL, NULL, NULL},
-};
-
-const bny_experimental_row bny_experimental_rows[] = {
-#define BNY_OPTION_EXPERIMENTAL(name, pattern, untried) {name, pattern, untried},
-#include "base/options.def"
-    {NULL, NULL, NULL},
 };
 
 const char *bny_option_text(const char *name) {
@@ -56,18 +49,6 @@ banyan_status bny_option_word(const bny_option_row *row) {
   return bny_fail(BANYAN_ERR_ARGUMENT, "%s is \"%.40s\"; it takes %s", row->name, text, row->words);
 }
 
-banyan_status bny_options_reject_experimental(const char *name) {
-  const char *permitted = bny_option_text("BANYAN_EXPERIMENTAL");
-  if (permitted && strcmp(permitted, "1") == 0) return BANYAN_OK;
-  for (const bny_experimental_row *row = bny_experimental_rows; row->name; row++) {
-    const char *text = name && strcmp(name, row->name) != 0 ? NULL : bny_option_text(row->name);
-    if (text && fnmatch(row->pattern, text, 0) == 0)
-      return bny_fail(BANYAN_ERR_ARGUMENT, "%s=%.80s is experimental, because %s; BANYAN_EXPERIMENTAL=1 permits it",
-                      row->name, text, row->untried);
-  }
-  return BANYAN_OK;
-}
-
 static void warn_of_unknown(void) {
   for (char **variable = environ; variable && *variable; variable++) {
     if (strncmp(*variable, "BANYAN_", 7) != 0) continue;
@@ -93,8 +74,6 @@ banyan_status bny_options_read(bny_options *options) {
   BNY_OPTION_TEXT(field, name, help)
 #include "base/options.def"
   bny_log_read();
-  if (status != BANYAN_OK) return status;
-  status = bny_options_reject_experimental(NULL);
   if (status != BANYAN_OK) return status;
   warn_of_unknown();
   *options = read;

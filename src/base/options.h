@@ -26,19 +26,6 @@ typedef struct bny_option_row {
 
 extern const bny_option_row bny_option_rows[]; /* ends with a name of NULL */
 
-/* Values of an option that have never run on the hardware that they are for. */
-typedef struct bny_experimental_row {
-  const char *name;
-  const char *pattern; /* a pattern for fnmatch(3) */
-  const char *untried; /* why they are experimental */
-} bny_experimental_row;
-
-extern const bny_experimental_row bny_experimental_rows[]; /* ends with a name of NULL */
-
-/* Rejects experimental values in the environment of the option `name`, or of all if it is NULL, unless
- * BANYAN_EXPERIMENTAL is 1. */
-banyan_status bny_options_reject_experimental(const char *name);
-
 /* Returns the value in the environment, or NULL if it is unset or empty. */
 const char *bny_option_text(const char *name);
 

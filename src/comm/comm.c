@@ -435,9 +435,9 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
   char limit[64] = "";
   if (comm->quota_cpus > 0) snprintf(limit, sizeof limit, " (a CPU quota allows %.4g)", comm->quota_cpus);
   if (comm->nnodes > 1)
-    bny_append(text, bytes, &length, "processes of %d nodes, over %s%s%s, on %d cores here%s; ", comm->nnodes,
+    bny_append(text, bytes, &length, "processes of %d nodes, over %s%s, on %d cores here%s; ", comm->nnodes,
                comm->transport->network == BNY_NETWORK_RDMA ? "RDMA" : "TCP", comm->transport->puts ? " by puts" : "",
-               comm->transport->takes_cuda ? " that takes memory of CUDA devices" : "", comm->cores, oversubscribed);
+               comm->cores, oversubscribed);
   else
     bny_append(text, bytes, &length, "%s of one node on %d cores%s; ",
                strcmp(comm->transport->ops->name, "loop") == 0 ? "threads of one process" : "processes", comm->cores,
@@ -454,9 +454,8 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
     bny_append(text, bytes, &length, "whose %zu KiB arenas go by %s", engine->arenas->bytes >> 10,
                bny_memory_kind_name(engine->arenas->kind));
   if (engine && comm->device.proxy)
-    bny_append(text, bytes, &length, " within this node, %s, by a thread of each rank",
-               comm->device.proxy->direct ? "sent from device memory and received in host memory between nodes"
-                                          : "staged in host memory between nodes");
+    bny_append(text, bytes, &length,
+               " within this node, staged in host memory between nodes, by a thread of each rank");
   if (comm->transport->devices[0]) bny_append(text, bytes, &length, ", network devices %s", comm->transport->devices);
   describe_levels(comm, text, bytes, &length);
   if (comm->plans) bny_append(text, bytes, &length, ", plans made: %llu", (unsigned long long)comm->plans);

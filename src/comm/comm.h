@@ -83,11 +83,9 @@ bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings
 
 /* How devices of several nodes are combined. All calls are collective. */
 typedef enum bny_way {
-  BNY_WAY_ANY,     /* not explicit */
-  BNY_WAY_FABRIC,  /* the nodes are in one NVLink domain: their devices share memory */
-  BNY_WAY_STAGED,  /* the devices of each node share memory; between nodes a proxy sends through host memory */
-  BNY_WAY_DIRECT,  /* the same, but the network sends from device memory */
-  BNY_WAY_EMULATED /* the same, even if the network does not claim to support it: for emulated devices */
+  BNY_WAY_ANY,    /* not explicit */
+  BNY_WAY_FABRIC, /* the nodes are in one NVLink domain: their devices share memory */
+  BNY_WAY_STAGED  /* the devices of each node share memory; between nodes a proxy sends through host memory */
 } bny_way;
 
 /* comm_device.c. Joining is collective. */

@@ -15,14 +15,10 @@
 /* ---- the way ----------------------------------------------------------------------------------------------------- */
 
 /* BANYAN_DEVICE_NODES. */
-static const char *const way_names[] = {[BNY_WAY_ANY] = "",
-                                        [BNY_WAY_FABRIC] = "fabric",
-                                        [BNY_WAY_STAGED] = "staged",
-                                        [BNY_WAY_DIRECT] = "direct",
-                                        [BNY_WAY_EMULATED] = "emulated"};
+static const char *const way_names[] = {[BNY_WAY_ANY] = "", [BNY_WAY_FABRIC] = "fabric", [BNY_WAY_STAGED] = "staged"};
 
 static bny_way read_way(const char *text) {
-  for (int i = BNY_WAY_FABRIC; text && i <= BNY_WAY_EMULATED; i++)
+  for (int i = BNY_WAY_FABRIC; text && i <= BNY_WAY_STAGED; i++)
     if (strcmp(text, way_names[i]) == 0) return (bny_way)i;
   return BNY_WAY_ANY;
 }
@@ -106,22 +102,14 @@ static banyan_status connect_node(banyan_comm *comm, const bny_exchange *exchang
 }
 
 static banyan_status comm_join_proxy(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                     const bny_node_map *map, bny_way way, bool strict) {
+                                     const bny_node_map *map, bool strict) {
   bny_exec *exec = NULL;
   banyan_status status = bny_comm_confirm(exchange, connect_node(comm, exchange, settings, map, strict));
   if (status != BANYAN_OK) return status;
   status = make_exec(comm, exchange, settings, map, &exec);
-  if (status == BANYAN_OK && way == BNY_WAY_DIRECT && !exec->transport->takes_cuda)
-    status = bny_fail(BANYAN_ERR_UNSUPPORTED,
-                      "BANYAN_DEVICE_NODES is direct, but UCX does not take memory of CUDA devices on every rank: it "
-                      "was built without CUDA, or its UCX_TLS has no cuda; see banyan-info");
-  if (status == BANYAN_OK) exec->transport->sends_cuda = way == BNY_WAY_DIRECT;
   status = bny_comm_confirm(exchange, status);
-  bny_proxy_config config = {.engine = comm->device.engine,
-                             .exec = exec,
-                             .node_of = map->node_of,
-                             .words = comm->device.sizes.proxy_words,
-                             .direct = way != BNY_WAY_STAGED};
+  bny_proxy_config config = {
+      .engine = comm->device.engine, .exec = exec, .node_of = map->node_of, .words = comm->device.sizes.proxy_words};
   if (status == BANYAN_OK) {
     status = bny_proxy_make(&config, &comm->device.proxy);
   } else if (exec) {
@@ -143,12 +131,7 @@ static banyan_status open_engine(const bny_settings *settings, bny_engine **engi
   if (status != BANYAN_OK) return status;
   bny_engine_config config = {.image = options->cuda_image,
                               .sm_limit = (int32_t)options->device_sms,
-                              .blocks_max = (int32_t)options->device_blocks,
-                              .copy = !options->device_copy              ? BNY_DECODE_COPY_AUTO
-                                      : is(options->device_copy, "bulk") ? BNY_DECODE_COPY_BULK
-                                                                         : BNY_DECODE_COPY_ASYNC,
-                              .one_term = is(options->device_weights, "one"),
-                              .in_turn = is(options->device_early, "off")};
+                              .blocks_max = (int32_t)options->device_blocks};
   return bny_engine_make(device, &config, engine);
 }
 
@@ -173,8 +156,7 @@ static banyan_status join_nodes(banyan_comm *comm, const bny_exchange *exchange,
             banyan_last_error());
     bny_engine_disconnect(comm->device.engine);
   }
-  if (way == BNY_WAY_FABRIC) way = BNY_WAY_STAGED;
-  return comm_join_proxy(comm, exchange, settings, map, way, config->strict);
+  return comm_join_proxy(comm, exchange, settings, map, config->strict);
 }
 
 banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,

@@ -34,13 +34,6 @@ static int32_t tokens_of(const banyan_attention_desc *desc) {
   return desc->queries ? desc->queries->tokens : desc->batch;
 }
 
-/* Returns whether the keys of one head that a warp copies at once are contiguous. */
-static bool rows_are_neighbours(const banyan_attention_desc *desc, int32_t value_dim) {
-  return desc->k_token_stride == desc->head_dim &&
-         desc->v_token_stride == (same_rows(desc) ? desc->head_dim : value_dim) &&
-         (!desc->pages.table || desc->pages.keys >= BNY_DECODE_TILE_KEYS);
-}
-
 static banyan_status check_types(const banyan_attention_desc *desc) {
   if (desc->q_dtype != BANYAN_F16 && desc->q_dtype != BANYAN_BF16)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "q_dtype is %d; it must be BANYAN_F16 or BANYAN_BF16",
@@ -67,8 +60,7 @@ static banyan_status check_two_parts(const banyan_attention_desc *desc) {
   return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "rope_dim is %" PRId32 "; it must be a multiple of 8", desc->rope.dim);
 }
 
-static banyan_status request_of(const bny_engine *engine, const banyan_attention_desc *desc,
-                                bny_decode_request *request) {
+static banyan_status request_of(const banyan_attention_desc *desc, bny_decode_request *request) {
   if (desc->parts || desc->read_ahead_bytes > 0)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
                     WHERE "%s is set; keys of devices are in one memory of the device: attend to other parts on the "
@@ -101,8 +93,6 @@ static banyan_status request_of(const bny_engine *engine, const banyan_attention
       .values_in_keys = value_dim < desc->head_dim && (same_rows(desc) || desc->kv_rows == BANYAN_KV_ROWS_FLASHMLA_FP8),
       .dtype = desc->q_dtype,
       .keys_max = desc->keys_max,
-      .rows_apart = !rows_are_neighbours(desc, value_dim),
-      .copy = engine->decode_copy,
       .kv = rows_of(desc),
       .tokens = tokens_of(desc),
   };
@@ -143,8 +133,7 @@ static bny_decode_general general_of(const banyan_attention_desc *desc) {
   return general;
 }
 
-static bny_decode_call call_of(const bny_engine *engine, const banyan_attention_desc *desc,
-                               const bny_decode_plan *plan) {
+static bny_decode_call call_of(const banyan_attention_desc *desc, const bny_decode_plan *plan) {
   double scale = desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim);
   const bool lean = plan->kernel->kv == BNY_ROWS_lean, flashmla = plan->kernel->kv == BNY_ROWS_flashmla;
   const int64_t bytes = desc->kv_dtype == BANYAN_E4M3 ? 1 : 2;
@@ -154,7 +143,6 @@ static bny_decode_call call_of(const bny_engine *engine, const banyan_attention_
       .group = desc->heads / desc->kv_heads,
       .row_tiles = plan->row_tiles,
       .keys_max = desc->keys_max,
-      .one_term = engine->one_term,
       .scale_log2 = (float)(scale * BNY_LOG2_E),
       .q = desc->q,
       .q_batch_stride = 2 * desc->q_batch_stride,
@@ -233,10 +221,10 @@ banyan_status bny_decode_make(bny_engine *engine, const banyan_attention_desc *d
                               bny_decode *decode) {
   bny_decode made = {.engine = engine, .apart.group = engine->group};
   void *scratch = NULL, *counters = NULL;
-  banyan_status status = request_of(engine, desc, &made.request);
+  banyan_status status = request_of(desc, &made.request);
   if (status == BANYAN_OK) status = make_plan(&made, &made.request);
   if (status != BANYAN_OK) return status;
-  made.call = call_of(engine, desc, &made.plan);
+  made.call = call_of(desc, &made.plan);
   if (out) made.call.out = *out;
   const char *wrong = bny_decode_call_check(&made.call, &made.plan);
   if (wrong) return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "%s", wrong);
@@ -253,15 +241,13 @@ banyan_status bny_decode_make(bny_engine *engine, const banyan_attention_desc *d
 static bool same_request(const bny_decode_request *a, const bny_decode_request *b) {
   return a->batch == b->batch && a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
          a->value_dim == b->value_dim && a->values_in_keys == b->values_in_keys && a->dtype == b->dtype &&
-         a->keys_max == b->keys_max && a->rows_apart == b->rows_apart && a->copy == b->copy && a->kv == b->kv &&
-         a->tokens == b->tokens;
+         a->keys_max == b->keys_max && a->kv == b->kv && a->tokens == b->tokens;
 }
 
 bool bny_decode_rebind(bny_decode *decode, const banyan_attention_desc *desc) {
   bny_decode_request request = {0};
-  if (request_of(decode->engine, desc, &request) != BANYAN_OK || !same_request(&request, &decode->request))
-    return false;
-  bny_decode_call call = call_of(decode->engine, desc, &decode->plan);
+  if (request_of(desc, &request) != BANYAN_OK || !same_request(&request, &decode->request)) return false;
+  bny_decode_call call = call_of(desc, &decode->plan);
   if (bny_decode_call_check(&call, &decode->plan)) return false;
   call.scratch = decode->call.scratch;
   call.counters = decode->call.counters;

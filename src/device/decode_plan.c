@@ -29,12 +29,11 @@ enum {
 #define FORM_warp(dim) dim, dim, false, 16, 128
 #define FORM_latent(rows) 576, 512, true, rows, 8 * rows
 #define FORM_wide(rows) 576, 512, true, rows, 256
-#define VARIANT_bulk 90, INT32_MAX, true, BNY_ROWS_lean
-#define VARIANT_async 80, 100, false, BNY_ROWS_lean
-#define VARIANT_wgmma 90, 91, false, BNY_ROWS_lean
-#define VARIANT_general 80, INT32_MAX, false, BNY_ROWS_general
-#define VARIANT_e4m3 80, INT32_MAX, false, BNY_ROWS_e4m3
-#define VARIANT_flashmla 80, INT32_MAX, false, BNY_ROWS_flashmla
+#define VARIANT_lean 80, INT32_MAX, BNY_ROWS_lean
+#define VARIANT_wgmma 90, 91, BNY_ROWS_lean
+#define VARIANT_general 80, INT32_MAX, BNY_ROWS_general
+#define VARIANT_e4m3 80, INT32_MAX, BNY_ROWS_e4m3
+#define VARIANT_flashmla 80, INT32_MAX, BNY_ROWS_flashmla
 #define BNY_DECODE_KERNEL(form, element, label, size, variant, shared) \
   {"bny_decode_" #element "_" #label "_" #variant, DTYPE_##element, FORM_##form(size), VARIANT_##variant, shared},
 const bny_decode_kernel bny_decode_kernels[] = {
@@ -70,13 +69,6 @@ static bool serves(const bny_decode_kernel *kernel, const bny_decode_request *re
          bny_decode_kernel_runs(kernel, machine->compute, machine->shared_bytes_max);
 }
 
-/* Lanes execute bulk copies one after another, so a bulk copy of one row of 512 bytes or less is inefficient. For such
- * rows, copies of 16 bytes per lane take fewer instructions. Rows of MLA are longer. */
-static bool prefers_bulk(const bny_decode_request *request) {
-  if (request->copy != BNY_DECODE_COPY_AUTO) return request->copy == BNY_DECODE_COPY_BULK;
-  return !request->rows_apart || request->values_in_keys;
-}
-
 /* Returns the rows of q per sequence and KV head, if tokens are distributed evenly. */
 static int32_t rows_of(const bny_decode_request *request) {
   const int32_t group = request->heads / request->kv_heads;
@@ -85,14 +77,12 @@ static int32_t rows_of(const bny_decode_request *request) {
   return rows < INT32_MAX ? (int32_t)rows : INT32_MAX;
 }
 
-/* Returns whether kernel a is better than b. The criteria in order are the requested kind of copies, the fewest tiles
- * of a group's heads, the preferred kind of copies, and the fewest rows. Each tile reads all keys. */
+/* Returns whether kernel a is better than b: it has fewer tiles of a group's heads, or as many and fewer rows. Each
+ * tile reads all keys. */
 static bool better(const bny_decode_kernel *a, const bny_decode_kernel *b, const bny_decode_request *request) {
   const int64_t rows = rows_of(request);
   int64_t a_tiles = (rows + a->rows - 1) / a->rows, b_tiles = (rows + b->rows - 1) / b->rows;
-  if (request->copy != BNY_DECODE_COPY_AUTO && a->bulk != b->bulk) return a->bulk == prefers_bulk(request);
-  if (a_tiles != b_tiles) return a_tiles < b_tiles;
-  return a->bulk != b->bulk ? a->bulk == prefers_bulk(request) : a->rows < b->rows;
+  return a_tiles != b_tiles ? a_tiles < b_tiles : a->rows < b->rows;
 }
 
 banyan_status bny_decode_kernel_choose(const bny_decode_request *request, const bny_decode_machine *machine,

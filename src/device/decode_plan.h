@@ -31,17 +31,9 @@ typedef struct bny_decode_kernel {
   int32_t rows;        /* query heads of an item */
   int32_t block_threads;
   int32_t compute_min, compute_end; /* built for compute capabilities [min, end) */
-  bool bulk;                        /* bulk copies instead of 16 bytes per lane */
   bny_decode_rows kv;               /* rows that it reads; LEAN kernels do not use bny_decode_general */
   int32_t shared_bytes;             /* dynamic shared memory */
 } bny_decode_kernel;
-
-/* How keys and values are copied, as BANYAN_DEVICE_COPY sets it. */
-typedef enum bny_decode_copy {
-  BNY_DECODE_COPY_AUTO,
-  BNY_DECODE_COPY_BULK,
-  BNY_DECODE_COPY_ASYNC /* 16 bytes per lane */
-} bny_decode_copy;
 
 typedef struct bny_decode_request {
   int32_t batch, heads, kv_heads;
@@ -49,8 +41,6 @@ typedef struct bny_decode_request {
   bool values_in_keys;
   banyan_dtype dtype; /* type of q, and of k and v unless `kv` names another */
   int32_t keys_max;   /* most keys of a sequence in all calls of this shape */
-  bool rows_apart;    /* rows are not contiguous in memory, so a bulk copy brings one row */
-  bny_decode_copy copy;
   bny_decode_rows kv; /* LEAN only if the request uses nothing of bny_decode_general */
   int32_t tokens;     /* all query tokens; not used for LEAN */
 } bny_decode_request;

@@ -169,8 +169,6 @@ typedef struct bny_device_launch {
 struct bny_device_ops {
   const char *name;
   void (*close)(bny_device *device);
-  /* Makes the device current on this thread from now on, for other libraries that run there. */
-  banyan_status (*attach)(bny_device *device);
   banyan_status (*link)(bny_device *device, const unsigned char *uuid, bny_device_link *link);
 
   /* Arenas. The contents of a new arena are undefined. memory_export may be called once; the caller closes *file unless

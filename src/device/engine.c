@@ -126,9 +126,6 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
   if (config->sm_limit > 0 && config->sm_limit < made->sms_all) made->sms_all = config->sm_limit;
   made->blocks_max = config->blocks_max;
   divide_sms(made, 1);
-  made->decode_copy = config->copy;
-  made->one_term = config->one_term;
-  if (config->in_turn) device->facts.early_launch = false; /* allowed, because the engine owns the device */
   banyan_status status = load_image(made, config->image);
   if (status == BANYAN_OK) status = load_kernels(made);
   if (status == BANYAN_OK) status = load_decode_kernels(made);

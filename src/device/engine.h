@@ -80,20 +80,15 @@ typedef struct bny_engine {
   bny_engine_program *programs;
   bny_engine_room *rooms;
   bny_device_kernel decode_kernels[BNY_ENGINE_DECODE_KERNELS];
-  bny_decode_copy decode_copy;
-  bool one_term; /* weights have one term */
   bny_engine_workspace *workspaces;
   bny_engine_known known[BNY_ENGINE_KNOWN];
   int32_t known_next;
 } bny_engine;
 
 typedef struct bny_engine_config {
-  const char *image;    /* file with kernels; NULL: the kernels of the build */
-  int32_t sm_limit;     /* most SMs of a launch; 0: no limit */
-  int32_t blocks_max;   /* most blocks of a combine: BANYAN_DEVICE_BLOCKS */
-  bny_decode_copy copy; /* how decode kernels copy */
-  bool one_term;        /* weights of decode kernels have one term */
-  bool in_turn;         /* kernels do not launch early */
+  const char *image;  /* file with kernels; NULL: the kernels of the build */
+  int32_t sm_limit;   /* most SMs of a launch; 0: no limit */
+  int32_t blocks_max; /* most blocks of a combine: BANYAN_DEVICE_BLOCKS */
 } bny_engine_config;
 
 /* Local. Loads the kernels. The engine owns the device, on failure as well. */

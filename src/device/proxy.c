@@ -259,22 +259,13 @@ static void linger(bny_proxy *proxy) {
   }
 }
 
-/* Makes the device current, because UCX calls the driver for device memory if no adapter accesses it. */
-static banyan_status attach(bny_proxy *proxy) {
-  bny_device *device = proxy->engine->device;
-  if (!proxy->direct || device->ops->attach(device) == BANYAN_OK) return BANYAN_OK;
-  int32_t rank = proxy->transport->rank;
-  return bny_exec_fail(proxy->exec, BANYAN_ERR_SYSTEM, rank, "the proxy of rank %d has no device: %s", rank,
-                       banyan_last_error());
-}
-
 static void *run_thread(void *argument) {
   bny_proxy *proxy = argument;
   bool begun = true;
   pthread_setname_np(pthread_self(), "banyan-proxy");
   bny_log_read();
   bny_log_rank(proxy->transport->rank);
-  banyan_status status = attach(proxy);
+  banyan_status status = BANYAN_OK;
   for (uint64_t epoch = 1; begun && status == BANYAN_OK; epoch++) {
     status = await_run(proxy, epoch, &begun);
     if (status == BANYAN_OK && begun) status = carry(proxy, epoch);
@@ -296,22 +287,8 @@ static banyan_status register_half(bny_proxy *proxy, int32_t rank, int half) {
   void *address = NULL;
   banyan_status status = device->ops->host_register(device, host, transport->half_bytes, &address);
   if (status != BANYAN_OK) return status;
-  proxy->halves[rank][half].host = host;
+  proxy->halves[rank][half] = host;
   proxy->messages[rank][half] = (uint64_t)(uintptr_t)address;
-  return BANYAN_OK;
-}
-
-/* Takes device memory for outgoing messages. Incoming messages still arrive in host memory: the transport's signal does
- * not order an adapter's writes to device memory without a flush. */
-static banyan_status make_local_half(bny_proxy *proxy, int half) {
-  bny_transport *transport = proxy->transport;
-  bny_device *device = proxy->engine->device;
-  void *address = NULL;
-  banyan_status status = device->ops->local_make(device, transport->half_bytes, &address);
-  if (status != BANYAN_OK) return status;
-  proxy->halves[transport->rank][half].local = address;
-  proxy->messages[transport->rank][half] = (uint64_t)(uintptr_t)address;
-  transport->outboxes[half] = address;
   return BANYAN_OK;
 }
 
@@ -324,10 +301,7 @@ static banyan_status register_messages(bny_proxy *proxy) {
     bool is_remote = proxy->node_of[rank] != proxy->node_of[transport->rank];
     if (transport->ops->admit) status = transport->ops->admit(transport, rank);
     for (int half = 0; half < 2 && status == BANYAN_OK; half++) {
-      if (rank == transport->rank && proxy->direct)
-        status = make_local_half(proxy, half);
-      else if (is_remote || rank == transport->rank)
-        status = register_half(proxy, rank, half);
+      if (is_remote || rank == transport->rank) status = register_half(proxy, rank, half);
     }
   }
   return status;
@@ -347,7 +321,6 @@ static banyan_status make_memory(bny_proxy *proxy, const bny_proxy_config *confi
     if (proxy->node_of[i] == proxy->node_of[proxy->transport->rank]) proxy->ranks[count++] = i;
   bny_device *device = proxy->engine->device;
   proxy->room = config->words;
-  proxy->direct = config->direct;
   size_t words = words_offset(proxy, ARRIVALS, 1) + proxy->room;
   banyan_status status = device->ops->words_make(device, words, &proxy->words);
   if (status != BANYAN_OK) return status;
@@ -400,14 +373,11 @@ void bny_proxy_free(bny_proxy *proxy) {
     free_segment(segment);
   }
   for (int32_t i = 0; proxy->halves && i < 2 * transport->nranks; i++) {
-    void *host = proxy->halves[i / 2][i % 2].host;
+    void *host = proxy->halves[i / 2][i % 2];
     if (host) device->ops->host_unregister(device, host, transport->half_bytes);
   }
-  int32_t rank = transport->rank;
   bny_exec_free(proxy->exec);
   transport->ops->close(transport);
-  for (int half = 0; proxy->halves && half < 2; half++)
-    device->ops->local_free(device, proxy->halves[rank][half].local);
   proxy->engine->group.proxy = NULL;
   device->ops->words_free(device, &proxy->words);
   free(proxy->node_of), free(proxy->ranks), free(proxy->halves), free(proxy->messages);

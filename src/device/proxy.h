@@ -30,24 +30,17 @@ typedef struct bny_proxy_segment {
   struct bny_proxy_segment *next;
 } bny_proxy_segment;
 
-/* One half of the memory for messages: those of this rank to other nodes, or those from one rank of another node. */
-typedef struct bny_proxy_half {
-  void *host;  /* registered with the device; NULL: not registered */
-  void *local; /* device memory, used instead of `host` */
-} bny_proxy_half;
-
-/* Fields are for proxy.c and its tests, except `direct`. */
+/* Fields are for proxy.c and its tests. */
 struct bny_proxy {
   bny_engine *engine;
   bny_exec *exec;
   bny_transport *transport;
-  int32_t *node_of;       /* [nranks] */
-  int32_t *ranks;         /* the communicator's rank of each rank of the engine's group */
-  bny_device_words words; /* a bny_proxy_words and the arrays that follow it */
-  uint64_t room;          /* words per half: so many for units, and as many for messages */
-  bool direct;
-  bny_proxy_half (*halves)[2];           /* [nranks]; empty for the other ranks of this node */
-  uint64_t (*messages)[2];               /* [nranks]: addresses of the halves */
+  int32_t *node_of;        /* [nranks] */
+  int32_t *ranks;          /* the communicator's rank of each rank of the engine's group */
+  bny_device_words words;  /* a bny_proxy_words and the arrays that follow it */
+  uint64_t room;           /* words per half: so many for units, and as many for messages */
+  void *(*halves)[2];      /* [nranks]: the registered memory for messages, to other nodes or from one of them */
+  uint64_t (*messages)[2]; /* [nranks]: addresses of the halves */
   _Atomic(bny_proxy_segment *) segments; /* list, latest first */
   pthread_t thread;
   bool has_thread;
@@ -60,7 +53,6 @@ typedef struct bny_proxy_config {
   bny_exec *exec;         /* owned, with its transport, also on failure */
   const int32_t *node_of; /* [nranks]; copied */
   uint64_t words;         /* most signals of a run, identical on all ranks */
-  bool direct;            /* messages to other nodes lie in device memory, and the network library reads them there */
 } bny_proxy_config;
 
 /* Local. Makes the memory that kernels and the proxy share, and the thread. */

@@ -177,12 +177,7 @@ struct bny_transport {
   bny_signal *fault;    /* the fault word that all ranks share */
   bny_signal *rejected; /* number of entries that this rank has made in its rejected calls */
   bny_network network;
-  bool takes_cuda; /* between nodes: the network library of every rank moves memory of CUDA devices */
-  bool puts;       /* between nodes: messages are put into the receiver's memory, without its help */
-  /* Between nodes: the halves of an outbox that replaces the transport's, or NULL. The transport does not own this
-   * memory. */
-  const char *outboxes[2];
-  bool sends_cuda;              /* outboxes[] are memory of a CUDA device */
+  bool puts;                    /* between nodes: messages are put into the receiver's memory, without its help */
   uint64_t bytes_between_nodes; /* payload that this rank has sent over the network so far */
   char devices[256];            /* between nodes: this rank's network devices, and the setting or fact that chose
                                  * them */

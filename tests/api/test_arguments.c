@@ -282,35 +282,16 @@ TEST(default_algorithms) {
   unsetenv("BANYAN_ALGORITHM");
 }
 
-TEST_LOOP(experimental_values_are_permitted_first, 3) {
-  static const char *const cases[][2] = {
-      {"BANYAN_DEVICE_NODES", "direct"}, {"BANYAN_DEVICE_COPY", "bulk"}, {"BANYAN_DEVICE_WEIGHTS", "one"}};
-  const char *name = cases[_i][0], *value = cases[_i][1];
-  char text[80];
-  snprintf(text, sizeof text, "%s=%s is experimental, because no ", name, value);
-  setenv(name, value, 1);
-  rejected_alone(NULL, text);
-  rejected_alone(NULL, "; BANYAN_EXPERIMENTAL=1 permits it");
-  setenv("BANYAN_EXPERIMENTAL", "0", 1);
-  rejected_alone(NULL, text);
-  setenv("BANYAN_EXPERIMENTAL", "yes", 1);
-  rejected_alone(NULL, "BANYAN_EXPERIMENTAL is \"yes\"; it takes a whole number from 0 to 1");
-  setenv("BANYAN_EXPERIMENTAL", "1", 1);
-  banyan_comm_destroy(lone_comm(NULL));
-  unsetenv("BANYAN_EXPERIMENTAL");
-  unsetenv(name);
-}
-
 /* Options are checked even if this communicator, on one node without devices, does not use them. */
 TEST(words_are_checked) {
 #define BNY_OPTION_WORD(field, name, words, help) \
   setenv(name, "o", 1), rejected_alone(NULL, name " is \"o\"; it takes " words), unsetenv(name);
 #include "base/options.def"
   setenv("BANYAN_UCX_PUT", "emulated", 1);
-  setenv("BANYAN_DEVICE_EARLY", "on", 1);
+  setenv("BANYAN_DEVICE_NODES", "staged", 1);
   banyan_comm_destroy(lone_comm(NULL));
   unsetenv("BANYAN_UCX_PUT");
-  unsetenv("BANYAN_DEVICE_EARLY");
+  unsetenv("BANYAN_DEVICE_NODES");
 }
 
 static void create_with_levels(world_rank *self) {

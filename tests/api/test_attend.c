@@ -169,7 +169,6 @@ static attend *make(const world_backend *on, int32_t nranks, int number) {
 
 TEST_EVERYWHERE(random_problems, 63) {
   static const char *const words[] = {"sms=4", "compute=80,sms=2", "no-files,sms=3,truncates"};
-  static const char *const copies[] = {"async", "bulk", NULL};
   const int32_t nranks = world_ranks(on, 1 + _i % ATTEND_RANKS_MAX);
   many many = {.count = on->is_device ? 1 : PROBLEMS, .rounds = ROUNDS};
   for (int i = 0; i < many.count; i++) many.problems[i] = make(on, nranks, _i + 100 * i);
@@ -180,8 +179,7 @@ TEST_EVERYWHERE(random_problems, 63) {
   setenv("BANYAN_KERNELS", tables[_i % count], 1);
   if (on == &world_nodes) setenv("BANYAN_SLICES", _i % 2 ? "5" : "3", 1);
   if (on == &world_nodes && _i % 3 == 0) setenv("BANYAN_PART_KIB", "64", 1);
-  if (on == &world_emulated) setenv("BANYAN_ARENA_KIB", "24576", 1), setenv("BANYAN_EXPERIMENTAL", "1", 1);
-  if (on == &world_emulated && copies[_i % 4 % 3]) setenv("BANYAN_DEVICE_COPY", copies[_i % 4 % 3], 1);
+  if (on == &world_emulated) setenv("BANYAN_ARENA_KIB", "24576", 1);
   WORLD_RUN(run_many, .nranks = nranks, .on = on, .argument = &many, .one_device = _i % 4 == 1,
             .words = on == &world_emulated ? words[_i / 3 % 3] : NULL);
 }

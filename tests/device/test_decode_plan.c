@@ -46,17 +46,15 @@ static bny_decode_plan plan_of(const bny_decode_request *request, const bny_deco
 TEST(devices_run_what_the_table_says) {
   static const struct {
     int32_t compute, shared_bytes, latent_most;
-    bool wide, bulk, async;
+    bool wide;
   } rows[] = {
-      {80, 163 << 10, 32, true, false, true},  {86, 99 << 10, 16, false, false, true},
-      {89, 99 << 10, 16, false, false, true},  {90, 227 << 10, 64, true, true, true},
-      {100, 227 << 10, 32, true, true, false}, {103, 227 << 10, 32, true, true, false},
-      {120, 99 << 10, 16, false, true, false},
+      {80, 163 << 10, 32, true},  {86, 99 << 10, 16, false},  {89, 99 << 10, 16, false},  {90, 227 << 10, 64, true},
+      {100, 227 << 10, 32, true}, {103, 227 << 10, 32, true}, {120, 99 << 10, 16, false},
   };
   static const int32_t dims[] = {64, 96, 128, 192, 256};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
     for (int dtype = BANYAN_F16; dtype <= BANYAN_BF16; dtype++) {
-      bool runs[257] = {false}, bulk = false, async = false;
+      bool runs[257] = {false};
       int32_t latent = 0;
       for (const bny_decode_kernel *one = bny_decode_kernels; one->name; one++) {
         if ((int)one->dtype != dtype || !bny_decode_kernel_runs(one, rows[i].compute, rows[i].shared_bytes)) continue;
@@ -64,44 +62,37 @@ TEST(devices_run_what_the_table_says) {
           runs[one->head_dim] = true;
         else if (one->rows > latent)
           latent = one->rows;
-        bulk = bulk || one->bulk;
-        async = async || strstr(one->name, "_async");
       }
       for (size_t k = 0; k < sizeof dims / sizeof dims[0]; k++)
         ck_assert_msg(runs[dims[k]] == (dims[k] <= 128 || rows[i].wide), "%d: head_dim %d", rows[i].compute, dims[k]);
       ck_assert_msg(latent == rows[i].latent_most, "%d: %d heads", rows[i].compute, latent);
-      ck_assert_msg(bulk == rows[i].bulk && async == rows[i].async, "%d: copies", rows[i].compute);
     }
 }
 
-/* Lean kernels are chosen if they serve the request, else general ones, by the rows of q that share keys. The kind of
- * copies depends on whether rows are contiguous, unless it is set. */
+/* Lean kernels are chosen if they serve the request, else general ones, by the rows of q that share keys. */
 TEST(kernels_are_chosen) {
-  enum { BULK = BNY_DECODE_COPY_BULK, ASYNC = BNY_DECODE_COPY_ASYNC };
   enum { LEAN = BNY_ROWS_lean, GENERAL = BNY_ROWS_general, E4M3 = BNY_ROWS_e4m3, FLASHMLA = BNY_ROWS_flashmla };
   static const struct {
     const bny_decode_machine *machine;
     int32_t dim, heads;
     const char *name; /* kernel name after "bny_decode_bf16_"; NULL: none */
     int kv, tokens;
-    bool rows_apart;
-    int copy;
   } cases[] = {
-      {&h100, 64, 8, "64_bulk", .kv = LEAN},
-      {&h100, 96, 8, "96_bulk", .kv = LEAN},
-      {&h100, 128, 8, "128_bulk", .kv = LEAN},
-      {&h100, 192, 8, "192_bulk", .kv = LEAN},
-      {&h100, 256, 8, "256_bulk", .kv = LEAN},
-      {&a100, 128, 8, "128_async", .kv = LEAN},
-      {&small, 128, 8, "128_async", .kv = LEAN},
-      {&h100, 576, 16, "latent16_bulk", .kv = LEAN},
-      {&h100, 576, 17, "latent32_bulk", .kv = LEAN},
-      {&h100, 576, 32, "latent32_bulk", .kv = LEAN},
+      {&h100, 64, 8, "64_lean", .kv = LEAN},
+      {&h100, 96, 8, "96_lean", .kv = LEAN},
+      {&h100, 128, 8, "128_lean", .kv = LEAN},
+      {&h100, 192, 8, "192_lean", .kv = LEAN},
+      {&h100, 256, 8, "256_lean", .kv = LEAN},
+      {&a100, 128, 8, "128_lean", .kv = LEAN},
+      {&small, 128, 8, "128_lean", .kv = LEAN},
+      {&h100, 576, 16, "latent16_lean", .kv = LEAN},
+      {&h100, 576, 17, "latent32_lean", .kv = LEAN},
+      {&h100, 576, 32, "latent32_lean", .kv = LEAN},
       {&h100, 576, 33, "latent64_wgmma", .kv = LEAN},
       {&h100, 576, 128, "latent64_wgmma", .kv = LEAN},
-      {&a100, 576, 8, "latent16_async", .kv = LEAN},
-      {&a100, 576, 128, "latent32_async", .kv = LEAN},
-      {&b200, 576, 128, "latent32_bulk", .kv = LEAN},
+      {&a100, 576, 8, "latent16_lean", .kv = LEAN},
+      {&a100, 576, 128, "latent32_lean", .kv = LEAN},
+      {&b200, 576, 128, "latent32_lean", .kv = LEAN},
       {&h100, 128, 8, "128_general", .kv = GENERAL, .tokens = 1},
       {&b200, 96, 8, "96_general", .kv = GENERAL, .tokens = 4},
       {&small, 64, 8, "64_general", .kv = GENERAL, .tokens = 16},
@@ -111,12 +102,6 @@ TEST(kernels_are_chosen) {
       {&h100, 96, 8, NULL, .kv = E4M3, .tokens = 1},
       {&h100, 576, 128, "latent16_e4m3", .kv = E4M3, .tokens = 1},
       {&b200, 576, 128, "latent16_flashmla", .kv = FLASHMLA, .tokens = 4},
-      {&h100, 128, 8, "128_async", .rows_apart = true},
-      {&h100, 576, 8, "latent16_bulk", .rows_apart = true},
-      {&h100, 128, 8, "128_bulk", .rows_apart = true, .copy = BULK},
-      {&h100, 576, 8, "latent16_async", .rows_apart = true, .copy = ASYNC},
-      {&b200, 576, 8, "latent16_bulk", .rows_apart = true, .copy = ASYNC},
-      {&h100, 576, 128, "latent32_bulk", .copy = BULK},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     bny_decode_request request = cases[i].dim == 576 ? latent_request(1, cases[i].heads, 1000)
@@ -124,8 +109,6 @@ TEST(kernels_are_chosen) {
     const bny_decode_kernel *kernel;
     request.kv = (bny_decode_rows)cases[i].kv;
     request.tokens = cases[i].tokens;
-    request.rows_apart = cases[i].rows_apart;
-    request.copy = (bny_decode_copy)cases[i].copy;
     banyan_status status = bny_decode_kernel_choose(&request, cases[i].machine, &kernel);
     ck_assert_int_eq(status, cases[i].name ? BANYAN_OK : BANYAN_ERR_UNSUPPORTED);
     if (cases[i].name)

@@ -290,8 +290,7 @@ TEST(ways_are_chosen) {
   } cases[] = {{"", "", "arenas go by fabric handles"},
                {"no-fabric:1,", "", "staged in host memory between nodes"},
                {"import-fails,", "", "staged in host memory between nodes"},
-               {"", "fabric", "arenas go by fabric handles"},
-               {"", "emulated", "sent from device memory"}};
+               {"", "fabric", "arenas go by fabric handles"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     setenv("BANYAN_LOG", "error", 1); /* suppresses the warning that fabric handles fail */
     combine_task *of = combine_task_new(3, 42);

@@ -61,7 +61,6 @@ struct async_copy {
   void *to;
   const void *from;
   size_t bytes;
-  uint64_t *barrier;
 };
 
 struct block_state;
@@ -111,7 +110,6 @@ struct block_state {
   std::vector<runnable_fiber> runnable;
   std::vector<warp_state> warps;
   barrier_state named[NAMED_BARRIERS];
-  std::vector<async_copy> bulk;
   unsigned char *shared; /* part of the cluster's memory */
   uint32_t unfinished;
   bool released;
@@ -345,11 +343,6 @@ void apply_overlapping(const fiber *self, const void *at, size_t bytes, bool own
         i++;
 }
 
-void finish_copy(const async_copy &copy) {
-  memcpy(copy.to, copy.from, copy.bytes);
-  if (copy.barrier) bny_emulated_mbarrier_add(copy.barrier, 0, -static_cast<int64_t>(copy.bytes));
-}
-
 /* ---- life of blocks ---------------------------------------------------------------------------------------------- */
 
 void make_runnable(fiber *one) { one->block->runnable.push_back({one, one->self.thread / BNY_WARP_LANES}); }
@@ -372,7 +365,6 @@ void finish_fiber(fiber *self) {
   block_state *block = self->block;
   if (--block->unfinished > 0) return;
   launch_state *launch = block->launch;
-  if (!block->bulk.empty()) bny_emulated_fail("a block ends while its bulk copies are under way");
   if (!block->released) launch->released++;
   launch->finished++;
   if (launch->done()) finish_launch(running, launch);
@@ -435,16 +427,14 @@ void end_block(bny_emulator *emulator, size_t index) {
 
 /* ---- the scheduler ----------------------------------------------------------------------------------------------- */
 
-/* Causes random events: a delayed store becomes visible, or a bulk copy arrives. */
-void let_things_happen(bny_emulator *emulator, block_state *block) {
+/* Causes a random event: a delayed store becomes visible. */
+void let_things_happen(bny_emulator *emulator) {
   if (!emulator->writers.empty() && random_below(emulator, 4) == 0) {
     uint32_t index = random_below(emulator, emulator->writers.size());
     fiber *writer = emulator->writers[index];
     apply_any(writer);
     if (writer->stores.empty()) take_any(&emulator->writers, index)->writes = false;
   }
-  if (!block->bulk.empty() && random_below(emulator, 16) == 0)
-    finish_copy(take_any(&block->bulk, random_below(emulator, block->bulk.size())));
 }
 
 void forget_writers(bny_emulator *emulator, const block_state *block) {
@@ -494,7 +484,7 @@ void run_block(bny_emulator *emulator, size_t index) {
     if (emulator->steps++ >= emulator->config.steps_max)
       emulator->failure = "more steps than allowed: something waits forever";
     if (emulator->watch) emulator->watch(emulator->steps * emulator->config.step_ns);
-    let_things_happen(emulator, block);
+    let_things_happen(emulator);
     switch_to_fiber(emulator, pick_fiber(emulator, block, favoured));
   }
   if (block->unfinished == 0) {
@@ -708,13 +698,10 @@ void *bny_emulated_cluster_address(void *shared, uint32_t rank) {
   return launch->clusters[block->index / launch->what.cluster].shared.get() + rank * launch->shared_bytes + offset;
 }
 
-void bny_emulated_copy(void *to, const void *from, size_t bytes, uint64_t *barrier) {
+void bny_emulated_copy(void *to, const void *from, size_t bytes) {
   fiber *self = running->current;
   if (from >= watched && from < watched_end) watched_bytes += bytes;
-  if (barrier)
-    self->block->bulk.push_back({to, from, bytes, barrier});
-  else
-    self->copies.push_back({to, from, bytes, nullptr});
+  self->copies.push_back({to, from, bytes});
 }
 
 void bny_emulated_commit(void) {
@@ -726,7 +713,7 @@ void bny_emulated_commit(void) {
 void bny_emulated_wait(int groups) {
   fiber *self = running->current;
   while (self->groups.size() > static_cast<size_t>(groups)) {
-    for (const async_copy &copy : self->groups.front()) finish_copy(copy);
+    for (const async_copy &copy : self->groups.front()) memcpy(copy.to, copy.from, copy.bytes);
     self->groups.erase(self->groups.begin());
   }
 }

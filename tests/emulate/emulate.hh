@@ -84,7 +84,7 @@ void bny_emulated_alias(void); /* a fence for stores to memory of bny_emulator_o
 void *bny_emulated_shared(const void *key, size_t bytes);
 void *bny_emulated_dynamic(void);
 void *bny_emulated_cluster_address(void *shared, uint32_t rank);
-void bny_emulated_copy(void *to, const void *from, size_t bytes, uint64_t *barrier); /* counted by barrier or wait */
+void bny_emulated_copy(void *to, const void *from, size_t bytes); /* it joins the group that is committed next */
 void bny_emulated_commit(void);
 void bny_emulated_wait(int groups);
 void bny_emulated_grid_wait(void);
@@ -374,40 +374,11 @@ BNY_DEVICE void bny_copy_async_16(void *shared, const void *global, bool valid) 
   static const bny_quad zero = {};
   bny_emulated_aligned(shared, 16);
   if (valid) bny_emulated_aligned(global, 16);
-  bny_emulated_copy(shared, valid ? global : &zero, 16, nullptr);
+  bny_emulated_copy(shared, valid ? global : &zero, 16);
 }
 BNY_DEVICE void bny_copy_async_commit(void) { bny_emulated_commit(); }
 template <int groups> BNY_DEVICE void bny_copy_async_wait(void) { bny_emulated_wait(groups); }
 
-/* A barrier: arrivals of a phase in bits 0..15, missing arrivals in 16..30, the phase's parity in 31, missing bytes
- * above. */
-BNY_DEVICE void bny_emulated_mbarrier_add(uint64_t *barrier, uint32_t arrived, int64_t bytes) {
-  uint32_t word = (uint32_t)*barrier;
-  int32_t missing_bytes = (int32_t)((int64_t)(int32_t)(*barrier >> 32) + bytes);
-  if ((word >> 16 & 0x7fff) < arrived) bny_emulated_fail("more arrivals at an mbarrier than it was made for");
-  word -= arrived << 16;
-  if ((word >> 16 & 0x7fff) == 0 && missing_bytes == 0)
-    word = (word & 0xffff) | (word & 0xffff) << 16 | ((word ^ 0x80000000u) & 0x80000000u);
-  *barrier = word | (uint64_t)(uint32_t)missing_bytes << 32;
-}
-BNY_DEVICE void bny_mbarrier_init(uint64_t *barrier, uint32_t arrivals) { *barrier = arrivals | arrivals << 16; }
-BNY_DEVICE void bny_mbarrier_fence_init(void) {}
-BNY_DEVICE void bny_mbarrier_expect(uint64_t *barrier, uint32_t bytes) {
-  bny_emulated_settle();
-  bny_emulated_yield();
-  bny_emulated_mbarrier_add(barrier, 0, bytes);
-  bny_emulated_mbarrier_add(barrier, 1, 0);
-}
-BNY_DEVICE bool bny_mbarrier_test(const uint64_t *barrier, uint32_t parity) {
-  bny_emulated_yield();
-  return ((uint32_t)*barrier >> 31) != parity;
-}
-BNY_DEVICE void bny_bulk_load(void *shared, const void *global, uint32_t bytes, uint64_t *barrier) {
-  bny_emulated_aligned(shared, 16);
-  bny_emulated_aligned(global, 16);
-  if (bytes % 16 != 0) bny_emulated_fail("a bulk copy is not of whole 16 bytes");
-  bny_emulated_copy(shared, global, bytes, barrier);
-}
 BNY_DEVICE void bny_fence_async(void) {}
 
 BNY_DEVICE uint32_t bny_cluster_rank(void) { return bny_emulated().cluster_rank; }

@@ -162,30 +162,6 @@ BNY_KERNEL calibrate_clock(uint64_t *out, uint32_t count) {
   out[3] = last - first;
 }
 
-/* ---- bulk copies ------------------------------------------------------------------------------------------------- */
-
-/* One thread of each CTA keeps `slots` copies in flight. */
-BNY_KERNEL calibrate_bulk(BNY_PARAMETER(calibrate_copies, copies)) {
-#if BNY_ARCH >= 900
-  BNY_SHARED_ARRAY(uint64_t, barriers, CALIBRATE_SLOTS_MAX);
-  unsigned char *ring = bny_shared_align(bny_dynamic_shared(), 128);
-  if (bny_thread() != 0) return;
-  for (uint32_t i = 0; i < copies.slots; i++) bny_mbarrier_init(barriers + i, 1);
-  bny_mbarrier_fence_init();
-  bny_fence_async();
-  for (uint32_t i = 0; i < copies.count + copies.slots; i++) {
-    const uint32_t slot = i % copies.slots, turn = i / copies.slots;
-    if (turn > 0 && i - copies.slots < copies.count) bny_mbarrier_wait(barriers + slot, (turn - 1) & 1);
-    if (i >= copies.count) continue;
-    const uint64_t at = ((uint64_t)bny_block() * copies.count + i) * copies.bytes % copies.span;
-    bny_mbarrier_expect(barriers + slot, copies.bytes);
-    bny_bulk_load(ring + slot * copies.bytes, copies.from + at, copies.bytes, barriers + slot);
-  }
-#else
-  (void)copies;
-#endif
-}
-
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 BNY_KERNEL calibrate_numbers(const float *in, float *powers, float *logarithms, uint32_t count) {

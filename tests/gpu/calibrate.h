@@ -6,8 +6,6 @@
 
 enum {
   CALIBRATE_POLLS_MAX = 1 << 22, /* most polls of one wait: seconds on a GPU */
-  CALIBRATE_SLOTS_MAX = 128,     /* bulk copies in flight in a block */
-  CALIBRATE_RING_BYTES = 65536,
   CALIBRATE_PAYLOAD_QUADS = 32
 };
 
@@ -25,10 +23,3 @@ typedef struct calibrate_pair {
 } calibrate_pair;
 
 enum calibrate_form { CALIBRATE_QUAD, CALIBRATE_WORD_128, CALIBRATE_LINE };
-
-typedef struct calibrate_copies {
-  const unsigned char *from;
-  uint64_t span; /* bytes from `from` on, a multiple of `bytes` */
-  uint32_t bytes, count, slots;
-  uint32_t *lost;
-} calibrate_copies;

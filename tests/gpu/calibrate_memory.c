@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * gpu_calibrate: measures latencies, bandwidth, bulk copies, and words between two CTAs, through one mapping, two
+ * gpu_calibrate: measures latencies, bandwidth, and words between two CTAs, through one mapping, two
  * mappings, and a peer's memory. */
 #include <math.h>
 #include <stdio.h>
@@ -60,7 +60,7 @@ bool calibrate_latency(calibration *self) {
   return true;
 }
 
-/* ---- bandwidth and bulk copies ----------------------------------------------------------------------------------- */
+/* ---- bandwidth --------------------------------------------------------------------------------------------------- */
 
 bool calibrate_bandwidth(calibration *self) {
   const gpu_facts *facts = gpu_facts_of(self->gpu);
@@ -83,43 +83,6 @@ bool calibrate_bandwidth(calibration *self) {
   calibration_say("read_gbytes_per_s", rate * 1e-9, "GB/s", NAN, "all SMs read memory once");
   calibration_say("read_share", nominal > 0 ? rate / nominal : NAN, "", 0.93,
                   "of the bandwidth that clock and width of the bus give");
-  return true;
-}
-
-/* Measures a bulk copy on an SM with one CTA. The source fits the L2 cache or exceeds it. */
-static bool bulk(calibration *self, uint32_t bytes, uint64_t span, double *ns) {
-  uint32_t sms = self->quick ? 2 : (uint32_t)gpu_facts_of(self->gpu)->sms;
-  calibrate_copies copies = {.span = span, .bytes = bytes, .count = self->quick ? 16 : 4000};
-  copies.slots = CALIBRATE_RING_BYTES / bytes;
-  if (copies.slots > CALIBRATE_SLOTS_MAX) copies.slots = CALIBRATE_SLOTS_MAX;
-  if (self->quick && copies.slots > 8) copies.slots = 8;
-  void *memory = NULL, *arguments[] = {&copies};
-  calibration_launch launch = {"calibrate_bulk", sms, 32, CALIBRATE_RING_BYTES + 128, arguments};
-  double us;
-  bool ok = calibration_take(self, span, &memory);
-  copies.from = memory;
-  ok = ok && calibration_time(self, &launch, 3, &us);
-  if (ok) *ns = us * 1e3 / copies.count;
-  gpu_give(self->gpu, memory);
-  return ok;
-}
-
-bool calibrate_bulk_copies(calibration *self) {
-  if (gpu_facts_of(self->gpu)->compute < 90) {
-    calibration_say("bulk_512_ns", NAN, "ns", NAN, "this device has no bulk copies");
-    return true;
-  }
-  for (uint32_t bytes = 128; bytes <= 8192; bytes *= 2) {
-    char name[40];
-    double cached, memory;
-    if (!bulk(self, bytes, 1 << 20, &cached) || !bulk(self, bytes, self->quick ? 1 << 20 : (uint64_t)1 << 30, &memory))
-      return false;
-    snprintf(name, sizeof name, "bulk_%u_ns", (unsigned)bytes);
-    calibration_say(name, cached, "ns", bytes == 512 ? 14 : NAN,
-                    "one bulk copy of an SM, from the second-level cache, 64 KB or 128 under way");
-    snprintf(name, sizeof name, "bulk_%u_memory_ns", (unsigned)bytes);
-    calibration_say(name, memory, "ns", NAN, "the same from memory, all SMs at once");
-  }
   return true;
 }
 

@@ -42,7 +42,6 @@ void calibration_say(const char *name, double value, const char *unit, double as
 bool calibrate_launches(calibration *self);
 bool calibrate_latency(calibration *self);
 bool calibrate_bandwidth(calibration *self);
-bool calibrate_bulk_copies(calibration *self);
 bool calibrate_timer(calibration *self);
 bool calibrate_words(calibration *self);
 bool calibrate_tearing(calibration *self);

@@ -147,10 +147,9 @@ static const struct {
   const char *name;
   bool (*measure)(calibration *self);
 } measurements[] = {
-    {"timer", calibrate_timer},       {"matrix", calibrate_matrix},       {"tearing", calibrate_tearing},
-    {"words", calibrate_words},       {"bulk", calibrate_bulk_copies},    {"latency", calibrate_latency},
-    {"launches", calibrate_launches}, {"bandwidth", calibrate_bandwidth}, {"functions", calibrate_functions},
-    {"peer", calibrate_peer},
+    {"timer", calibrate_timer},         {"matrix", calibrate_matrix},       {"tearing", calibrate_tearing},
+    {"words", calibrate_words},         {"latency", calibrate_latency},     {"launches", calibrate_launches},
+    {"bandwidth", calibrate_bandwidth}, {"functions", calibrate_functions}, {"peer", calibrate_peer},
 };
 
 static bool is_wanted(const char *name, int argc, char **argv) {

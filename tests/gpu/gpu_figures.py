@@ -92,23 +92,8 @@ def figures_of_decode(number, name, answer):
     return made
 
 
-def figures_of_copies(name, command, seconds, answer):
-    """The same by the other way of copying, where there is one: which of them a device is given is not settled yet. With
-    bulk copies there are no matrix operations of warpgroups."""
-    ways = {"_bulk:": ("bulk copies", "async", "copies of 16 bytes"), "_wgmma:": ("warpgroups", "bulk", "bulk copies")}
-    kernel = answer["kernel"] if answer else ""
-    for word, (what, copy, rival) in ways.items():
-        other = None
-        if word in kernel:
-            other = json_of(command, seconds, BANYAN_DEVICE_COPY=copy, BANYAN_EXPERIMENTAL="1")[0]
-        if other:
-            return [figure("decode, %s, %s" % (name, what), answer["attention_us"], "us", rival=rival,
-                           rival_value=other["attention_us"], kernel=kernel, rival_kernel=other["kernel"])]
-    return []
-
-
 def run_decode(step, options, seconds, keep):
-    """Times the shapes of rivals.py, MLA, and ranks that divide the keys, with bulk copies and with others."""
+    """Times the shapes of rivals.py, MLA, and ranks that divide the keys."""
     until = time.monotonic() + seconds
     for number, (name, batch, heads, kv_heads, head_dim, keys, ranks) in enumerate(DECODES):
         if options.quick:
@@ -123,14 +108,8 @@ def run_decode(step, options, seconds, keep):
         answer, why = json_of(command, max(1, until - time.monotonic()))
         if why:
             made["problems"].append("%s: %s" % (name, why))
-            answer, why = json_of(command, max(1, until - time.monotonic()), BANYAN_DEVICE_EARLY="off")
-            name += ", no early launches"
-        if why:
-            made["problems"].append("%s: %s" % (name, why))
         if answer:
             made["figures"] += figures_of_decode(number, name, answer)
-        if ranks == 1:
-            made["figures"] += figures_of_copies(name, command, max(1, until - time.monotonic()), answer)
         keep(made)
 
 

@@ -287,15 +287,12 @@ static bool has_kernel(const decode_work *work) {
   return work->form == PLAIN || work->heads < 64;
 }
 
-/* Runs decodes by all kernels. 16, 32 and 64 heads of MLA have separate kernels. `copy` NULL selects the general
- * kernels. */
-static bool run_decodes(const char *copy, tool_error *error) {
+/* Runs decodes by all kernels. 16, 32 and 64 heads of MLA have separate kernels. */
+static bool run_decodes(tool_error *error) {
   static const char *const forms[] = {"plain", "general", "e4m3", "flashmla"};
   static const int32_t shapes[][2] = {{4, 64}, {4, 96}, {4, 128}, {4, 192}, {4, 256}, {16, 576}, {32, 576}, {64, 576}};
   device_ranks ranks;
   decode_work work = {.heads = 0};
-  setenv("BANYAN_EXPERIMENTAL", "1", 1);
-  if (copy) setenv("BANYAN_DEVICE_COPY", copy, 1);
   if (!device_ranks_open("cuda:0", 1, timeout_ns, &ranks, error)) return false;
   gpu *device = ranks.device;
   bool ok = gpu_take(device, 2 * 64 * 576, &work.q, error) && gpu_take(device, 2 * KEYS * 576, &work.k, error) &&
@@ -303,7 +300,7 @@ static bool run_decodes(const char *copy, tool_error *error) {
             gpu_take(device, 64 * 513 * sizeof(float), (void **)(void *)&work.out, error) &&
             gpu_take(device, sizeof *work.lengths, (void **)(void *)&work.lengths, error);
   const size_t each = 2 * sizeof shapes / sizeof shapes[0];
-  for (size_t at = 0; ok && at < (copy ? each : FORMS * each); at++) {
+  for (size_t at = 0; ok && at < FORMS * each; at++) {
     char what[60];
     const size_t i = at % each;
     work.form = at / each;
@@ -311,9 +308,9 @@ static bool run_decodes(const char *copy, tool_error *error) {
     work.head_dim = shapes[i / 2][1];
     work.value_dim = work.head_dim == 576 ? 512 : work.head_dim;
     work.dtype = i % 2 ? BANYAN_F16 : BANYAN_BF16;
-    if ((!copy && work.form == PLAIN) || !has_kernel(&work)) continue;
-    snprintf(what, sizeof what, "decode, %s, %s, %d heads x %d, %s copies", forms[work.form], i % 2 ? "f16" : "bf16",
-             work.heads, work.head_dim, copy ? copy : "async");
+    if (!has_kernel(&work)) continue;
+    snprintf(what, sizeof what, "decode, %s, %s, %d heads x %d", forms[work.form], i % 2 ? "f16" : "bf16", work.heads,
+             work.head_dim);
     ok = fill_decode(&ranks, &work, error) && device_ranks_call(&ranks, decode, &work, error) &&
          check_decode(&ranks, &work, error);
     say(what, ok, error);
@@ -356,14 +353,7 @@ int main(int argc, char **argv) {
   bool ok = gpu_open(0, &first, &error);
   if (ok && strcmp(option, "--hold") == 0) return hold(first, devices);
   if (small) timeout_ns = (int64_t)20 * 1000000000;
-  const int32_t compute = ok ? gpu_facts_of(first)->compute : 0;
-  /* Bulk copies need compute capability 9.0. The other copies are not built for 10.0. AUTO includes the warpgroup
-   * kernels. */
-  if (!small)
-    ok = ok && (compute >= 100 || run_decodes("async", &error)) && (compute < 90 || run_decodes("bulk", &error));
-  unsetenv("BANYAN_DEVICE_COPY");
-  ok = ok && (small || run_decodes(NULL, &error));
-  unsetenv("BANYAN_EXPERIMENTAL");
+  ok = ok && (small || run_decodes(&error));
   if (small)
     ok = ok && run_combines(1, SMALL, &error) && run_combines(PAIR, SMALL, &error);
   else if (strcmp(option, "--decodes"))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# Tests that interpret nvcc's PTX of the kernels on the emulator.
-test_scripts += %D%/test_ptx.sh
+# Tests that interpret nvcc's PTX of the kernels on the emulator. They are not part of the suite.
 ptx_tests = %D%/test_ptx_matrix
+EXTRA_PROGRAMS += $(ptx_tests)
+ptx_script = %D%/test_ptx.sh
+EXTRA_DIST += $(ptx_script)
 if NVCC
-check_DATA += kernels.fatbin
 compiled_flags = -DBNY_TESTS_PTX
-ptx_script_runs = yes
 libbanyan_emulator_la_SOURCES += \
   %D%/arithmetic.cc \
   %D%/compiled.cc \
@@ -18,9 +18,13 @@ libbanyan_emulator_la_SOURCES += \
   %D%/ptx.hh \
   %D%/run.cc \
   %D%/warp.cc
-cuda_tests += $(ptx_tests)
-else
-EXTRA_PROGRAMS += $(ptx_tests)
 endif
 %C%_test_ptx_matrix_SOURCES = %D%/test_ptx_matrix.cc
 %C%_test_ptx_matrix_LDADD = libbanyan_emulate.la $(LDADD)
+
+check-ptx: all kernels.fatbin
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS=
+	$(MAKE) $(AM_MAKEFLAGS) $(ptx_tests)
+	$(ptx_tests)
+	top_builddir=. $(srcdir)/$(ptx_script)
+.PHONY: check-ptx

@@ -141,7 +141,6 @@ static uint16_t number_of_thread() { return static_cast<uint16_t>(bny_thread() +
 void note_store(const thread &self, uint64_t at, size_t bytes) {
   note(self, at, bytes, {number_of_thread(), self.matrices->proxy_fences});
 }
-void note_bulk(const thread &self, uint64_t at, size_t bytes) { note(self, at, bytes, {0, 0}); }
 void note_fence(const thread &self) { self.matrices->proxy_fences++; }
 
 void note_copy(const thread &self, uint64_t at) {

@@ -111,9 +111,6 @@ unsigned char *shared_of(thread &self, const instruction *i, int k, int which, s
   if (!is_shared(self, at, bytes)) fail(self, i, "an address beyond the block's shared memory");
   return at;
 }
-uint64_t *barrier_of(thread &self, const instruction *i, int k, int which = 0) {
-  return reinterpret_cast<uint64_t *>(shared_of(self, i, k, which, 8));
-}
 template <class T> T *global_of(thread &self, const instruction *i, int k, size_t bytes, int which = 0) {
   auto at = reinterpret_cast<T *>(address(self, i, k, which));
   if (is_own(self, at, bytes) || is_parameter(self, at, bytes) || is_shared(self, at, bytes))
@@ -127,14 +124,6 @@ const instruction *copy_16(thread &self, const instruction *i) {
   if (bytes != 16 || (filled != 0 && filled != 16)) fail(self, i, "a copy of neither 16 nor 0 bytes");
   bny_copy_async_16(shared_of(self, i, 0, 0, 16), global_of<bny_quad>(self, i, 1, 16, 1), filled != 0);
   if (self.matrices) note_copy(self, address(self, i, 0, 0));
-  return i + 1;
-}
-
-const instruction *bulk_load(thread &self, const instruction *i) {
-  uint32_t bytes = get<uint32_t>(self, i, 2);
-  if (self.matrices) note_bulk(self, address(self, i, 0, 0), bytes);
-  bny_bulk_load(shared_of(self, i, 0, 0, bytes), global_of<bny_quad>(self, i, 1, bytes, 1), bytes,
-                barrier_of(self, i, 3, 2));
   return i + 1;
 }
 
@@ -227,14 +216,7 @@ const row memory_rows[] = {
                                                                                     copy_16, true},
        ROW("cp.async.commit_group", "", bny_copy_async_commit(); if (self.matrices) note_commit(self))
            ROW("cp.async.wait_group", "4", bny_emulated_wait(get<int>(self, i, 0));
-               if (self.matrices) note_wait(self, get<int>(self, i, 0))){
-               "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes", "aa4a", bulk_load, true},
-       ROW("mbarrier.init.shared.b64", "a4", bny_mbarrier_init(barrier_of(self, i, 0), get<uint32_t>(self, i, 1)))
-               ROW("mbarrier.arrive.expect_tx.shared.b64", "8a4",
-                   bny_mbarrier_expect(barrier_of(self, i, 1), get<uint32_t>(self, i, 2)))
-                   ROW("mbarrier.try_wait.parity.shared.b64", "pa4",
-                       put(self, i, 0, bny_mbarrier_test(barrier_of(self, i, 1), get<uint32_t>(self, i, 2))))
-                       ROW("fence.mbarrier_init.release.cluster", "", bny_mbarrier_fence_init())
+               if (self.matrices) note_wait(self, get<int>(self, i, 0)))
                            ROW("fence.proxy.async", "", bny_fence_async(); if (self.matrices) note_fence(self))
                                ROW("fence.proxy.async.shared::cta", "", bny_fence_async();
                                    if (self.matrices) note_fence(self)) ROW("griddepcontrol.wait", "", bny_grid_wait())

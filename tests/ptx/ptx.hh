@@ -157,7 +157,6 @@ void note_store(const thread &self, uint64_t at, size_t bytes);
 void note_copy(const thread &self, uint64_t at);
 void note_commit(const thread &self);
 void note_wait(const thread &self, int groups);
-void note_bulk(const thread &self, uint64_t at, size_t bytes);
 void note_fence(const thread &self);
 bool is_shared(const thread &self, const void *at, size_t bytes);
 

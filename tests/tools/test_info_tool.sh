@@ -63,11 +63,6 @@ if unshare --uts true 2>"$work/err" && "$program" transports | grep -q UCX; then
   tells 'UCX, which connects them, aborts if the name of its node has more than 63 characters'
 fi
 
-# ---- experimental values ----
-BANYAN_DEVICE_COPY=bulk run 0 options
-says '^ +for BANYAN_EXPERIMENTAL=1 alone: bulk$'
-tells ' rejected: BANYAN_DEVICE_COPY=bulk is experimental, because no GPU has run bulk copies'
-
 # ---- live: one rank is stopped, and the other waits for it ----
 "$build/banyan-perf" allgather --ranks 2 --sizes 1K,1K,1K,1K,1K,1K,1K,1K --iterations 10000000 --no-check --timeout 600 >"$work/perf" 2>&1 &
 perf=$!

@@ -29,18 +29,6 @@ static void add_field(json_t *o, const char *option) {
   }
 }
 
-/* Values of the option that are rejected unless BANYAN_EXPERIMENTAL is 1, and whether that is so of the value here. */
-static void add_experimental(json_t *o, const char *option) {
-  json_t *patterns = json_array();
-  for (const bny_experimental_row *row = bny_experimental_rows; row->name != NULL; row++) {
-    if (strcmp(row->name, option) == 0) json_array_append_new(patterns, json_string(row->pattern));
-  }
-  if (json_array_size(patterns) > 0) json_object_set(o, "experimental", patterns);
-  json_decref(patterns);
-  if (bny_options_reject_experimental(option) != BANYAN_OK)
-    json_object_set_new(o, "rejected", json_string(banyan_last_error()));
-}
-
 static json_t *option(const bny_option_row *row) {
   const char *text = bny_option_text(row->name);
   int64_t number = 0;
@@ -61,7 +49,6 @@ static json_t *option(const bny_option_row *row) {
     if (bny_option_word(row) != BANYAN_OK) json_object_set_new(o, "rejected", json_string(banyan_last_error()));
   }
   add_field(o, row->name);
-  add_experimental(o, row->name);
   return o;
 }
 
@@ -74,8 +61,8 @@ static json_t *gather(const info_request *request, tool_error *error) {
 }
 
 static void print(const json_t *facts, FILE *stream) {
-  size_t i, k;
-  json_t *one, *pattern;
+  size_t i;
+  json_t *one;
   json_array_foreach(facts, i, one) {
     const json_t *value = json_object_get(one, "value");
     char number[64];
@@ -83,13 +70,6 @@ static void print(const json_t *facts, FILE *stream) {
     const char *text = json_is_integer(value) ? number : json_is_string(value) ? json_string_value(value) : "-";
     int column = fprintf(stream, "  %-23s %-12s %-12s ", info_text(one, "name"), text, info_text(one, "source"));
     tool_print_wrapped(stream, column, HELP_COLUMN, info_text(one, "help"));
-    if (json_object_get(one, "experimental") != NULL) {
-      fprintf(stream, "%*sfor BANYAN_EXPERIMENTAL=1 alone:", HELP_COLUMN, "");
-      json_array_foreach(json_object_get(one, "experimental"), k, pattern) {
-        fprintf(stream, " %s", json_string_value(pattern));
-      }
-      fputc('\n', stream);
-    }
     if (json_object_get(one, "rejected") != NULL) {
       column = fprintf(stream, "%*srejected: ", HELP_COLUMN, "");
       tool_print_wrapped(stream, column, HELP_COLUMN, info_text(one, "rejected"));

@@ -310,15 +310,9 @@ static void cuda_close(bny_device *device) {
   if (device) bny_cuda_drop((bny_cuda_device *)device);
 }
 
-static banyan_status cuda_attach(bny_device *device) {
-  bny_cuda_device *self = (bny_cuda_device *)device;
-  return bny_cuda_check(&self->driver, self->driver.cuCtxSetCurrent(self->context), "cuCtxSetCurrent");
-}
-
 static const bny_device_ops cuda_ops = {
     .name = "cuda",
     .close = cuda_close,
-    .attach = cuda_attach,
     .link = cuda_link,
     .memory_make = bny_cuda_memory_make,
     .memory_export = bny_cuda_memory_export,

@@ -67,10 +67,6 @@ static void post(bny_net_packet *packet, unsigned id, size_t header_bytes, const
   note_request(packet, net->ucx.ucp_am_send_nbx(peer->endpoint, id, &packet->of, header_bytes, payload, bytes, &param));
 }
 
-static ucs_memory_type_t memory_of_slots(const bny_net *net) {
-  return net->transport.sends_cuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
-}
-
 static void put_from(bny_net_packet *packet, const void *from, size_t bytes, uint64_t to, ucs_memory_type_t memory) {
   bny_net_peer *peer = packet->peer;
   ucp_request_param_t param = {.op_attr_mask = PARAMETERS, .cb.send = sent, .user_data = packet, .memory_type = memory};
@@ -79,7 +75,7 @@ static void put_from(bny_net_packet *packet, const void *from, size_t bytes, uin
 }
 
 void bny_net_send_put(bny_net_packet *packet, const void *payload, size_t bytes, uint64_t to) {
-  put_from(packet, payload, bytes, to, memory_of_slots(packet->peer->net));
+  put_from(packet, payload, bytes, to, UCS_MEMORY_TYPE_HOST);
 }
 
 void bny_net_send_signal(bny_net_packet *packet, uint64_t to) {
@@ -88,7 +84,7 @@ void bny_net_send_signal(bny_net_packet *packet, uint64_t to) {
 
 void bny_net_send_data(bny_net_packet *packet, const void *payload, size_t bytes) {
   packet->counts = true;
-  post(packet, BNY_NET_DATA, sizeof packet->of.data, payload, bytes, memory_of_slots(packet->peer->net));
+  post(packet, BNY_NET_DATA, sizeof packet->of.data, payload, bytes, UCS_MEMORY_TYPE_HOST);
 }
 
 static void send_note(bny_net_peer *peer, bny_net_word word, uint64_t tag, int32_t slot) {

@@ -64,11 +64,6 @@ bny_network bny_net_find_network(const bny_net *net) {
   return found;
 }
 
-bool bny_net_takes_cuda(const bny_net *net) {
-  ucp_context_attr_t found = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
-  return net->ucx.ucp_context_query(net->context, &found) == UCS_OK && (found.memory_types >> UCS_MEMORY_TYPE_CUDA & 1);
-}
-
 static banyan_status fail_without_network(void) {
   const char *transports = getenv("UCX_TLS"), *devices = getenv("UCX_NET_DEVICES"), *logged = bny_ucx_captured_log();
   char set[192] = "";
@@ -239,9 +234,8 @@ banyan_status bny_net_describe(char *text, size_t bytes) {
   if (status == BANYAN_OK && bny_net_find_network(&net) == BNY_NETWORK_NONE) status = fail_without_network();
   bny_ucx_capture_log(&net.ucx, false);
   if (status == BANYAN_OK)
-    snprintf(text, bytes, "UCX %.40s, over %s, %s; %s memory of CUDA devices", net.ucx.ucp_get_version_string(),
-             bny_net_find_network(&net) == BNY_NETWORK_RDMA ? "RDMA" : "TCP", net.transport.devices,
-             bny_net_takes_cuda(&net) ? "takes" : "does not take");
+    snprintf(text, bytes, "UCX %.40s, over %s, %s", net.ucx.ucp_get_version_string(),
+             bny_net_find_network(&net) == BNY_NETWORK_RDMA ? "RDMA" : "TCP", net.transport.devices);
   if (net.context) net.ucx.ucp_cleanup(net.context);
   free(net.devices.list);
   return status;

@@ -82,7 +82,7 @@ static void net_send(bny_transport *transport, uint64_t tag, int32_t slot, size_
       .slot = slot,
   };
   int half = (int)(tag >> 32 & 1);
-  const char *outbox = transport->outboxes[half] ? transport->outboxes[half] : transport->halves[half];
+  const char *outbox = transport->halves[half];
   const char *payload = outbox + offset;
   bny_net_take(net);
   if (net->puts) bny_net_put(net, &data, payload, peers, npeers);
@@ -260,7 +260,6 @@ typedef struct announcement {
   int32_t status;
   int32_t network;
   int32_t put;
-  int32_t takes_cuda;
   uint64_t cookie; /* rank 0's is used */
   uint64_t address_bytes;
   char why[256]; /* reason for the status */
@@ -277,12 +276,10 @@ static banyan_status exchange_cards(bny_net *net, const bny_exchange *exchange, 
   announcement own = {.status = (int32_t)mine, .put = (int32_t)net->wish, .address_bytes = address_bytes};
   if (getrandom(&own.cookie, sizeof own.cookie, 0) != sizeof own.cookie) own.cookie = (uint64_t)bny_clock_ns();
   if (mine == BANYAN_OK) own.network = (int32_t)bny_net_find_network(net);
-  if (mine == BANYAN_OK) own.takes_cuda = bny_net_takes_cuda(net);
   if (mine != BANYAN_OK) snprintf(own.why, sizeof own.why, "%.*s", (int)sizeof own.why - 1, why);
   banyan_status status = bny_exchange_all(exchange, &own, all, sizeof own);
   net->cookie = all[0].cookie;
   net->transport.network = BNY_NETWORK_RDMA;
-  net->transport.takes_cuda = true;
   bool is_off = false, asks_for_rdma = false;
   for (int32_t i = 0; i < nranks && status == BANYAN_OK; i++) {
     if (all[i].status != BANYAN_OK)
@@ -290,7 +287,6 @@ static banyan_status exchange_cards(bny_net *net, const bny_exchange *exchange, 
                         (int)sizeof all[i].why - 1, all[i].why);
     if (all[i].network < (int32_t)net->transport.network) net->transport.network = (bny_network)all[i].network;
     if (all[i].address_bytes > net->address_bytes) net->address_bytes = all[i].address_bytes;
-    net->transport.takes_cuda = net->transport.takes_cuda && all[i].takes_cuda;
     is_off = is_off || all[i].put == BNY_NET_PUT_OFF;
     asks_for_rdma = asks_for_rdma || all[i].put == BNY_NET_PUT_AUTO;
   }

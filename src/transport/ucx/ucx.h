@@ -205,8 +205,6 @@ static inline bny_net *bny_net_of(bny_transport *transport) { return (bny_net *)
 /* Makes the context, the worker and its address. Local. They are freed with the net. */
 banyan_status bny_net_start(bny_net *net, const bny_net_config *config, ucp_address_t **address, size_t *address_bytes);
 bny_network bny_net_find_network(const bny_net *net);
-/* Returns UCX's own answer, which does not show whether adapters read that memory directly. */
-bool bny_net_takes_cuda(const bny_net *net);
 
 /* ---- peer.c: the caller holds the worker ------------------------------------------------------------------------- */
 
