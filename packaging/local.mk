@@ -17,18 +17,3 @@ EXTRA_DIST += \
 cmakedir = $(libdir)/cmake/banyan
 dist_cmake_DATA = %D%/cmake/banyanConfig.cmake
 nodist_cmake_DATA = %D%/cmake/banyanConfigVersion.cmake
-
-# bash loads a file with the name of the program.
-EXTRA_DIST += %D%/completions/banyan.bash
-zshcompdir = $(datadir)/zsh/site-functions
-bashcompdir = $(datadir)/bash-completion/completions
-if JANSSON
-dist_zshcomp_DATA = %D%/completions/_banyan
-install-data-hook:
-	$(MKDIR_P) '$(DESTDIR)$(bashcompdir)'
-	$(INSTALL_DATA) $(srcdir)/%D%/completions/banyan.bash '$(DESTDIR)$(bashcompdir)/banyan-decode'
-	cd '$(DESTDIR)$(bashcompdir)' && for tool in $(tools); do \
-	  test $$tool = banyan-decode || $(LN_S) -f banyan-decode $$tool || exit; done
-uninstall-hook:
-	cd '$(DESTDIR)$(bashcompdir)' && rm -f $(tools)
-endif

@@ -423,20 +423,6 @@ def test_child_of_a_fork_takes_no_part():
     assert banyan.run(body, ranks=2, timeout=300) == [True] * 2
 
 
-def test_input_that_cannot_be_dumped(monkeypatch, tmp_path):
-    """The call's error stays, and a warning names the file of each rank."""
-
-    def body(comm):
-        o, lse = arrays()
-        with pytest.raises(banyan.DataError, match="token 0, head 0"):
-            comm.combine(o, lse * np.nan)
-
-    monkeypatch.setenv("BANYAN_DUMP", f"{tmp_path}/absent/dump")
-    monkeypatch.setenv("BANYAN_LOG_FILE", f"{tmp_path}/log")
-    banyan.run(body, ranks=1)
-    assert f"cannot be written to {tmp_path}/absent/dump.0: No such file" in (tmp_path / "log").read_text()
-
-
 def test_arguments_that_would_be_ignored(lone):
     """Unknown settings are rejected, and so are keywords of another constructor of a communicator."""
     lone_too = functools.partial(banyan.Communicator, lambda data, _: [data], 0, 1)

@@ -178,7 +178,6 @@ void bny_comm_free(banyan_comm *comm) {
   bny_levels_free(comm->levels);
   free(comm->notes);
   bny_pool_free(comm->pool);
-  free(comm->dump);
   free(comm->algorithm);
   free(comm->head_counts);
   free(comm);
@@ -289,8 +288,7 @@ static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstr
   bny_facts *all = calloc((size_t)bootstrap->nranks, sizeof *all), own;
   bny_locality *localities = calloc((size_t)bootstrap->nranks, sizeof *localities);
   if (settings->algorithm) comm->algorithm = strdup(settings->algorithm);
-  if (settings->options.dump) comm->dump = strdup(settings->options.dump);
-  if (!all || !localities || (settings->algorithm && !comm->algorithm) || (settings->options.dump && !comm->dump)) {
+  if (!all || !localities || (settings->algorithm && !comm->algorithm)) {
     free(localities);
     free(all);
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for a communicator of %d ranks", bootstrap->rank,
@@ -339,14 +337,6 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
   return BANYAN_OK;
 }
 
-/* Ranks of several colors have the same numbers and must not write one file. Returns NULL without memory. */
-static char *dump_of_part(const banyan_comm *comm, int32_t color) {
-  size_t bytes = strlen(comm->dump) + 32;
-  char *name = malloc(bytes);
-  if (name) snprintf(name, bytes, color >= 0 ? "%s.%d-%d" : "%s", comm->dump, comm->splits, color);
-  return name;
-}
-
 banyan_status bny_comm_make_part(const banyan_comm *comm, const banyan_bootstrap *bootstrap, int32_t color,
                                  banyan_comm **part) {
   banyan_comm_config config = {.size = sizeof config,
@@ -364,10 +354,6 @@ banyan_status bny_comm_make_part(const banyan_comm *comm, const banyan_bootstrap
   banyan_status status = bny_comm_make(bootstrap, &config, BANYAN_OK, comm->origin, color >= 0 ? comm : NULL, part);
   if (status != BANYAN_OK) return status;
   (*part)->stream = comm->stream;
-  if (comm->dump && (*part)->dump) {
-    free((*part)->dump);
-    (*part)->dump = dump_of_part(comm, color);
-  }
   return BANYAN_OK;
 }
 

@@ -27,7 +27,6 @@ struct banyan_comm {
   bny_locality locality;     /* locality of this rank */
   int64_t locality_ns;       /* the time to find it */
   bny_locality_notes *notes; /* a note for each kind of level; NULL: BANYAN_LEVELS sets the levels */
-  char *dump;                /* BANYAN_DUMP, and which split made this communicator; owned */
   int32_t splits;            /* how often it was split */
   char *algorithm;           /* algorithm of combines that name none; owned; NULL: by predicted cost */
   size_t part_bytes;         /* larger messages are sent in parts */

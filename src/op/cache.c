@@ -72,10 +72,7 @@ banyan_status bny_op_obtain(banyan_comm *comm, const bny_call *key, const bny_op
                             banyan_op **op) {
   banyan_op *found;
   banyan_status status = keep ? bny_op_make(comm, key, &found) : bny_op_find(comm, key, &found);
-  if (status != BANYAN_OK) {
-    bny_op_dump(comm, key, memory, status);
-    return status;
-  }
+  if (status != BANYAN_OK) return status;
   status = bny_op_reserve_valid(found, memory->valid);
   if (status != BANYAN_OK) {
     if (keep) bny_op_free(found);

@@ -2,7 +2,6 @@
 libbanyan_core_la_SOURCES += \
   %D%/attend.c %D%/attend.h \
   %D%/cache.c \
-  %D%/dump.c \
   %D%/valid.c %D%/valid.h \
   %D%/make.c \
   %D%/operation.h \

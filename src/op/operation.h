@@ -207,10 +207,6 @@ banyan_status bny_op_plan_again(banyan_op *op);
 /* Gathers `bytes` bytes of each rank on all ranks: `all` is [nranks]. Collective, only for planning. */
 banyan_status bny_op_gather(banyan_comm *comm, const void *mine, size_t bytes, void *all);
 
-/* Writes the inputs of a combine to the file of BANYAN_DUMP if `status` is bad data or a mismatch. Keeps the thread's
- * error. */
-void bny_op_dump(const banyan_comm *comm, const bny_call *key, const bny_op_memory *memory, banyan_status status);
-
 /* Runs the queue until `op` is complete; without `block`, as far as possible without waiting. */
 banyan_status bny_op_progress(banyan_op *op, bool block);
 

@@ -9,17 +9,6 @@
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 
-/* The arrays of op->valid may have changed since the start. */
-static void dump(const banyan_op *op, banyan_status status) {
-  bny_op_memory memory = op->memory;
-  banyan_valid_rows mask = {.size = sizeof mask, .token_mask = op->valid_tokens};
-  memory.in = memory.in ? &op->in : NULL;
-  memory.out = memory.out ? &op->out : NULL;
-  memory.valid = bny_valid_selects(&op->valid) ? &mask : NULL;
-  memory.tokens = op->tokens;
-  bny_op_dump(op->comm, &op->key, &memory, status);
-}
-
 /* A failure ends every running operation. */
 static banyan_status give_up(banyan_comm *comm, banyan_status status) {
   for (banyan_op *op = comm->ops->first, *next; op; op = next) {
@@ -143,7 +132,6 @@ banyan_status bny_op_progress(banyan_op *op, bool block) {
     if (first->gather && !first->gathered) status = progress_gather(first, block, &done);
     if (status == BANYAN_OK && done) status = progress_parts(first, block, &done);
     if (status == BANYAN_OK && done && first->certificate) status = progress_certificate(first, block, &done);
-    if (status != BANYAN_OK) dump(first, status);
     if (status != BANYAN_OK) return give_up(op->comm, status);
     if (!done) return BANYAN_OK;
     write_errors(first);
@@ -175,13 +163,12 @@ banyan_status bny_op_reject(banyan_comm *comm, banyan_status status, bool plans)
 /* Returns what a complete run reports to its caller. */
 static banyan_status verdict(const banyan_op *op) {
   if (!op->report.lost || op->running) return BANYAN_OK;
-  bny_fail(BANYAN_ERR_DATA,
-           "rank %d: %s cannot hold the statistics of token %d, head %d of the result; all other rows are right. Give "
-           "out.stats_dtype a type of a wider range",
-           op->comm->rank, bny_wire_formats[bny_wire_of_dtype(op->out.stats_dtype)].name, op->report.lost_token,
-           op->report.lost_head);
-  dump(op, BANYAN_ERR_DATA);
-  return BANYAN_ERR_DATA;
+  return bny_fail(
+      BANYAN_ERR_DATA,
+      "rank %d: %s cannot hold the statistics of token %d, head %d of the result; all other rows are right. Give "
+      "out.stats_dtype a type of a wider range",
+      op->comm->rank, bny_wire_formats[bny_wire_of_dtype(op->out.stats_dtype)].name, op->report.lost_token,
+      op->report.lost_head);
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */

@@ -60,12 +60,6 @@ template <typename... parameters> static fake_words words_of(void (*)(parameters
   return words;
 }
 
-/* Does what the PTX of tools/common/gpu_between.c does, except for the transfer itself. */
-BNY_KERNEL perf_between(const unsigned char *memory, uint64_t quads, uint32_t *word) {
-  bny_quad last = bny_load_quad(memory + 16 * (quads - 1));
-  if (last.word[0] == 0x9e3779b9) *word = last.word[0];
-}
-
 struct entry {
   const char *name;
   std::function<void()> (*bind)(void **arguments);
@@ -82,7 +76,7 @@ static const entry entries[] = {
 #include "cuda/decode_kernels.def"
 #include "cuda/kernels.def"
 #include "tests/gpu/calibrate.def"
-    ENTRY(user_kernel) ENTRY(perf_between)};
+    ENTRY(user_kernel)};
 #undef ENTRY
 #undef BNY_CUDA_KERNEL
 #undef BNY_DECODE_KERNEL

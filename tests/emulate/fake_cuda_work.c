@@ -138,23 +138,10 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUst
 
 static bool is_own(const void *image) { return ((const fake_cuda_image *)image)->magic == FAKE_CUDA_MAGIC; }
 
-static bool is_text(const void *image) { return memcmp(image, ".version", 8) == 0; }
-
-/* Keeps the text of an image, because a test may compile it. */
-static void keep_text(const char *image) {
-  const char *notes = getenv("FAKE_CUDA_NOTES");
-  char path[256];
-  snprintf(path, sizeof path, "%s.ptx", notes ? notes : "");
-  FILE *file = notes ? fopen(path, "w") : NULL;
-  if (!file) return;
-  fputs(image, file);
-  fclose(file);
-}
-
 /* Returns whether the image stands for the kernels of the emulator. */
 static bool is_library(const void *image) {
   static const unsigned char fat_binary[4] = {0x50, 0xed, 0x55, 0xba};
-  return memcmp(image, fat_binary, 4) == 0 || memcmp(image, "emul", 4) == 0 || is_text(image);
+  return memcmp(image, fat_binary, 4) == 0 || memcmp(image, "emul", 4) == 0;
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
@@ -162,7 +149,6 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
   if (result != CUDA_SUCCESS) return result;
   if (fake_number("load-fails", 0)) return (CUresult)fake_number("load-fails", 0);
   if (!is_own(image) && !is_library(image)) return CUDA_ERROR_NO_BINARY_FOR_GPU;
-  if (is_text(image)) keep_text(image);
   fake_lock();
   object *made = fake_add(MODULE, NULL, 0);
   made->image = image;

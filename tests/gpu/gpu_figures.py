@@ -24,8 +24,7 @@ def figure(name, value, unit, reach=None, goal=None, lower=True, rival=None, riv
 def figures_of_row(ranks, row, form=""):
     headline = ranks == 8 and row["bytes"] == 16640 and not form
     large = row["bytes"] >= 16640
-    where = {"ranks": ranks, "bytes": row["bytes"], "algorithm": row["algorithm"], "errors": row["errors"],
-             "between_us": row["between_us"]}
+    where = {"ranks": ranks, "bytes": row["bytes"], "algorithm": row["algorithm"], "errors": row["errors"]}
     name = "combine of %d B%s, %d ranks on one GPU" % (row["bytes"], form, ranks)
     made = [figure(name, row["banyan_us"], "us", 4.0 if headline else None, 2.5 if headline else None,
                    rival="three reductions", rival_value=row["reductions_us"], p99=row["banyan_p99_us"], **where),
@@ -40,17 +39,16 @@ COMBINES = ((520, 1040, 4160, 16640, 66560), (133120, 266240, 532480, 1064960), 
 
 # Combines of servers: each rank gets its heads, sent as bf16. Llama-8B and MLA at batch 1, 4 and 64; bytes in f32.
 SERVED_AS = ("--scatter", "heads", "--wire", "bf16")
-EVICTED = ("--between",)  # a kernel between combines evicts the caches, as in a model
 SERVED = (16640, 66560, 266240, 4259840)
 
-FORMS = {(): "", SERVED_AS: " by heads in bf16", SERVED_AS + EVICTED: " by heads in bf16, caches evicted"}
+FORMS = {(): "", SERVED_AS: " by heads in bf16"}
 
 
 def run_combine(step, options, seconds, keep):
     """Every size: the time, against a copy of the same bytes and against three reductions."""
     until = time.monotonic() + seconds
-    cases = [(8, SERVED, SERVED_AS + EVICTED), (8, SERVED, SERVED_AS)] + [(ranks, sizes, ()) for sizes in COMBINES for ranks in (8, 2, 4)]
-    for ranks, sizes, form in [(2, (520,), ()), (2, (4160,), SERVED_AS), (2, (4160,), SERVED_AS + EVICTED)] if options.quick else cases:
+    cases = [(8, SERVED, SERVED_AS)] + [(ranks, sizes, ()) for sizes in COMBINES for ranks in (8, 2, 4)]
+    for ranks, sizes, form in [(2, (520,), ()), (2, (4160,), SERVED_AS)] if options.quick else cases:
         command = [os.path.join(options.tools, step.program), "combine", "--device", "cuda:0", "--ranks", str(ranks), "--json",
                    "--sizes", ",".join(map(str, sizes))] + list(form)
         command += ["--iterations", "1", "--warmup", "1"] if options.quick else ["--timeout", "10"]

@@ -3,7 +3,6 @@ unit_tests += \
   %D%/test_launch
 %C%_test_launch_LDADD = libbanyan_launch.la $(LDADD)
 test_scripts += \
-  %D%/test_completion.sh \
   %D%/test_examples.sh \
   %D%/test_health.sh \
   %D%/test_migration.sh \

@@ -110,7 +110,7 @@ class Options(Tools):
         perf = ("", "combine allgather", "allreduce", "combine --sizes", "combine --sizes 0", "combine --sizes 1,,2",
                 "combine --sizes 5X", "combine --against nccl", "combine --scatter heads --against mpi",
                 "allgather --heads 3", "barrier --wire f16", "combine --batch 2 --sizes 520", "combine --iterations 0",
-                "combine --against mpi", "allgather --against mpi", "allgather-heads --against mpi", "combine --between")
+                "combine --against mpi", "allgather --against mpi", "allgather-heads --against mpi")
         for options in perf:
             done = self.expect(run(PERF, *options.split()), 2)
             self.assertEqual(done.stdout, "", options)

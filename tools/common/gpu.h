@@ -83,19 +83,3 @@ typedef struct gpu_rounds {
  * concurrently. */
 bool gpu_graphs_time(gpu_graph *const *graphs, void *const *streams, int32_t ngraphs, const gpu_rounds *rounds,
                      double *times_us, tool_error *error);
-
-/* A kernel that runs between measured kernels, as a model's kernels run between combines. Its code exceeds the
- * instruction caches of an SM, and it reads twice the size of the second-level cache. The driver compiles it. */
-typedef struct gpu_between gpu_between;
-
-enum { GPU_BETWEEN_INSTRUCTIONS = 1 << 14 }; /* each has 16 bytes */
-
-/* Divides the kernel's work into `parts`, each for its own stream and its share of the SMs. May wait until the device
- * is idle. */
-bool gpu_between_make(gpu *device, int32_t parts, gpu_between **between, tool_error *error);
-void gpu_between_free(gpu_between *between); /* NULL is allowed */
-
-bool gpu_between_put(const gpu_between *between, int32_t part, void *stream, tool_error *error);
-
-/* Returns the kernel as PTX, which the caller frees; NULL if out of memory. */
-char *gpu_between_text(void);

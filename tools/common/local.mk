@@ -55,7 +55,6 @@ endif
 libbanyan_gpu_la_SOURCES = \
   %D%/device_ranks.c %D%/device_ranks.h \
   %D%/gpu.c %D%/gpu.h \
-  %D%/gpu_between.c \
   %D%/gpu_driver.h
 libbanyan_gpu_la_CFLAGS = $(AM_CFLAGS) $(CUDA_CFLAGS)
 libbanyan_gpu_la_LIBADD = libbanyan_driver.la

@@ -13,7 +13,7 @@
 enum { ROWS_CHECKED = 512, RUNS_MAX = 32, KEY = 1 };
 
 /* Each form is measured as one or more operations of every rank, or as a copy. */
-typedef enum form { BETWEEN, COMBINE, COPY, REDUCTIONS } form;
+typedef enum form { COMBINE, COPY, REDUCTIONS } form;
 
 enum { MAXIMA, DENOMINATORS, NUMERATORS, REDUCTION_COUNT };
 
@@ -28,7 +28,6 @@ typedef struct rank_memory {
 typedef struct measurement {
   device_ranks ranks;
   const perf_case *perf;
-  gpu_between *between; /* NULL: no kernel between runs */
   rank_memory memories[DEVICE_RANKS_MAX];
   float *host; /* as large as a partial */
 } measurement;
@@ -123,11 +122,12 @@ typedef struct run_form {
   form form;
 } run_form;
 
-static bool put_form(const run_form *what, int32_t rank, tool_error *error) {
+static bool put(void *argument, int32_t run, int32_t rank, tool_error *error) {
+  const run_form *what = argument;
   measurement *m = what->m;
+  (void)run;
   rank_memory *at = &m->memories[rank];
   switch (what->form) {
-  case BETWEEN: return true;
   case COPY: return gpu_copy(m->ranks.device, at->out, at->values, m->perf->bytes, m->ranks.streams[rank], error);
   case COMBINE: return device_time_start(at->combine, error);
   default:
@@ -136,24 +136,12 @@ static bool put_form(const run_form *what, int32_t rank, tool_error *error) {
   }
 }
 
-static bool put(void *argument, int32_t run, int32_t rank, tool_error *error) {
-  const run_form *what = argument;
-  const measurement *m = what->m;
-  (void)run;
-  return put_form(what, rank, error) &&
-         (m->between == NULL || gpu_between_put(m->between, rank, m->ranks.streams[rank], error));
-}
-
-/* Without what stands between runs, whose time must be known. */
 static bool time_form(measurement *m, form form, const perf_device_row *row, int32_t warmup, double *p50_us,
                       double *p99_us, tool_error *error) {
   run_form what = {m, form};
   device_timing timing = {
       .put = put, .argument = &what, .runs = row->runs, .warmup = warmup, .iterations = row->iterations};
-  bool ok = device_time(&m->ranks, &timing, p50_us, p99_us, error);
-  *p50_us -= row->between_us;
-  *p99_us -= row->between_us;
-  return ok;
+  return device_time(&m->ranks, &timing, p50_us, p99_us, error);
 }
 
 static bool check(measurement *m, perf_errors *errors, tool_error *error) {
@@ -188,9 +176,6 @@ static bool measure(measurement *m, const perf_protocol *protocol, perf_device_r
   bool ok = begin(m, error);
   if (ok && banyan_op_query(m->memories[0].combine, &info) == BANYAN_OK)
     snprintf(row->algorithm, sizeof row->algorithm, "%s", info.algorithm);
-  double between_us = 0;
-  ok = ok && (m->between == NULL || time_form(m, BETWEEN, row, protocol->warmup, &between_us, &ignored, error));
-  row->between_us = between_us;
   ok = ok && time_form(m, COMBINE, row, protocol->warmup, &row->p50_us, &row->p99_us, error) &&
        (!protocol->check || check(m, &row->errors, error)) &&
        time_form(m, COPY, row, protocol->warmup, &row->copy_us, &ignored, error) &&
@@ -213,9 +198,6 @@ static void report_header(const gpu_facts *facts, const perf_device_settings *se
   printf("# replays of a graph of several runs, results %s; copy: of a partial by every rank; reductions: three "
          "instead\n#\n",
          protocol->check ? "checked" : "not checked");
-  if (settings->between) {
-    printf("# between runs a kernel evicts caches of instructions and data; its time is taken off all times\n#\n");
-  }
   printf("# %10s %6s  %-18s %4s %8s %8s %8s %5s %8s %5s %6s\n", "bytes", "rows", "algorithm", "runs", "p50", "p99",
          "copy", "ratio", "3 reds", "ratio", "errors");
   printf("# %10s %6s  %-18s %4s %8s %8s %8s %5s %8s %5s %6s\n", "(B)", "", "", "", "(us)", "(us)", "(us)", "", "(us)",
@@ -232,15 +214,14 @@ static void report_row(const perf_device_row *row) {
 
 static json_t *row_json(const perf_device_settings *settings, const perf_case *perf, const perf_device_row *row,
                         const perf_protocol *protocol) {
-  return json_pack("{s:s, s:i, s:I, s:I, s:i, s:s, s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+  return json_pack("{s:s, s:i, s:I, s:I, s:i, s:s, s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
                    "collective", "combine", "ranks", settings->nranks, "bytes", (json_int_t)row->bytes, "rows",
                    (json_int_t)row->rows, "head_dim", perf->head_dim, "wire", tool_dtype_name(perf->wire), "scatter",
                    bny_scatter_name(perf->scatter), "algorithm", row->algorithm, "runs_in_graph", row->runs,
                    "iterations", row->iterations, "banyan_us", tool_json_real(row->p50_us), "banyan_p99_us",
                    tool_json_real(row->p99_us), "copy_us", tool_json_real(row->copy_us), "times_of_copy",
                    tool_json_real(over(row->p50_us, row->copy_us)), "reductions_us", tool_json_real(row->reductions_us),
-                   "reductions_over_banyan", tool_json_real(over(row->reductions_us, row->p50_us)), "between_us",
-                   settings->between ? tool_json_real(row->between_us) : json_null(), "errors",
+                   "reductions_over_banyan", tool_json_real(over(row->reductions_us, row->p50_us)), "errors",
                    protocol->check ? json_integer((json_int_t)row->errors.wrong) : json_null(), "max_rel_error",
                    protocol->check ? tool_json_real(row->errors.worst) : json_null());
 }
@@ -256,8 +237,7 @@ bool perf_device_work(const perf_device_settings *settings, const perf_case *cas
                       const perf_protocol *protocol, bool json, bool *correct, tool_error *error) {
   measurement m = {.perf = NULL};
   perf_device_row *rows = tool_new((size_t)count, sizeof *rows);
-  bool ok = device_ranks_open(settings->device, settings->nranks, settings->timeout_ns, &m.ranks, error) &&
-            (!settings->between || gpu_between_make(m.ranks.device, settings->nranks, &m.between, error));
+  bool ok = device_ranks_open(settings->device, settings->nranks, settings->timeout_ns, &m.ranks, error);
   const gpu_facts *facts = ok ? gpu_facts_of(m.ranks.device) : NULL;
   *correct = true;
   if (ok && !json) report_header(facts, settings, &cases[0], protocol);
@@ -270,7 +250,6 @@ bool perf_device_work(const perf_device_settings *settings, const perf_case *cas
     if (ok && !json) report_row(&rows[i]);
   }
   ok = ok && (!json || report_json(facts, settings, cases, rows, count, protocol, error));
-  gpu_between_free(m.between);
   device_ranks_close(&m.ranks);
   return ok;
 }

@@ -6,7 +6,6 @@ banyan_perf_SOURCES = \
   %D%/measure.c \
   %D%/merge.c \
   %D%/mpi.c \
-  %D%/replay.c \
   %D%/report.c
 banyan_perf_CFLAGS = $(tools_cflags)
 if CUDA

@@ -25,8 +25,7 @@ typedef struct arguments {
   size_t sizes[SIZES_MAX];
   int size_count;
   const char *device; /* NULL: ranks are on the host */
-  bool json, unchecked, between;
-  const char *replay;       /* the pattern of files; NULL: none */
+  bool json, unchecked;
   const char *combine_only; /* the first option given that only combine has; NULL: none */
 } arguments;
 
@@ -81,10 +80,6 @@ static const tool_option options[] = {
      "Under mpirun, for combine and allgather-heads: also measure MPI. There are three forms of the merge, and one of "
      "heads: an all-gather, then a copy of heads into order.",
      TOOL_NAME_AT(protocol.against_mpi, rivals)},
-    {"replay", "FILE",
-     "Instead of a collective: run a failed combine again on as many ranks, with the inputs that its ranks wrote to "
-     "the files of BANYAN_DUMP=FILE. The exit status is 0 if it fails in the same way.",
-     TOOL_TEXT_AT(replay)},
     {.help = "For combine alone"},
     {"batch", "B", "One size instead of many: B tokens; 1 if only --heads is set.", TOOL_INT_AT(batch, 1, 1 << 20),
      COMBINE_ONLY},
@@ -103,10 +98,6 @@ static const tool_option options[] = {
      "On a GPU, in graphs. Ranks are threads on that device, 8 unless --ranks is set. A copy of the partial and three "
      "reductions are measured for comparison.",
      TOOL_TEXT_AT(device), COMBINE_ONLY, .check = tool_check_device},
-    {"between", NULL,
-     "With --device: a kernel between runs evicts the caches of instructions and data, as a model's kernels do. Its "
-     "own time is subtracted.",
-     TOOL_FLAG_AT(between), COMBINE_ONLY},
     {NULL}};
 
 static bool complete_for_device(const arguments *a, tool_error *error) {
@@ -133,8 +124,6 @@ static bool complete_sizes(arguments *a, tool_error *error) {
   if (a->protocol.against_mpi && !bny_launch_under_mpi())
     return tool_error_set(error, "--against mpi needs mpirun: mpirun -n 2 " PROGRAM " combine --against mpi");
   if (a->device != NULL && !complete_for_device(a, error)) return false;
-  if (a->between && a->device == NULL)
-    return tool_error_set(error, "--between needs --device: on the host nothing stands between runs");
   if (a->size_count > 0 && a->batch > 0) return tool_error_set(error, "--sizes and --batch both say the size");
   if (a->perf.collective == BNY_BARRIER) {
     a->sizes[0] = 0;
@@ -162,9 +151,7 @@ static bool complete_sizes(arguments *a, tool_error *error) {
 /* Names the collective, and makes the sizes of all rows. */
 static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
   arguments *a = opaque;
-  if (a->replay != NULL && optind == argc)
-    return a->world.ranks > 0 || perf_replay_ranks(a->replay, &a->world.ranks, error);
-  if (optind != argc - 1 || a->replay != NULL)
+  if (optind != argc - 1)
     return tool_error_set(error,
                           "name one collective: combine, allgather, allgather-heads, shift, broadcast or barrier");
   if (!bny_collective_parse(argv[optind], &a->perf.collective))
@@ -197,7 +184,6 @@ static bool work(const arguments *a, const tool_world *world, bool *correct, too
   perf_row rows[SIZES_MAX];
   perf_case perf = a->perf;
   perf.world = world;
-  if (a->replay != NULL) return perf_replay(a->replay, world, correct, error);
   FILE *stream = world->rank != 0 ? NULL : a->json ? stderr : stdout;
   if (!perf_report_header(&perf, &a->protocol, stream, error)) return false;
   *correct = true;
@@ -221,8 +207,7 @@ static bool work(const arguments *a, const tool_world *world, bool *correct, too
 static int work_on_device(const arguments *a) {
   perf_device_settings settings = {.device = a->device,
                                    .nranks = a->world.ranks > 0 ? a->world.ranks : DEFAULT_DEVICE_RANKS,
-                                   .timeout_ns = a->world.timeout_ns,
-                                   .between = a->between};
+                                   .timeout_ns = a->world.timeout_ns};
   perf_case cases[SIZES_MAX];
   tool_error error = {.text = ""};
   bool correct = false;

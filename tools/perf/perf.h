@@ -145,7 +145,6 @@ typedef struct perf_device_settings {
   const char *device; /* "cuda" or "cuda:N" */
   int32_t nranks;
   int64_t timeout_ns; /* 0: 30 s */
-  bool between;       /* a kernel between runs evicts the caches */
 } perf_device_settings;
 
 typedef struct perf_device_row {
@@ -156,7 +155,6 @@ typedef struct perf_device_row {
   int32_t iterations;    /* replays of it */
   double p50_us, p99_us; /* time of a run */
   double copy_us, reductions_us;
-  double between_us; /* time of the work between runs, which the other times exclude */
   perf_errors errors;
 } perf_device_row;
 
@@ -164,8 +162,3 @@ typedef struct perf_device_row {
  * right. Without CUDA it sets a usage error. */
 bool perf_device_work(const perf_device_settings *settings, const perf_case *cases, int count,
                       const perf_protocol *protocol, bool json, bool *correct, tool_error *error);
-
-/* replay.c: how many ranks the files of a pattern have; and a rank's part of such a combine. *same: the status is that
- * of the file. */
-bool perf_replay_ranks(const char *pattern, int32_t *nranks, tool_error *error);
-bool perf_replay(const char *pattern, const tool_world *world, bool *same, tool_error *error);
