@@ -21,11 +21,7 @@ nobase_dist_doc_DATA += \
   %D%/security.md \
   %D%/pictures/certain.svg \
   %D%/pictures/combine.svg \
-  %D%/pictures/dgx-h100.svg \
-  %D%/pictures/gb200-nvl72.svg \
-  %D%/pictures/hgx-h100-faults.svg \
   %D%/pictures/levels.svg \
-  %D%/pictures/mi300x.svg \
   %D%/pictures/paper.svg \
   %D%/pictures/scale-beyond.svg \
   %D%/pictures/scale-depth.svg \

@@ -3,8 +3,6 @@
 noinst_LTLIBRARIES += libbanyan_topo_model.la
 libbanyan_topo_model_la_SOURCES = \
   %D%/model/guid.c %D%/model/guid.h \
-  %D%/model/matrix.h \
-  %D%/model/matrix_model.c \
   %D%/model/model.c %D%/model/model.h \
   %D%/model/names.c %D%/model/names.h \
   %D%/model/path.c \
@@ -18,11 +16,9 @@ libbanyan_topo_model_la_SOURCES += \
   %D%/import/import.c \
   %D%/import/importers.def \
   %D%/import/json.c %D%/import/json.h \
-  %D%/import/matrix.c \
   %D%/import/nccl.c %D%/import/nccl.h \
   %D%/import/nccl_device.c \
   %D%/import/nccl_link.c \
-  %D%/import/smi.c \
   %D%/import/synthetic.c %D%/import/synthetic.h \
   %D%/import/synthetic_items.c \
   %D%/import/xml.c %D%/import/xml.h
@@ -42,12 +38,6 @@ libbanyan_topo_model_la_SOURCES += \
 libbanyan_topo_model_la_SOURCES += \
   %D%/derive/derive.h \
   %D%/derive/fabric.c \
-  %D%/derive/findings.c %D%/derive/findings.def \
-  %D%/derive/findings_fabric.c \
-  %D%/derive/findings_gpu.c \
-  %D%/derive/findings_nics.c \
-  %D%/derive/findings_nvlink.c \
-  %D%/derive/findings_pci.c \
   %D%/derive/derive.c \
   %D%/derive/levels.c %D%/derive/levels.h \
   %D%/derive/near.c \
@@ -59,7 +49,7 @@ libbanyan_topo_model_la_LIBADD = $(LIBXML2_LIBS) $(JANSSON_LIBS) $(HWLOC_LIBS)
 # The tools also link this library, which writes models.
 noinst_LTLIBRARIES += libbanyan_topo.la
 libbanyan_topo_la_SOURCES = \
+  tools/topo/health.c tools/topo/health.h \
   %D%/export/export.h \
-  %D%/export/matrix.c \
   %D%/export/nccl.c
 libbanyan_topo_la_LIBADD = libbanyan_topo_model.la

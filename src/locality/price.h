@@ -72,7 +72,7 @@ typedef struct bny_machine {
 /* Fills *machine from the files below `root`, which is "" except in tests. Fields that cannot be read are "" or 0. */
 void bny_machine_find(const char *root, bny_machine *machine);
 
-/* A file of measured costs (BANYAN_COSTS), as banyan-topo --measure --save-costs writes it:
+/* A file of measured costs (BANYAN_COSTS), as banyan-topo --save-costs writes it:
  *
  *   {"version": "0.1.0", "command": .., "date": .., "node": {..},
  *    "costs_version": 1,

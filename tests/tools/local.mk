@@ -4,7 +4,6 @@ unit_tests += \
 %C%_test_launch_LDADD = libbanyan_launch.la $(LDADD)
 test_scripts += \
   %D%/test_examples.sh \
-  %D%/test_health.sh \
   %D%/test_migration.sh \
   %D%/test_quickstart.sh \
   %D%/test_spack.py \
@@ -13,4 +12,4 @@ test_scripts += \
   %D%/test_tools.sh \
   %D%/test_topo_tool.sh \
   %D%/test_usage.sh
-EXTRA_DIST += %D%/health_checks.py %D%/health_faults.py %D%/paper.py %D%/prelude.sh %D%/tools_checks.py
+EXTRA_DIST += %D%/paper.py %D%/prelude.sh %D%/tools_checks.py

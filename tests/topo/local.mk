@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 unit_tests += \
   %D%/test_topo_corpus \
+  %D%/test_topo_health \
   %D%/test_topo_hwloc \
   %D%/test_topo_levels \
   %D%/test_topo_machines \
@@ -11,7 +12,6 @@ unit_tests += \
   %D%/test_topo_probe \
   %D%/test_topo_rdma \
   %D%/test_topo_text \
-  %D%/test_topo_view \
   %D%/test_topo_xml
 if JANSSON
 unit_tests += %D%/test_topo_costs %D%/test_topo_json %D%/test_topo_library
@@ -22,24 +22,24 @@ libbanyan_tests_la_SOURCES += \
   %D%/topo_sysfs.h \
   %D%/topo_util.h \
   %D%/topo_xml_util.h
-%C%_test_topo_costs_LDADD = libbanyan_options.la libbanyan_topo.la $(LDADD)
-%C%_test_topo_corpus_LDADD = libbanyan_topo.la $(LDADD)
-%C%_test_topo_hwloc_LDADD = libbanyan_topo.la $(LDADD)
-%C%_test_topo_json_LDADD = libbanyan_topo.la $(LDADD)
-%C%_test_topo_levels_LDADD = libbanyan_topo.la $(LDADD)
-%C%_test_topo_machines_LDADD = libbanyan_topo.la $(LDADD)
-%C%_test_topo_model_LDADD = libbanyan_topo.la $(LDADD)
-%C%_test_topo_nccl_LDADD = libbanyan_topo.la $(LDADD)
-%C%_test_topo_nvml_LDADD = libbanyan_topo.la $(LDADD)
-%C%_test_topo_probe_LDADD = libbanyan_topo.la $(LDADD)
-%C%_test_topo_rdma_LDADD = libbanyan_topo.la $(LDADD)
-%C%_test_topo_text_LDADD = libbanyan_topo.la $(LDADD)
-%C%_test_topo_xml_LDADD = libbanyan_topo.la $(LDADD)
+topo_ldadd = libbanyan_topo.la libbanyan_launch.la $(LDADD)
+%C%_test_topo_costs_LDADD = libbanyan_options.la $(topo_ldadd)
+%C%_test_topo_corpus_LDADD = $(topo_ldadd)
+%C%_test_topo_health_LDADD = $(topo_ldadd)
+%C%_test_topo_hwloc_LDADD = $(topo_ldadd)
+%C%_test_topo_json_LDADD = $(topo_ldadd)
+%C%_test_topo_levels_LDADD = $(topo_ldadd)
+%C%_test_topo_machines_LDADD = $(topo_ldadd)
+%C%_test_topo_measure_LDADD = $(topo_ldadd)
+%C%_test_topo_model_LDADD = $(topo_ldadd)
+%C%_test_topo_nccl_LDADD = $(topo_ldadd)
+%C%_test_topo_nvml_LDADD = $(topo_ldadd)
+%C%_test_topo_probe_LDADD = $(topo_ldadd)
+%C%_test_topo_rdma_LDADD = $(topo_ldadd)
+%C%_test_topo_text_LDADD = $(topo_ldadd)
+%C%_test_topo_xml_LDADD = $(topo_ldadd)
 %C%_test_topo_library_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(JANSSON_CFLAGS)
-%C%_test_topo_library_LDADD = $(JANSSON_LIBS) libbanyan_methods.la libbanyan_options.la libbanyan_topo.la $(LDADD)
-%C%_test_topo_measure_LDADD = libbanyan_launch.la libbanyan_topo.la $(LDADD)
-%C%_test_topo_view_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(LIBXML2_CFLAGS)
-%C%_test_topo_view_LDADD = libbanyan_picture.la libbanyan_launch.la libbanyan_topo.la $(LIBXML2_LIBS) $(LDADD)
+%C%_test_topo_library_LDADD = $(JANSSON_LIBS) libbanyan_methods.la libbanyan_options.la $(topo_ldadd)
 
 # Libraries for the probe to load: one like NVIDIA's current library, and one like that of an older driver.
 check_LTLIBRARIES += %D%/fake_nvml.la %D%/fake_nvml_old.la

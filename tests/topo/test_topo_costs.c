@@ -253,8 +253,8 @@ TEST(a_machine_without_files_is_unknown) {
 
 /* Sets the figures of all pairs of one kind. */
 static void set_kind(topo_measured *measured, topo_near near, double alpha, double more, double beta) {
-  measured->kinds[near] = (topo_measured_kind){.npairs = 3, .alpha = alpha, .beta = beta};
-  measured->kinds[near].expected[TOPO_MORE] = more;
+  measured->kinds[near] =
+      (topo_measured_kind){.npairs = 3, .more_ns = more, .alpha_ns = alpha, .beta_ns_per_byte = beta};
 }
 
 static void save_and_read(const topo_measured *measured, bny_prices *prices) {
@@ -298,7 +298,7 @@ TEST(kinds_that_were_not_measured_have_no_price) {
   tool_error error = {.text = ""};
   ck_assert_ptr_null(topo_measured_costs(&measured, &error));
   ck_assert_msg(strstr(error.text, "no pair of CPUs was measured") != NULL, "%s", error.text);
-  measured.kinds[TOPO_NEAR_L3] = (topo_measured_kind){.npairs = 2, .alpha = 9}; /* has no fit */
+  measured.kinds[TOPO_NEAR_L3] = (topo_measured_kind){.npairs = 2, .alpha_ns = 9}; /* has no fit */
   ck_assert_ptr_null(topo_measured_costs(&measured, &error));
   set_kind(&measured, TOPO_NEAR_L2, -5, 1, 0.02); /* the fit of alpha may be negative */
   save_and_read(&measured, &prices);

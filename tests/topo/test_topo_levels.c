@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Levels, rails and findings. The result for each file of tests/topologies is compared with the golden NAME.levels next
+ * Levels and rails. The result for each file of tests/topologies is compared with the golden NAME.levels next
  * to it. BANYAN_UPDATE_GOLDENS=1 rewrites the goldens, for review. */
 #include <stdarg.h>
 #include <time.h>
@@ -7,12 +7,6 @@
 #include "topo/derive/levels.h"
 #include "tests/topo/topo_laws.h"
 #include "tests/topo/topo_util.h"
-
-static int32_t nth(const bny_topo *topo, bny_topo_kind kind, int32_t which) {
-  for (int32_t n = 0; n < topo->nnodes; n++)
-    if (topo->nodes[n].kind == kind && which-- == 0) return n;
-  ck_abort_msg("no such node");
-}
 
 /* ---- goldens ----------------------------------------------------------------------------------------------------- */
 
@@ -75,9 +69,6 @@ static char *render(const bny_topo *topo, const bny_topo_levels *levels) {
     r += count;
   }
   for (int32_t i = 0; i < levels->nlevels; i++) level_render(topo, &levels->levels[i], out);
-  fprintf(out, "findings: %d\n", levels->nfindings);
-  for (int32_t i = 0; i < levels->nfindings; i++)
-    fprintf(out, "  %s: %s\n", bny_topo_severity_name(levels->findings[i].severity), levels->findings[i].text);
   fclose(out);
   return topo_text(text);
 }
@@ -142,133 +133,9 @@ TEST(wireless_serves_none) {
   }
 }
 
-TEST(nics_shared_uneven_and_missing) {
-  bny_topo *topo = load("host:2 package:2 numa bridge pci gpu:2 nic@200g");
-  ck_facts(topo, "2 rail; rail speed 12.5; info 2 GPUs share a NIC"); /* half of 25 */
-  /* A third host has one GPU and no NIC. */
-  put(topo, BNY_TOPO_GPU, put(topo, BNY_TOPO_HOST, -1, "bare", NULL), "GPU9", NULL);
-  ck_facts(topo, "GPU9 nic none; GPU9 rail -1; fault bare: no NIC is known there; info hosts have from 1 to 4 GPUs");
-}
-
-/* A management NIC that is as near as other NICs is not used. */
-TEST(slow_nics_are_passed_over) {
-  ck_facts(load("host:2 numa bridge pci nic@25g gpu nic@400g"), "GPU0 speed 50; no fault; no note; no info");
-}
-
-/* ---- faults ------------------------------------------------------------------------------------------------------ */
-
-/* Returns the link of a NIC's port, counted from 0. */
-static bny_topo_link *port_link(bny_topo *topo, int32_t which) {
-  for (int32_t l = 0; l < topo->nlinks; l++)
-    if (topo->links[l].kind == BNY_TOPO_LINK_NET && which-- == 0) return &topo->links[l];
-  ck_abort_msg("no such port");
-}
-
-TEST(ports_down) {
-  bny_topo *topo = load("host numa bridge pci:2 gpu:2 nic@400g");
-  ck_assert_int_eq(nth(topo, BNY_TOPO_PORT, 1) >= 0, 1);
-  port_link(topo, 1)->gbytes_per_s = 0; /* the link of the second switch, and of GPUs 2 and 3 */
-  bny_topo_levels *levels = topo_derive(topo);
-  ck_assert(
-      has_finding(levels, BNY_TOPO_FAULT,
-                  "NIC1 port 1: it is down (50 GB/s if it were up): GPU2 and another, which its NIC serves, reach "
-                  "other hosts only over what serves others"));
-  ck_assert_str_eq(topo->nodes[levels->ranks[2].nic].name, "NIC1"); /* rails keep their numbers */
-  ck_assert_int_eq(levels->ranks[2].rail, 1);
-
-  /* If no port of its kind is up, the rating is unknown, and only the probe's text reports the state. */
-  port_link(topo, 1)->rated_gbytes_per_s = 0;
-  levels = topo_derive(topo);
-  ck_assert_int_eq(levels->findings[0].severity, BNY_TOPO_INFO); /* unknown is not down */
-  bny_topo_set_string(topo, &topo->nodes[nth(topo, BNY_TOPO_PORT, 1)].model, "InfiniBand, lid 108, down");
-  levels = topo_derive(topo);
-  ck_assert(has_finding(levels, BNY_TOPO_FAULT, "NIC1 port 1: it is down: GPU2"));
-}
-
-/* Another NIC at the same distance replaces a NIC that is down. A dead port of a working NIC is only reported. */
-TEST(ports_spared) {
-  bny_topo *topo = load("host numa bridge pci gpu nic:2@2x200g");
-  port_link(topo, 0)->gbytes_per_s = port_link(topo, 1)->gbytes_per_s = 0;
-  port_link(topo, 2)->gbytes_per_s = 0;
-  bny_topo_levels *levels = topo_derive(topo);
-  ck_assert_str_eq(topo->nodes[levels->ranks[0].nic].name, "NIC1");
-  ck_assert_double_eq_tol(levels->ranks[0].nic_gbytes_per_s, 25, 1e-9);
-  ck_assert(has_finding(levels, BNY_TOPO_INFO, "NIC0 port 2: it is down (25 GB/s if it were up), and serves no GPU"));
-  ck_assert(
-      has_finding(levels, BNY_TOPO_INFO,
-                  "NIC1 port 1: it is down (25 GB/s if it were up), and the NIC has 25 GB/s over its other ports"));
-  ck_assert_int_eq(levels->findings[0].severity, BNY_TOPO_INFO);
-}
-
-TEST(fewer_nvlinks) {
-  bny_topo *topo = load("nvswitch host:2 gpu:4@sm100 nic:4@400g");
-  for (int32_t l = 0; l < topo->nlinks; l++) {
-    bny_topo_link *link = &topo->links[l];
-    if (link->kind == BNY_TOPO_LINK_NVLINK && link->from == nth(topo, BNY_TOPO_GPU, 5)) {
-      link->count = 12;
-      link->gbytes_per_s *= 12. / 18;
-    }
-  }
-  bny_topo_levels *levels = topo_derive(topo);
-  ck_assert(has_finding(levels, BNY_TOPO_FAULT, "host1 GPU1: 12 of 18 NVLinks, so the whole domain runs at that pace"));
-  ck_assert_int_eq(levels->nfindings, 1); /* the low sum of its links is not reported again */
-  const bny_topo_level *domain = bny_topo_level_of(levels, BNY_TOPO_LEVEL_DOMAIN);
-  ck_assert_double_eq_tol(domain->groups[0].gbytes_per_s, 12 * 40.1, 1e-9);
-  ck_assert(!domain->groups[0].uniform);
-}
-
-TEST(slow_links) {
-  bny_topo *topo = load("host:4 numa bridge pci gpu@gen5x16 nic@400g@gen5x16");
-  int32_t gpu = nth(topo, BNY_TOPO_GPU, 1), port = nth(topo, BNY_TOPO_PORT, 2), nic = nth(topo, BNY_TOPO_NIC, 3);
-  for (int32_t l = 0; l < topo->nlinks; l++) {
-    bny_topo_link *link = &topo->links[l];
-    if (link->kind == BNY_TOPO_LINK_PCI && link->from == gpu) link->gbytes_per_s /= 4;
-    if (link->kind == BNY_TOPO_LINK_NET && link->from == port) link->gbytes_per_s = link->rated_gbytes_per_s = 12.5;
-    if (link->kind == BNY_TOPO_LINK_PCI && link->from == nic) link->gbytes_per_s = link->rated_gbytes_per_s = 12;
-  }
-  bny_topo_levels *levels = topo_derive(topo);
-  ck_assert(
-      has_finding(levels, BNY_TOPO_FAULT, "host1 GPU0 and host3 NIC0: its PCI link runs at 0.75 GB/s for each lane"));
-  ck_assert(has_finding(levels, BNY_TOPO_FAULT, "host2 NIC0: it runs at 12.5 GB/s, other NICs at 50"));
-  ck_assert_int_eq(levels->nfindings, 3);
-  ck_assert(has_finding(levels, BNY_TOPO_INFO, "host3 NIC0: 50 GB/s to the network behind a PCI link of 12"));
-}
-
-/* Four GPUs and two NICs on one host bridge. In real machines each has its own root port; in some virtual machines all
- * are on the bus of the bridge. */
-TEST(flat_only_if_hidden) {
-  static const char *const names[] = {"0000:[80-8f]", "pci0000:80", "0000:[80-8f]", "somewhere"};
-  for (int i = 0; i < 4; i++) {
-    char text[512], *at = text + snprintf(text, sizeof text, "host/a numa/node0 bridge/%s", names[i]);
-    for (unsigned n = 0; n < 6; n++)
-      at += sprintf(at, " %s%u=0000:%02x:%02x.0 .", n < 4 ? "gpu/GPU" : "nic/NIC", n, i < 2 ? 0x81 + n : 0x80, n);
-    ck_facts(tree_of(text), i < 2 ? "no info no PCI switch" : "info no PCI switch between 4 GPUs and 2 NICs");
-  }
-}
-
-/* A speed that no NIC has is reported and counts as unknown. A trunk may have that speed. */
-TEST(absurd_nics) {
-  bny_topo *topo = load("leaf:2@20000g host:2 numa bridge pci gpu nic@400g");
-  int32_t port = nth(topo, BNY_TOPO_PORT, 1);
-  for (int32_t l = 0; l < topo->nlinks; l++)
-    if (topo->links[l].kind == BNY_TOPO_LINK_NET && topo->links[l].from == port) topo->links[l].gbytes_per_s = 25000;
-  bny_topo_levels *levels = topo_derive(topo);
-  ck_assert(has_finding(levels, BNY_TOPO_WARNING, "host1 NIC0: it is said to run at 25000 GB/s, which no NIC does"));
-  ck_assert(!has_finding(levels, BNY_TOPO_WARNING, "host0"));
-  ck_assert(levels->ranks[1].nic_gbytes_per_s == 0);
-  ck_assert_double_eq_tol(levels->ranks[0].nic_gbytes_per_s, 50, 1e-9);
-}
-
-/* A fault that very many hosts have is reported for some of them, and the others are counted. */
-TEST(findings_are_bounded) {
-  bny_topo *topo = load("host:500 gpu@gen5x16 nic@400g");
-  for (int32_t l = 0; l < topo->nlinks; l++) {
-    bny_topo_link *link = &topo->links[l];
-    if (link->kind == BNY_TOPO_LINK_NET) link->gbytes_per_s = 0.01 + 0.02 * link->from; /* every host differs */
-  }
-  bny_topo_levels *levels = topo_derive(topo);
-  ck_assert(has_finding(levels, BNY_TOPO_FAULT, "more like these: an NVLink or network link runs below its rating"));
-  ck_assert_int_lt(levels->nfindings, 200);
+/* A GPU of a host without a NIC has none. */
+TEST(bare_hosts) {
+  ck_facts(tree_of("host/a pci/p0 nic/n0 . gpu/GPU0 ... host/b gpu/GPU1"), "GPU0 nic n0; GPU1 nic none; GPU1 rail -1");
 }
 
 /* ---- size -------------------------------------------------------------------------------------------------------- */

@@ -184,7 +184,7 @@ static void compare(const char *what, const bny_topo *topo) {
 
 /* ---- dumps and synthetic machines -------------------------------------------------------------------------------- */
 
-static const char *const folders[] = {"examined", "fabric", "hwloc", "matrix", "nccl", "nvidia-smi"};
+static const char *const folders[] = {"examined", "fabric", "hwloc", "nccl"};
 static bny_topo *before; /* the previous dump, for a cluster of two different machines */
 static char scratch[64];
 

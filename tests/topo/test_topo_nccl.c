@@ -158,13 +158,13 @@ TEST(gdr_of_both) {
              "busid=\"0000:03:00.0\"><nic><net name=\"mlx5_0\" speed=\"400000\" %s/></nic></pci></pci>" NCCL_TAIL,
              cases[i].gpu, cases[i].nic);
     bny_topo *t = import(text, "nccl-xml");
-    bny_topo_levels *levels = topo_derive(t);
+    const topo_findings all = topo_diagnose(t, topo_derive(t), NULL, 0);
     int32_t gpu = named(t, BNY_TOPO_GPU, "GPU0"), nic = named(t, BNY_TOPO_NIC, "mlx5_0");
     ck_assert_msg(bny_topo_path_routed(t, gpu, nic) == cases[i].path, "%s %s", cases[i].gpu, cases[i].nic);
     ck_assert_int_eq(bny_topo_path_between(t, gpu, nic), BNY_TOPO_PATH_PIX);
-    bool found = levels->nfindings > 0 && strcmp(levels->findings[0].id, "gdr-off") == 0;
+    bool found = all.count > 0 && strcmp(all.list[0].id, "gdr-off") == 0;
     ck_assert_msg(found == (cases[i].faulty[0] != '\0'), "%s %s", cases[i].gpu, cases[i].nic);
-    if (found) ck_assert(strstr(levels->findings[0].text, cases[i].faulty) == levels->findings[0].text);
+    if (found) ck_assert(strstr(all.list[0].text, cases[i].faulty) == all.list[0].text);
   }
 }
 
@@ -199,10 +199,10 @@ TEST(no_silence) {
     char text[2048];
     snprintf(text, sizeof text, NCCL_HEAD "%s" NCCL_TAIL, cases[i].inside);
     bny_topo *t = import(text, "nccl-xml");
-    bny_topo_levels *levels = topo_derive(t);
-    ck_assert_msg(levels->nfindings > 0 && strcmp(levels->findings[0].id, cases[i].id) == 0 &&
-                      strstr(levels->findings[0].text, cases[i].fact) != NULL,
-                  "%s\n%s", text, levels->nfindings > 0 ? levels->findings[0].text : "no finding");
+    const topo_findings all = topo_diagnose(t, topo_derive(t), NULL, 0);
+    ck_assert_msg(all.count > 0 && strcmp(all.list[0].id, cases[i].id) == 0 &&
+                      strstr(all.list[0].text, cases[i].fact) != NULL,
+                  "%s\n%s", text, all.count > 0 ? all.list[0].text : "no finding");
   }
   bny_topo *t = import(NCCL_HEAD BRIDGED("0000:01:00.0", "<pcilink target=\"0000:02:00.0\"/>")
                            BRIDGED("0000:02:00.0", "<pcilink target=\"0000:01:00.0\"/>") NCCL_TAIL,
@@ -347,7 +347,7 @@ TEST(nccl_out_by_hand) {
 
 /* Unknown facts are not written, such as the class of a NIC or of a generic PCI device. */
 TEST(nccl_out_without_classes) {
-  bny_topo *t = import("\tGPU0\tNIC0\nGPU0\t X \tPIX\nNIC0\tPIX\t X \n", "nvidia-smi topo -m");
+  bny_topo *t = tree_of("host/h numa/n0 pci/pci1 gpu/GPU0 . nic/NIC0");
   put(t, BNY_TOPO_PCI, bny_topo_find_name(t, BNY_TOPO_PCI, "pci1"), "unknown", "0000:09:00.0");
   char *text = exported(bny_topo_export_nccl, t);
   ck_assert_int_eq(tags(text, "class="), 2); /* one for the GPU, one for the switch above it */
@@ -358,8 +358,7 @@ TEST(nccl_out_without_classes) {
 
 /* A NIC with an unknown class gets no class, and keeps its GPU. */
 TEST(nccl_out_unknown_nic) {
-  static const char matrix[] = "\tGPU0\tNIC0\tCPU Affinity\nGPU0\t X \tPIX\t0-15\nNIC0\tPIX\t X \n";
-  bny_topo *t = load(matrix);
+  bny_topo *t = tree_of("host/h numa/n0 pci/pci1 gpu/GPU0 . nic/NIC0");
   char *text = exported(bny_topo_export_nccl, t);
   ck_assert_ptr_null(strstr(text, "0x02"));
   bny_topo *again = load(text);
@@ -451,28 +450,7 @@ TEST(dumps_of_nccl) {
   if (each_dump("nccl", ".xml", ck_nccl_dump) == 0) fprintf(stderr, "no dumps of NCCL: not looked at\n");
 }
 
-/* Files of NCCL and nvidia-smi topo -m for the same class of machine have the same path for each pair of GPUs. */
-TEST_LOOP(paths_as_the_matrix_says, 3) {
-  static const char *const pairs[][2] = {
-      {"nccl/hgx_h200_8gpu.xml", "matrix/hgx_h200_8gpu_8nic_vastai.txt"},
-      {"nccl/oci_h100.xml", "matrix/hgx_h100_8gpu_10nic_nccl1264.txt"},
-      {"nccl/perlmutter_a100_4gpu.xml", "matrix/a100_4gpu_nv4_nccl1261.txt"},
-  };
-  bny_topo *xml = dump(pairs[_i][0]), *matrix = dump(pairs[_i][1]);
-  for (int a = 0; xml != NULL && matrix != NULL && a < bny_topo_count(matrix, BNY_TOPO_GPU); a++) {
-    int32_t xml_a = named(xml, BNY_TOPO_GPU, numbered("GPU", a)),
-            matrix_a = named(matrix, BNY_TOPO_GPU, numbered("GPU", a));
-    for (int b = 0; b < bny_topo_count(matrix, BNY_TOPO_GPU); b++) {
-      bny_topo_path by_xml = bny_topo_path_between(xml, xml_a, named(xml, BNY_TOPO_GPU, numbered("GPU", b)));
-      bny_topo_path by_matrix =
-          bny_topo_path_between(matrix, matrix_a, named(matrix, BNY_TOPO_GPU, numbered("GPU", b)));
-      ck_assert_msg(by_xml == by_matrix, "%s: %s to %s is %s, the matrix says %s", pairs[_i][0], numbered("GPU", a),
-                    numbered("GPU", b), bny_topo_path_name(by_xml), bny_topo_path_name(by_matrix));
-    }
-  }
-}
-
-/* The NIC of each GPU is behind the GPU's PCI switch. The matrix of that class of machine agrees. */
+/* The NIC of each GPU is behind the GPU's PCI switch. */
 TEST(rails_of_a_real_machine) {
   bny_topo *topo = dump("nccl/oci_h100.xml");
   for (int32_t a = 0; topo != NULL && a < topo->nnodes; a++) {

@@ -58,7 +58,7 @@ static const struct {
      "0000:07:00.0 kind switch; 1 island; island shape all,even; island speed 370.8; no note; no fault"},
     {"dgx-h100-gpu3-12-links", "8 GPUs, 138 NVLinks by 4 NVSwitches, 6 down",
      "GPU3 nvlink 4/12/247.2/370.8/0; GPU4 nvlink " H100_LINKS "; 1 faults; island shape all,uneven;"
-     "fault GPU3: 12 of 18 NVLinks, so the whole domain runs at that pace"},
+     "fault GPU3: 12 of 18 NVLinks"},
     /* all GPUs are alike, so no sibling differs, but each reports its own maximum */
     {"dgx-h100-all-12-links", "8 GPUs, 96 NVLinks by 4 NVSwitches, 48 down", "GPU0 nvlink 4/12/247.2/370.8/0"},
     {"dgx-h100-gpu2-slow", "8 GPUs, 144 NVLinks by 4 NVSwitches",
@@ -75,7 +75,7 @@ static const struct {
     /* links from GPU to GPU */
     {"v100-mesh", "8 GPUs, 24 NVLinks",
      "GPU0 nvlink 4/6/120/120/0; GPU7 nvlink 4/6/120/120/0; GPU0 GPU4 NVL; GPU0 GPU5 SYS; 1 island;"
-     "island shape partial,even; no note; no fault; info but not each to each"},
+     "island shape partial,even; no note; no fault"},
     {"v100-mesh-gpu0-0-links", "8 GPUs, 18 NVLinks", "fault GPU0: no NVLink, 7 GPUs of its host have them"},
     {"no-peer", "8 GPUs, 24 NVLinks, 24 without peer access",
      "GPU0 nvlink 4/6/0/120/4; 0 island; 1 faults; fault GPU0, GPU1 and 6 others: 6 NVLinks, but no peer access"},

@@ -96,10 +96,8 @@ TEST(two_sockets) {
 }
 
 static bool finds(const bny_topo *topo, const char *text) {
-  bny_topo_levels *levels = topo_derive(topo);
-  bool found = false;
-  for (int32_t f = 0; f < levels->nfindings; f++) found = found || strstr(levels->findings[f].text, text) != NULL;
-  return found;
+  topo_findings found = topo_diagnose(topo, topo_derive(topo), NULL, 0);
+  return has_finding(&found, TOPO_FAULT, text) || has_finding(&found, TOPO_NOTE, text);
 }
 
 TEST(below_rating) {

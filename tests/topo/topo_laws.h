@@ -182,13 +182,6 @@ static inline const char *law_of_levels(const bny_topo *topo) {
                                                                            : law_of_level(levels, &levels->levels[i]);
   for (int32_t r = 0; levels != NULL && r < levels->nranks && broken == NULL; r++)
     broken = law_of_rank(topo, levels, &levels->ranks[r]);
-  for (int32_t i = 0; levels != NULL && i < levels->nfindings && broken == NULL; i++) {
-    const char *text = levels->findings[i].text;
-    broken = text[0] == '\0' || strchr(text, '\n') != NULL ? "a finding of no line"
-             : i > 0 && levels->findings[i].severity > levels->findings[i - 1].severity
-                 ? "findings that are not in order"
-                 : NULL;
-  }
   bny_topo_levels_free(levels);
   return broken;
 }

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "tools/topo/health.h"
 #include "topo/derive/levels.h"
 #include "topo/model/model.h"
 #include "tests/support/generator.h"
@@ -203,9 +204,9 @@ static inline int32_t named(const bny_topo *topo, bny_topo_kind kind, const char
   return node;
 }
 
-static inline bool has_finding(const bny_topo_levels *levels, bny_topo_severity severity, const char *part) {
-  for (int32_t i = 0; i < levels->nfindings; i++)
-    if (levels->findings[i].severity == severity && strstr(levels->findings[i].text, part)) return true;
+static inline bool has_finding(const topo_findings *found, topo_severity severity, const char *part) {
+  for (int32_t i = 0; i < found->count; i++)
+    if (found->list[i].severity == severity && strstr(found->list[i].text, part)) return true;
   return false;
 }
 
@@ -232,11 +233,12 @@ static inline int32_t links_of_kind(const bny_topo *topo, bny_topo_link_kind kin
 }
 
 /* Counts nodes or links of a kind, groups of a level, ranks, notes or faults. */
-static inline int32_t count_of(const bny_topo *topo, const bny_topo_levels *levels, const char *what) {
+static inline int32_t count_of(const bny_topo *topo, const bny_topo_levels *levels, const topo_findings *found,
+                               const char *what) {
   if (strcmp(what, "ranks") == 0) return levels->nranks;
   if (strcmp(what, "notes") == 0) return topo->nnotes;
   int32_t faults = 0;
-  for (int32_t f = 0; f < levels->nfindings; f++) faults += levels->findings[f].severity == BNY_TOPO_FAULT;
+  for (int32_t f = 0; f < found->count; f++) faults += found->list[f].severity == TOPO_FAULT;
   if (strcmp(what, "faults") == 0) return faults;
   if (bny_topo_kind_parse(what) < BNY_TOPO_KINDS) return bny_topo_count(topo, bny_topo_kind_parse(what));
   if (bny_topo_link_parse(what) < BNY_TOPO_LINK_KINDS) return links_of_kind(topo, bny_topo_link_parse(what));
@@ -311,6 +313,7 @@ static inline void write_quality(const bny_topo *topo, const bny_topo_levels *le
  *   "fault GPU1: no NVLink" a finding of this severity that holds the text; "no fault TEXT": none does */
 static inline void ck_facts(const bny_topo *topo, const char *facts) {
   bny_topo_levels *levels = topo_derive(topo);
+  const topo_findings found = topo_diagnose(topo, levels, NULL, 0);
   char copy[2048], *rest = copy, *fact;
   ck_assert_int_lt(snprintf(copy, sizeof copy, "%s", facts), (int)sizeof copy);
   while ((fact = strsep(&rest, ";")) != NULL) {
@@ -318,18 +321,17 @@ static inline void ck_facts(const bny_topo *topo, const char *facts) {
     fact += strspn(fact, " ");
     int words = sscanf(fact, "%63s %63s %63s %63s", w[0], w[1], w[2], w[3]);
     bool no = strcmp(w[0], "no") == 0;
-    int severity = BNY_TOPO_INFO;
-    while (severity <= BNY_TOPO_FAULT && strcmp(bny_topo_severity_name((bny_topo_severity)severity), w[no]) != 0)
-      severity++;
-    if (severity <= BNY_TOPO_FAULT) {
+    int severity = TOPO_INFO;
+    while (severity <= TOPO_FAULT && strcmp(topo_severity_name((topo_severity)severity), w[no]) != 0) severity++;
+    if (severity <= TOPO_FAULT) {
       const char *text = fact + (no ? 3 : 0) + strlen(w[no]);
-      ck_assert_msg(has_finding(levels, (bny_topo_severity)severity, text + (*text == ' ')) != no, "%s", fact);
+      ck_assert_msg(has_finding(&found, (topo_severity)severity, text + (*text == ' ')) != no, "%s", fact);
       continue;
     }
     bool routed = strcmp(w[0], "routed") == 0;
     int32_t a = node_of(topo, w[routed]), b = node_of(topo, w[routed + 1]);
     if (words == 2) {
-      snprintf(is, sizeof is, "%d", count_of(topo, levels, w[1]));
+      snprintf(is, sizeof is, "%d", count_of(topo, levels, &found, w[1]));
     } else if (a >= 0 && b >= 0 && strcmp(w[2], "link") == 0) {
       int32_t l = bny_topo_first_link(topo, a);
       while (l >= 0 && bny_topo_other_end(topo, a, l) != b) l = bny_topo_next_link(topo, a, l);

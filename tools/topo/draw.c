@@ -25,8 +25,8 @@ topo_ink topo_ink_of_path(bny_topo_path path) {
   return inks[path];
 }
 
-topo_ink topo_ink_of_severity(bny_topo_severity severity) {
-  return severity == BNY_TOPO_FAULT ? TOPO_INK_FAULT : severity == BNY_TOPO_WARNING ? TOPO_INK_WARNING : TOPO_INK_DIM;
+topo_ink topo_ink_of_severity(topo_severity severity) {
+  return severity == TOPO_FAULT ? TOPO_INK_FAULT : severity == TOPO_NOTE ? TOPO_INK_WARNING : TOPO_INK_DIM;
 }
 
 /* ---- output ------------------------------------------------------------------------------------------------------ */

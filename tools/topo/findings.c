@@ -6,27 +6,27 @@
 
 enum { FINDINGS_MOST = 24 };
 
-static const char *mark_of(const topo_view *view, bny_topo_severity severity) {
-  if (severity == BNY_TOPO_INFO) return view->utf8 ? "·" : "-";
-  return severity == BNY_TOPO_FAULT ? (view->utf8 ? "✖" : "x") : view->utf8 ? "▲" : "!";
+static const char *mark_of(const topo_view *view, topo_severity severity) {
+  if (severity == TOPO_INFO) return view->utf8 ? "·" : "-";
+  return severity == TOPO_FAULT ? (view->utf8 ? "✖" : "x") : view->utf8 ? "▲" : "!";
 }
 
 void topo_put_findings(FILE *out, const topo_view *view) {
-  const bny_topo_levels *levels = view->levels;
-  if (levels->nfindings == 0) return;
+  const topo_findings *findings = &view->findings;
+  if (findings->count == 0) return;
   topo_put_heading(out, view, "Findings");
-  int32_t shown = view->all || levels->nfindings <= FINDINGS_MOST ? levels->nfindings : FINDINGS_MOST;
+  int32_t shown = view->all || findings->count <= FINDINGS_MOST ? findings->count : FINDINGS_MOST;
   for (int32_t f = 0; f < shown; f++) {
-    const bny_topo_finding *finding = &levels->findings[f];
+    const topo_finding *finding = &findings->list[f];
     topo_ink ink = topo_ink_of_severity(finding->severity);
     fputs("  ", out);
     topo_put(out, view, ink, mark_of(view, finding->severity));
     fputc(' ', out);
-    topo_put(out, view, ink, bny_topo_severity_name(finding->severity));
-    topo_put_blanks(out, 9 - (int32_t)strlen(bny_topo_severity_name(finding->severity)));
+    topo_put(out, view, ink, topo_severity_name(finding->severity));
+    topo_put_blanks(out, 9 - (int32_t)strlen(topo_severity_name(finding->severity)));
     topo_put_wrapped(out, view, TOPO_INK_PLAIN, 13, finding->text);
   }
-  if (shown < levels->nfindings) fprintf(out, "    and %d more: --check lists all\n", (int)(levels->nfindings - shown));
+  if (shown < findings->count) fprintf(out, "    and %d more: --check lists all\n", (int)(findings->count - shown));
 }
 
 /* ---- probes ------------------------------------------------------------------------------------------------------ */

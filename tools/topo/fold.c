@@ -149,7 +149,7 @@ static void find_shown(topo_fold *fold) {
   }
 }
 
-static void find_places(topo_fold *fold) {
+static void find_places(topo_fold *fold, const topo_findings *findings) {
   const bny_topo *topo = fold->topo;
   for (int32_t n = 0; n < topo->nnodes; n++) {
     const bny_topo_node *node = &topo->nodes[n];
@@ -173,9 +173,9 @@ static void find_places(topo_fold *fold) {
     }
   }
   for (int32_t r = 0; r < fold->levels->nranks; r++) fold->rank[fold->levels->ranks[r].node] = r;
-  for (int32_t f = 0; f < fold->levels->nfindings; f++) {
-    const bny_topo_finding *finding = &fold->levels->findings[f];
-    if (finding->node >= 0 && finding->severity > BNY_TOPO_INFO &&
+  for (int32_t f = 0; f < findings->count; f++) {
+    const topo_finding *finding = &findings->list[f];
+    if (finding->node >= 0 && finding->severity > TOPO_INFO &&
         fold->severity[finding->node] < (int8_t)finding->severity)
       fold->severity[finding->node] = (int8_t)finding->severity;
   }
@@ -257,9 +257,10 @@ static void find_looks(topo_fold *fold) {
   }
 }
 
-topo_fold topo_fold_make(const bny_topo *topo, const bny_topo_levels *levels) {
+topo_fold topo_fold_make(const topo_view *view) {
+  const bny_topo *topo = view->topo;
   size_t n = (size_t)topo->nnodes;
-  topo_fold fold = {.topo = topo, .levels = levels};
+  topo_fold fold = {.topo = topo, .levels = view->levels};
   int32_t **const numbers[] = {&fold.host, &fold.above, &fold.child, &fold.next,
                                &fold.port, &fold.rank,  &fold.tier,  &fold.short_name};
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) *numbers[i] = tool_new(n, sizeof **numbers[i]);
@@ -267,7 +268,7 @@ topo_fold topo_fold_make(const bny_topo *topo, const bny_topo_levels *levels) {
   fold.severity = tool_new(n, sizeof *fold.severity);
   fold.look = tool_new(n, sizeof *fold.look);
   find_shown(&fold);
-  find_places(&fold);
+  find_places(&fold, &view->findings);
   find_tiers(&fold);
   find_short_names(&fold);
   find_looks(&fold);

@@ -7,7 +7,6 @@
 #include "tools/common/json.h"
 #include "topo/import/json.h"
 #include "tools/topo/json.h"
-#include "tools/topo/measure/measure.h"
 
 /* Returns an array of the results of `make` for 0 to count - 1. */
 static json_t *list_of(int32_t count, json_t *(*make)(const void *all, int32_t i, const json_t *nodes), const void *all,
@@ -65,17 +64,16 @@ static json_t *node_out(const void *all, int32_t n, const json_t *nodes) {
 }
 
 static json_t *finding_out(const void *all, int32_t f, const json_t *nodes) {
-  const bny_topo_finding *finding = &((const bny_topo_finding *)all)[f];
-  return json_pack("{s:s, s:s, s:O*, s:s, s:o*}", "id", finding->id, "severity",
-                   bny_topo_severity_name(finding->severity), "node", id_of(nodes, finding->node), "text",
-                   finding->text, "nodes",
+  const topo_finding *finding = &((const topo_finding *)all)[f];
+  return json_pack("{s:s, s:s, s:O*, s:s, s:o*}", "id", finding->id, "severity", topo_severity_name(finding->severity),
+                   "node", id_of(nodes, finding->node), "text", finding->text, "nodes",
                    finding->nnodes > 1 ? list_of(finding->nnodes, node_out, finding->nodes, nodes) : NULL);
 }
 
-json_t *topo_json_findings(const bny_topo_levels *levels, const json_t *nodes, bny_topo_severity least) {
+json_t *topo_json_findings(const topo_view *view, const json_t *nodes, topo_severity least) {
   int32_t count = 0;
-  while (count < levels->nfindings && levels->findings[count].severity >= least) count++;
-  return list_of(count, finding_out, levels->findings, nodes);
+  while (count < view->findings.count && view->findings.list[count].severity >= least) count++;
+  return list_of(count, finding_out, view->findings.list, nodes);
 }
 
 static json_t *probe_out(const void *all, int32_t i, const json_t *nodes) {
@@ -101,10 +99,9 @@ char *topo_view_json(const topo_view *view) {
   const bny_topo_levels *levels = view->levels;
   json_t *root = bny_topo_json(view->topo), *nodes = json_object_get(root, "nodes");
   json_t *derived =
-      json_pack("{s:o, s:o, s:o, s:o, s:o*}", "levels", list_of(levels->nlevels, level_out, levels->levels, nodes),
-                "ranks", list_of(levels->nranks, rank_out, levels->ranks, nodes), "findings",
-                topo_json_findings(levels, nodes, BNY_TOPO_INFO), "probes", topo_json_probes(view), "measured",
-                view->measured == NULL ? NULL : topo_measured_json(view->measured, view->topo));
+      json_pack("{s:o, s:o, s:o, s:o}", "levels", list_of(levels->nlevels, level_out, levels->levels, nodes), "ranks",
+                list_of(levels->nranks, rank_out, levels->ranks, nodes), "findings",
+                topo_json_findings(view, nodes, TOPO_INFO), "probes", topo_json_probes(view));
   tool_json_add(root, derived);
   return topo_json_text(root);
 }

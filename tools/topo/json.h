@@ -7,7 +7,7 @@
 #include "tools/topo/topo.h"
 
 /* Returns a new reference to [{"id", "severity", "node", "nodes", "text"}]. `nodes` are those of bny_topo_json(). */
-json_t *topo_json_findings(const bny_topo_levels *levels, const json_t *nodes, bny_topo_severity least);
+json_t *topo_json_findings(const topo_view *view, const json_t *nodes, topo_severity least);
 
 json_t *topo_json_probes(const topo_view *view); /* [{"name", "outcome", "text"}] */
 

@@ -17,7 +17,7 @@ void topo_line_say(topo_line *line, topo_ink ink, topo_line_rank rank, const cha
 enum { GAP = 2, LEFT_MOST = 48, SHORTEST = 12 };
 
 static int32_t left_width(const topo_line *line) {
-  return topo_width(line->prefix.text) + topo_width(line->label.text) + (line->severity > BNY_TOPO_INFO ? 2 : 0);
+  return topo_width(line->prefix.text) + topo_width(line->label.text) + (line->severity > TOPO_INFO ? 2 : 0);
 }
 
 /* Marks the words that fit. The least important words are dropped first, but a shortened word is preferred to none. */
@@ -46,9 +46,9 @@ static void put_line(const topo_line *line, const topo_view *view, int32_t left,
   int32_t width = left_width(line), at = width;
   topo_put(out, view, TOPO_INK_DIM, line->prefix.text);
   topo_put(out, view, line->ink, line->label.text);
-  if (line->severity > BNY_TOPO_INFO) {
+  if (line->severity > TOPO_INFO) {
     fputc(' ', out);
-    topo_put(out, view, topo_ink_of_severity((bny_topo_severity)line->severity), view->utf8 ? "▲" : "!");
+    topo_put(out, view, topo_ink_of_severity((topo_severity)line->severity), view->utf8 ? "▲" : "!");
   }
   if (line->speed.text[0] != '\0') {
     int32_t end = left + GAP + speeds, start = end - topo_width(line->speed.text);

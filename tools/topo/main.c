@@ -10,11 +10,9 @@
 #include <unistd.h>
 
 #include "tools/common/options.h"
-#include "locality/price.h"
 #include "tools/topo/topo.h"
 #include "tools/topo/measure/measure.h"
 #include "topo/export/export.h"
-#include "topo/import/json.h"
 #include "topo/import/synthetic.h"
 
 #define PROGRAM "banyan-topo"
@@ -22,7 +20,7 @@
 enum { COLUMNS_DEFAULT = 100, COLUMNS_LEAST = 40, COLUMNS_MOST = 400 };
 
 /* The requested task. */
-typedef enum task { TASK_SHOW, TASK_LEVELS, TASK_CHECK, TASK_DIFF, TASK_MEASURE } task;
+typedef enum task { TASK_SHOW, TASK_LEVELS, TASK_CHECK, TASK_COSTS } task;
 
 typedef enum colouring { COLOUR_AUTO, COLOUR_ALWAYS, COLOUR_NEVER } colouring;
 
@@ -30,7 +28,6 @@ typedef enum colouring { COLOUR_AUTO, COLOUR_ALWAYS, COLOUR_NEVER } colouring;
 typedef struct machine {
   bny_topo *topo;
   bny_topo_levels *levels;
-  topo_measured *measured; /* NULL: not requested */
   topo_view view;
   bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
   char title[256];
@@ -38,18 +35,16 @@ typedef struct machine {
 
 typedef struct arguments {
   task task;
-  const char *from[2]; /* NULL: this machine; [1] is for --diff */
-  char **more;         /* --check: further inputs */
+  const char *from; /* NULL: this machine */
+  char **more;      /* --check: further inputs */
   int nmore;
   const char *format; /* NULL: by the suffix of output, otherwise text */
   const char *output; /* NULL: standard output */
   colouring colour;
   bool all;
-  const char *measure_only; /* first option that requires --measure; NULL: none */
-  topo_measure_options measure;
-  const char *save_costs; /* NULL: not requested */
-  const char *check_only; /* first option that requires --check; NULL: none */
-  const char *profile, *save_profile, *mute;
+  const char *save_costs;  /* NULL: not requested */
+  const char *seconds_set; /* "seconds" if given; NULL: not given */
+  double seconds;
 } arguments;
 
 /* ---- arguments --------------------------------------------------------------------------------------------------- */
@@ -57,16 +52,15 @@ typedef struct arguments {
 static bool parse_seconds(void *opaque, const char *text, tool_error *error) {
   arguments *a = opaque;
   char *end;
-  a->measure.seconds = strtod(text, &end);
-  return (end != text && *end == '\0' && a->measure.seconds >= 0.01 && a->measure.seconds <= 3600) ||
+  a->seconds = strtod(text, &end);
+  return (end != text && *end == '\0' && a->seconds >= 0.01 && a->seconds <= 3600) ||
          tool_error_set(error, "--seconds %.60s: not a number in 0.01..3600", text);
 }
 
 static bool parse_from(void *opaque, const char *text, tool_error *error) {
   arguments *a = opaque;
-  if (a->from[0] != NULL)
-    return tool_error_set(error, "--from is given twice; to compare two, use --diff FIRST SECOND");
-  a->from[0] = text;
+  if (a->from != NULL) return tool_error_set(error, "--from is given twice");
+  a->from = text;
   return true;
 }
 
@@ -80,9 +74,9 @@ static bool parse_format(void *opaque, const char *text, tool_error *error) {
   return topo_format_find(format) != NULL || tool_error_set(error, "--format %.60s: not one of " TOPO_FORMATS, format);
 }
 
-static bool parse_raw(void *opaque, const char *text, tool_error *error) {
+static bool parse_dot(void *opaque, const char *text, tool_error *error) {
   (void)text;
-  return parse_format(opaque, "matrix", error);
+  return parse_format(opaque, "dot", error);
 }
 
 static const bny_name colourings[] = {
@@ -94,11 +88,11 @@ static const tool_option options[] = {
      "FILE alone does the same.",
      .kind = TOOL_CALL, .check = parse_from},
     {"format", "FORMAT",
-     "text (the default), json, svg, xml (for NCCL_TOPO_FILE) or matrix: see FORMATS in the man page.",
+     "text (the default), json, dot (for Graphviz) or xml (for NCCL_TOPO_FILE): see FORMATS in the man page.",
      .kind = TOOL_CALL, .check = parse_format},
     {"json", NULL, "The same as --format json.", .kind = TOOL_CALL, .check = parse_format},
-    {"raw", NULL, "Print the matrix of paths as nvidia-smi topo -m does, also for other machines: --format matrix.",
-     .kind = TOOL_CALL, .check = parse_raw},
+    {"dot", NULL, "Write a graph for Graphviz, as in banyan-topo --dot | dot -Tsvg: --format dot.", .kind = TOOL_CALL,
+     .check = parse_dot},
     {"output", "FILE",
      "Write there instead of to standard output. Without --format the suffix selects the format: " TOPO_SUFFIXES
      ". The file is replaced only when all of it is written.",
@@ -117,44 +111,24 @@ static const tool_option options[] = {
      "3 if there are faults. With several files, or a folder, each line begins with the file. See CHECKING in the man "
      "page.",
      TOOL_VALUE_AT(task, TASK_CHECK)},
-    {"diff", NULL, "Show the differences between two files or descriptions, FIRST and SECOND.",
-     TOOL_VALUE_AT(task, TASK_DIFF)},
-    {"measure", NULL,
-     "Measure latency and bandwidth between the CPUs of this machine, compare them with what plans expect, and name "
-     "slow pairs: see MEASURING in the man page.",
-     TOOL_VALUE_AT(task, TASK_MEASURE)},
-    {.help = "With --check"},
-    {"profile", "FILE",
-     "Also compare with a profile of the machine in good health: missing or slower parts are faults. The profile is "
-     "any file that --from takes. If it has one host, each host is compared with it.",
-     TOOL_TEXT_AT(profile), TOOL_GROUP(check_only)},
-    {"save-profile", "FILE", "Write the machine to this file as a profile, unless there are faults.",
-     TOOL_TEXT_AT(save_profile), TOOL_GROUP(check_only)},
-    {"mute", "ID[,ID]", "Leave out findings of these ids.", TOOL_TEXT_AT(mute), TOOL_GROUP(check_only)},
-    {.help = "With --measure"},
-    {"ranks", "N", "Measure between the first N CPUs that may be used; default all.",
-     TOOL_INT_AT(measure.ranks, 1, TOPO_RANKS_MAX), TOOL_GROUP(measure_only)},
-    {"seconds", "S", "Measure for at most about this long; default 10.", .kind = TOOL_CALL, .check = parse_seconds,
-     TOOL_GROUP(measure_only)},
     {"save-costs", "FILE",
-     "Also write the measurements to this file, as costs that the library plans with if BANYAN_COSTS names it.",
-     TOOL_TEXT_AT(save_costs), TOOL_GROUP(measure_only)},
+     "Measure latency and bandwidth between the CPUs of this machine, and write them to this file, as costs that the "
+     "library plans with if BANYAN_COSTS names it: see MEASURING in the man page.",
+     TOOL_TEXT_AT(save_costs)},
+    {.help = "With --save-costs"},
+    {"seconds", "S", "Measure for at most about this long; default 10.", .kind = TOOL_CALL, .check = parse_seconds,
+     TOOL_GROUP(seconds_set)},
     {NULL}};
 
 /* Checks the combination of options, and chooses the format. */
 static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
   arguments *a = opaque;
   int rest = argc - optind;
-  if (a->task == TASK_DIFF) {
-    if (rest != 2 || a->from[0] != NULL)
-      return tool_error_set(error, "--diff wants two files or descriptions: " PROGRAM " --diff FIRST SECOND");
-    a->from[0] = argv[optind];
-    a->from[1] = argv[optind + 1];
-  } else if (rest > 0 && a->task != TASK_CHECK && (rest > 1 || a->from[0] != NULL)) {
-    return tool_error_set(error, "%.100s: one file at a time, but with --check and --diff", argv[argc - 1]);
+  if (rest > 0 && a->task != TASK_CHECK && (rest > 1 || a->from != NULL)) {
+    return tool_error_set(error, "%.100s: one file at a time, but with --check", argv[argc - 1]);
   } else if (rest > 0) {
-    int first = a->from[0] == NULL;
-    a->from[0] = first ? argv[optind] : a->from[0];
+    int first = a->from == NULL;
+    a->from = first ? argv[optind] : a->from;
     a->more = argv + optind + first;
     a->nmore = rest - first;
   }
@@ -166,15 +140,13 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
     }
   }
   a->format = a->format == NULL ? "text" : a->format;
-  if (a->task == TASK_MEASURE && a->from[0] != NULL)
-    return tool_error_set(error, "--measure measures this machine: not with --from");
-  if (a->task != TASK_MEASURE && a->measure_only != NULL)
-    return tool_error_set(error, "--%s goes with --measure", a->measure_only);
-  if (a->task != TASK_CHECK && a->check_only != NULL)
-    return tool_error_set(error, "--%s goes with --check", a->check_only);
+  if (a->save_costs != NULL && (a->task != TASK_SHOW || a->from != NULL || a->output != NULL))
+    return tool_error_set(error, "--save-costs measures this machine and writes FILE: no file or other task beside it");
+  if (a->save_costs == NULL && a->seconds_set != NULL) return tool_error_set(error, "--seconds goes with --save-costs");
+  a->task = a->save_costs == NULL ? a->task : TASK_COSTS;
   bool plain = strcmp(a->format, "text") == 0 || strcmp(a->format, "json") == 0;
   if (a->task != TASK_SHOW && !plain)
-    return tool_error_set(error, "--format %s: --levels, --check and --diff are written as text or json", a->format);
+    return tool_error_set(error, "--format %s: --levels and --check are written as text or json", a->format);
   return true;
 }
 
@@ -182,12 +154,11 @@ static const tool_program program = {
     .name = PROGRAM,
     .title = "what a machine or cluster is made of, how its parts are joined, and what is wrong with it",
     .usage = "[FILE|DESCRIPTION|-] [--levels|--check] [OPTION]...\n"
-             "--check [FILE|FOLDER]... [--profile FILE] [--save-profile FILE] [--mute ID[,ID]]\n"
-             "--diff FIRST SECOND [--json] [-o FILE]\n"
-             "--measure [--ranks N] [--seconds S] [--save-costs FILE] [--json] [-o FILE]",
+             "--check [FILE|FOLDER]... [--all] [--json] [-o FILE]\n"
+             "--save-costs FILE [--seconds S]",
     .about = "Shows this machine, or one that a file or a line of text describes: packages, NUMA nodes, GPUs and NICs, "
              "the links between them and their speeds, the levels that plans use, and faults.",
-    .failed = "--check found notes alone, --diff differences, or --measure something slow",
+    .failed = "--check found notes alone",
     .faults = "--check found faults",
     .options = options,
     .complete = complete_arguments};
@@ -223,36 +194,21 @@ static void set_title(machine *m, const char *from) {
   tool_printable(m->title);
 }
 
-/* Sets the costs that plans assume between CPU ranks by default. */
-static topo_measure_options with_plans(topo_measure_options options) {
-  for (int near = 0; near < TOPO_NEARS; near++) {
-    const bny_price *link = &bny_prices_default.rows[near == TOPO_NEAR_SYSTEM ? BNY_LINK_SOCKETS : BNY_LINK_MEMORY];
-    options.planned[near] = (topo_cost){link->software_ns + link->way_ns, 1 / link->gbytes_per_s};
-  }
-  return options;
-}
-
 static bool load(const arguments *a, const char *from, machine *m, tool_error *error) {
   bny_topo_error why = {.text = ""};
   int32_t nreports = 0;
   m->topo = from == NULL ? bny_topo_probe_machine(NULL, m->reports, &nreports, &why)
                          : bny_topo_load_waiting(from, NULL, &why);
   if (m->topo == NULL) return tool_error_set(error, "%s", why.text);
-  if (a->task == TASK_MEASURE) {
-    topo_measure_options options = with_plans(a->measure);
-    m->measured = topo_measure(&options, m->topo, error);
-    if (m->measured == NULL) return false;
-    topo_measured_apply(m->measured, m->topo);
-  }
   m->levels = bny_topo_derive(m->topo);
   if (m->levels == NULL) tool_no_memory();
   set_title(m, from);
   m->view = (topo_view){.topo = m->topo,
                         .levels = m->levels,
+                        .findings = topo_diagnose(m->topo, m->levels, m->reports, nreports),
                         .title = m->title,
                         .reports = m->reports,
-                        .nreports = nreports,
-                        .measured = m->measured};
+                        .nreports = nreports};
   set_up_view(a, &m->view);
   return true;
 }
@@ -264,104 +220,73 @@ static void unload(machine *m) {
 
 /* ---- tasks ------------------------------------------------------------------------------------------------------- */
 
-static char *show_measured(const machine *m, const char *costs, bool json, int *exit_status, tool_error *error) {
-  for (int32_t f = 0; f < m->measured->nfindings; f++)
-    *exit_status = m->measured->findings[f].warning ? TOOL_EXIT_FAILED : *exit_status;
-  char *saved = costs == NULL ? NULL : topo_measured_costs(m->measured, error);
-  if (costs != NULL && (saved == NULL || !topo_output(costs, saved, error))) return NULL;
-  return json ? topo_view_json(&m->view) : topo_measured_text(m->measured, m->topo, m->view.colour, m->view.columns);
+static char *save_costs(const arguments *a, tool_error *error) {
+  topo_measured measured;
+  if (!topo_measure(NULL, a->seconds, &measured, error)) return NULL;
+  char *text = topo_measured_costs(&measured, error);
+  return text != NULL && topo_output(a->save_costs, text, error) ? tool_format("%s", "") : NULL;
 }
 
-static char *check(const arguments *a, machine machines[2], int *exit_status, tool_error *error) {
-  const topo_view *view = &machines[0].view;
-  bny_topo_levels *levels = machines[0].levels;
-  topo_check_probes(view, levels);
-  if (a->profile != NULL) topo_check_profile(&machines[1].view, view, levels);
-  if (a->mute != NULL && !topo_check_mute(levels, a->mute, error)) return NULL;
-  char *text = topo_check(view, strcmp(a->format, "json") == 0, exit_status);
-  if (a->save_profile == NULL) return text;
-  bny_topo_error why = {.text = ""};
-  char *json = *exit_status == TOOL_EXIT_FAULTS ? NULL : bny_topo_export_json(view->topo, &why);
-  if (*exit_status == TOOL_EXIT_FAULTS) {
-    fprintf(stderr, PROGRAM ": no profile was saved: mend the faults first, or leave them out with --mute\n");
-  } else if (json == NULL || !topo_output(a->save_profile, json, error)) {
-    text = NULL;
-  }
-  free(json);
-  return text;
+static char *check(const arguments *a, const machine *m, int *exit_status) {
+  return topo_check(&m->view, strcmp(a->format, "json") == 0, exit_status);
 }
 
 /* Appends the check of one input. An input that cannot be read gives an error line, and the others are still
  * checked. */
-static bool check_one(const arguments *a, const char *name, machine machines[2], FILE *out, int *worst, bool *first,
-                      tool_error *error) {
+static void check_one(const arguments *a, const char *name, FILE *out, int *worst, bool *first) {
   tool_error why = {.text = ""};
   int exit_status = TOOL_EXIT_OK;
   size_t mark = tool_mark();
-  machines[0] = (machine){.topo = NULL};
-  bool loaded = load(a, name, &machines[0], &why);
-  machines[0].view.titled = true;
-  char *text = loaded ? check(a, machines, &exit_status, error) : NULL;
-  unload(&machines[0]);
-  machines[0] = (machine){.topo = NULL};
-  if (text == NULL && loaded) return false;
+  machine m = {.topo = NULL};
+  bool loaded = load(a, name, &m, &why);
+  m.view.titled = true;
+  char *text = loaded ? check(a, &m, &exit_status) : NULL;
+  unload(&m);
   if (text == NULL) fprintf(stderr, PROGRAM ": %s\n", why.text);
   if (text == NULL) exit_status = TOOL_EXIT_USAGE;
   *worst = exit_status > *worst ? exit_status : *worst; /* in this order */
   if (text != NULL) fprintf(out, "%s%s", strcmp(a->format, "json") != 0 ? "" : *first ? "[\n" : ",\n", text);
   *first = *first && text == NULL;
   tool_release(mark);
-  return true;
 }
 
 /* Checks several inputs. JSON is an array. */
-static char *check_all(const arguments *a, const topo_inputs *inputs, machine machines[2], int *exit_status,
-                       tool_error *error) {
+static char *check_all(const arguments *a, const topo_inputs *inputs, int *exit_status) {
   tool_page page;
-  bool good = true, first = true, json = strcmp(a->format, "json") == 0;
+  bool first = true;
   FILE *out = tool_page_begin(&page);
   *exit_status = TOOL_EXIT_OK;
-  for (int32_t i = 0; good && i < inputs->count; i++)
-    good = check_one(a, inputs->names[i], machines, out, exit_status, &first, error);
-  if (json) fputs(first ? "[]\n" : "]\n", out);
-  char *text = tool_page_end(&page);
-  return good ? text : NULL;
+  for (int32_t i = 0; i < inputs->count; i++) check_one(a, inputs->names[i], out, exit_status, &first);
+  if (strcmp(a->format, "json") == 0) fputs(first ? "[]\n" : "]\n", out);
+  return tool_page_end(&page);
 }
 
 /* Returns the text to write. On failure it returns NULL and sets *error. */
-static char *work(const arguments *a, machine machines[2], int *exit_status, tool_error *error) {
-  bool json = strcmp(a->format, "json") == 0;
+static char *work(const arguments *a, const machine *m, int *exit_status, tool_error *error) {
   *exit_status = TOOL_EXIT_OK;
   switch (a->task) {
-  case TASK_LEVELS: return (json ? topo_view_json : topo_view_levels)(&machines[0].view);
-  case TASK_CHECK: return check(a, machines, exit_status, error);
-  case TASK_MEASURE: return show_measured(&machines[0], a->save_costs, json, exit_status, error);
-  case TASK_DIFF: return topo_diff(&machines[0].view, &machines[1].view, json, exit_status);
-  default: return topo_format_text(topo_format_find(a->format), &machines[0].view, error);
+  case TASK_LEVELS: return (strcmp(a->format, "json") == 0 ? topo_view_json : topo_view_levels)(&m->view);
+  case TASK_CHECK: return check(a, m, exit_status);
+  case TASK_COSTS: return save_costs(a, error);
+  default: return topo_format_text(topo_format_find(a->format), &m->view, error);
   }
 }
 
 int main(int argc, char **argv) {
-  arguments a = {.task = TASK_SHOW};
-  machine machines[2] = {{.topo = NULL}, {.topo = NULL}};
+  arguments a = {.task = TASK_SHOW, .seconds = 10};
+  machine m = {.topo = NULL};
   tool_error error = {.text = ""};
   int exit_status;
   setlocale(LC_CTYPE, "");
   if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) return exit_status;
   topo_inputs inputs = {.names = NULL};
-  const char *other = a.task == TASK_DIFF ? a.from[1] : a.profile;
-  bool ok = a.task != TASK_CHECK || a.from[0] == NULL || topo_inputs_add(&inputs, a.from[0], &error);
+  bool ok = a.task != TASK_CHECK || a.from == NULL || topo_inputs_add(&inputs, a.from, &error);
   for (int i = 0; ok && i < a.nmore; i++) ok = topo_inputs_add(&inputs, a.more[i], &error);
-  bool several = inputs.count > 1 || (inputs.count == 1 && strcmp(inputs.names[0], a.from[0]) != 0);
-  if (ok && several && a.save_profile != NULL) ok = tool_error_set(&error, "--save-profile takes one machine");
-  ok = ok && (several || load(&a, a.from[0], &machines[0], &error)) &&
-       (other == NULL || load(&a, other, &machines[1], &error));
-  char *text = !ok       ? NULL
-               : several ? check_all(&a, &inputs, machines, &exit_status, &error)
-                         : work(&a, machines, &exit_status, &error);
+  bool several = inputs.count > 1 || (inputs.count == 1 && strcmp(inputs.names[0], a.from) != 0);
+  ok = ok && (several || a.task == TASK_COSTS || load(&a, a.from, &m, &error));
+  char *text = !ok ? NULL : several ? check_all(&a, &inputs, &exit_status) : work(&a, &m, &exit_status, &error);
   ok = text != NULL && topo_output(a.output, text, &error);
-  unload(&machines[0]);
-  unload(&machines[1]);
+  unload(&m);
   tool_release(0);
   return tool_error_usage(&error, ok) ? exit_status : tool_options_fail(&program, &error);
 }

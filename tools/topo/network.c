@@ -65,7 +65,7 @@ void topo_network_draw(const topo_fold *fold, const topo_view *view, topo_lines 
     for (int faulty = 1; faulty >= 0; faulty--) { /* faulty ones first, so that they are always listed */
       for (int32_t n = 0; n < total; n++) {
         bool is_here = is_above_hosts(fold, n) && (fold->tier[n] == t || (t == TIERS && fold->tier[n] > t));
-        if (is_here && (fold->severity[n] > BNY_TOPO_INFO) == faulty) nodes[here++] = n;
+        if (is_here && (fold->severity[n] > TOPO_INFO) == faulty) nodes[here++] = n;
       }
     }
     draw_tier(fold, view, nodes, here, ends, lines);

@@ -17,9 +17,8 @@
 static const topo_format formats[] = {
     {"text", ".txt", .view = topo_view_tree},
     {"json", ".json", .view = topo_view_json},
-    {"svg", ".svg", .view = topo_view_svg},
+    {"dot", ".dot", .view = topo_view_dot},
     {"xml", ".xml", .export = bny_topo_export_nccl, .cannot = "this cannot be said in NCCL's XML"},
-    {"matrix", NULL, .export = bny_topo_export_matrix, .cannot = "no matrix can be made of it"},
 };
 
 enum { FORMATS = sizeof formats / sizeof formats[0] };
@@ -42,7 +41,7 @@ char *topo_format_text(const topo_format *format, const topo_view *view, tool_er
 const char *topo_format_of_path(const char *path) {
   size_t length = strlen(path);
   for (int f = 0; f < FORMATS; f++) {
-    size_t suffix = formats[f].suffix == NULL ? length : strlen(formats[f].suffix);
+    size_t suffix = strlen(formats[f].suffix);
     if (length > suffix && strcmp(path + length - suffix, formats[f].suffix) == 0) return formats[f].name;
   }
   return NULL;

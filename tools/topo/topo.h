@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "tools/common/util.h"
+#include "tools/topo/health.h"
 #include "topo/derive/levels.h"
 #include "topo/model/model.h"
 #include "topo/probe/probe.h"
@@ -17,6 +18,7 @@
 typedef struct topo_view {
   const bny_topo *topo;
   const bny_topo_levels *levels;
+  topo_findings findings;
   const char *title;                    /* origin: a file's name, a description, "this machine" */
   bool colour;                          /* text: escape sequences */
   bool utf8;                            /* text: box characters, otherwise ASCII */
@@ -25,13 +27,12 @@ typedef struct topo_view {
   int32_t columns;                      /* text: maximum width */
   const bny_topo_probe_report *reports; /* reports of this machine's probes */
   int32_t nreports;
-  const struct topo_measured *measured; /* with --measure; otherwise NULL */
 } topo_view;
 
 char *topo_view_tree(const topo_view *view);   /* tree.c: the picture in a terminal */
 char *topo_view_levels(const topo_view *view); /* level_table.c: --levels */
 char *topo_view_json(const topo_view *view);   /* json.c: model, levels, findings, probes */
-char *topo_view_svg(const topo_view *view);    /* picture/svg.c */
+char *topo_view_dot(const topo_view *view);    /* dot.c: for Graphviz */
 
 /* Helpers of the text views: short strings, colours, and ranges of names. */
 
@@ -57,7 +58,7 @@ typedef enum topo_ink {
 
 topo_ink topo_ink_of_kind(bny_topo_kind kind);
 topo_ink topo_ink_of_path(bny_topo_path path);
-topo_ink topo_ink_of_severity(bny_topo_severity severity);
+topo_ink topo_ink_of_severity(topo_severity severity);
 
 /* Writes text in a colour, if the view has colours. Without UTF-8 every character beyond ASCII becomes '?'. */
 void topo_put(FILE *out, const topo_view *view, topo_ink ink, const char *text);
@@ -129,7 +130,7 @@ typedef struct topo_fold {
   uint64_t *look;           /* equal for subtrees that look alike apart from names */
 } topo_fold;
 
-topo_fold topo_fold_make(const bny_topo *topo, const bny_topo_levels *levels);
+topo_fold topo_fold_make(const topo_view *view);
 
 /* Speeds are 0 if unknown. */
 typedef struct topo_facts {
@@ -184,7 +185,7 @@ typedef struct topo_line_word {
 typedef struct topo_line {
   topo_string prefix, label, speed;
   topo_ink ink, speed_ink; /* colours of label and speed */
-  int severity;            /* sets a mark after the label; BNY_TOPO_INFO: none */
+  int severity;            /* sets a mark after the label; TOPO_INFO: none */
   topo_line_word words[TOPO_LINE_WORDS];
   int32_t nwords;
 } topo_line;
@@ -206,55 +207,10 @@ void topo_network_draw(const topo_fold *fold, const topo_view *view, topo_lines 
 /* Writes the paths between the devices of a host (matrix.c). */
 void topo_put_matrix(FILE *out, const topo_view *view, const topo_fold *fold, int32_t host);
 
-/* --check prints only findings, for scripts that watch many machines, and may compare with a profile. --diff compares
- * two models. */
-
-/* Removes the findings with these comma-separated ids. Returns false and sets *error if an id is unknown. */
-bool topo_check_mute(bny_topo_levels *levels, const char *ids, tool_error *error);
-
-/* Adds a finding for each probe of this machine that failed. */
-void topo_check_probes(const topo_view *view, bny_topo_levels *levels);
-
 /* Returns lines of "SEVERITY: ID: TEXT", or an empty text. Infos are omitted unless view->all is set. JSON is
  * {"status", "source", "hosts", "gpus", "nics", "findings", "probes"} with status "healthy", "note" or "fault". *status
  * receives the exit status. */
 char *topo_check(const topo_view *view, bool json, int *status);
-
-/* Adds findings for everything that the machine lacks compared with a profile, which describes a healthy machine. A
- * profile of one host is compared with every host. */
-void topo_check_profile(const topo_view *profile, const topo_view *machine, bny_topo_levels *levels);
-
-/* Returns one line per difference: "- " only in the first, "+ " only in the second, "~ " changed. JSON is {"first",
- * "second", "same", "differences": [{"change": "missing|added|changed", "what", "text"}]}. */
-char *topo_diff(const topo_view *first, const topo_view *second, bool json, int *status);
-
-/* Compares two models as users see them. Devices correspond if they have the same bus id, or else the same name, in
- * hosts of the same name. If each model has one host, these hosts correspond. PCI switches are compared only by the
- * speed of the devices below. */
-
-typedef enum topo_change_kind { TOPO_MISSING, TOPO_ADDED, TOPO_CHANGED } topo_change_kind;
-
-/* Speeds are in GB/s; 0 unknown. */
-typedef struct topo_change {
-  topo_change_kind kind;
-  const char *what;        /* "gpu" and other kinds of nodes, "link", "level" */
-  const char *text;        /* "gpu GPU7: PCI 48 GB/s -> 24 GB/s" */
-  int32_t nodes[2];        /* per model: the device or one end of the link, or its host if it is missing; -1 none */
-  int32_t lanes[2];        /* devices: PCI lanes */
-  double pci[2], net[2];   /* devices */
-  bny_topo_link_kind link; /* links */
-  int32_t links[2];        /* links: number of parallel links */
-  double speed[2];         /* links */
-} topo_change;
-
-typedef struct topo_comparison {
-  const topo_view *first, *second;
-  int32_t only;      /* host of the second model that the only host of the first is compared with; -1: all */
-  const char *arrow; /* text between old and new value */
-  bool together;     /* report missing nodes of one kind and host as one change */
-} topo_comparison;
-
-topo_change *topo_compare(const topo_comparison *comparison, int32_t *count);
 
 /* The inputs of one call: files, descriptions, "-" for standard input, and folders of files. */
 
@@ -269,10 +225,10 @@ bool topo_inputs_add(topo_inputs *inputs, const char *name, tool_error *error);
 
 /* Output formats of banyan-topo, one row each, and the writing of output. */
 
-#define TOPO_FORMATS "text, json, svg, xml, matrix"
-#define TOPO_SUFFIXES ".txt, .json, .svg, .xml"
+#define TOPO_FORMATS "text, json, dot, xml"
+#define TOPO_SUFFIXES ".txt, .json, .dot, .xml"
 typedef struct topo_format {
-  const char *name, *suffix;                                    /* suffix of files; NULL: none */
+  const char *name, *suffix;                                    /* suffix of files */
   char *(*view)(const topo_view *view);                         /* either view or export is set */
   char *(*export)(const bny_topo *topo, bny_topo_error *error); /* the caller frees it; NULL: *error is set */
   const char *cannot;

@@ -278,12 +278,12 @@ static int by_severity(const void *a, const void *b) {
 
 /* Puts the largest group first, which shows the normal case, and then the groups with faults. */
 static void order_groups(const drawing *d, const int32_t *hosts, host_group *groups, int32_t ngroups) {
-  const bny_topo_levels *levels = d->view->levels;
-  for (int32_t f = levels->nfindings - 1; f >= 0; f--) { /* the most severe finding is stored last */
-    int32_t node = levels->findings[f].node, host = node < 0 ? -1 : d->fold.host[node];
-    for (int32_t g = 0; host >= 0 && levels->findings[f].severity > BNY_TOPO_INFO && g < ngroups; g++)
+  const topo_findings *findings = &d->view->findings;
+  for (int32_t f = findings->count - 1; f >= 0; f--) { /* the most severe finding is stored last */
+    int32_t node = findings->list[f].node, host = node < 0 ? -1 : d->fold.host[node];
+    for (int32_t g = 0; host >= 0 && findings->list[f].severity > TOPO_INFO && g < ngroups; g++)
       for (int32_t i = groups[g].start; i < groups[g].start + groups[g].count; i++)
-        if (hosts[i] == host) groups[g].severity = (int8_t)levels->findings[f].severity;
+        if (hosts[i] == host) groups[g].severity = (int8_t)findings->list[f].severity;
   }
   for (int32_t g = 1; g < ngroups; g++) {
     if (groups[g].count <= groups[0].count) continue;
@@ -357,7 +357,7 @@ static void put_title(FILE *out, const topo_view *view) {
 char *topo_view_tree(const topo_view *view) {
   tool_page page;
   int32_t first = -1;
-  drawing d = {.view = view, .fold = topo_fold_make(view->topo, view->levels)};
+  drawing d = {.view = view, .fold = topo_fold_make(view)};
   topo_network_draw(&d.fold, view, &d.lines);
   draw_hosts(&d, &first);
   FILE *out = tool_page_begin(&page);

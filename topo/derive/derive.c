@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Finds ranks and hosts, and derives levels and findings in order. levels.h defines them. */
+ * Finds ranks and hosts, and derives levels in order. levels.h defines them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,8 +114,7 @@ static bool work_allocate(bny_topo_derivation *d) {
   d->nvl = malloc(nodes * sizeof *d->nvl);
   d->nic = malloc(nodes * sizeof *d->nic);
   d->uplink = malloc(nodes * sizeof *d->uplink);
-  d->values = malloc((2 * nodes + (size_t)d->topo->nlinks) * sizeof *d->values);
-  return d->numbers && d->nvl && d->nic && d->uplink && d->values;
+  return d->numbers && d->nvl && d->nic && d->uplink;
 }
 
 static void work_free(bny_topo_derivation *d) {
@@ -123,26 +122,6 @@ static void work_free(bny_topo_derivation *d) {
   free(d->nvl);
   free(d->nic);
   free(d->uplink);
-  free(d->values);
-}
-
-/* ---- findings ---------------------------------------------------------------------------------------------------- */
-
-#define BNY_TOPO_FINDING(id, severity, function, meaning, advice) bny_topo_find_##function,
-#define BNY_TOPO_FINDING_OF_TOOL(id, severity, meaning, advice) NULL,
-static void (*const functions[])(bny_topo_finder *s) = {
-#include "topo/derive/findings.def"
-};
-
-static bool findings_derive(bny_topo_derivation *d) {
-  bool good = true;
-  for (size_t i = 0; good && i < sizeof functions / sizeof functions[0]; i++) {
-    bny_topo_finder s = {.d = d, .kind = &bny_topo_finding_kinds[i]};
-    if (!functions[i]) continue;
-    functions[i](&s);
-    good = bny_topo_find_end(&s);
-  }
-  return good;
 }
 
 bny_topo_levels *bny_topo_derive(const bny_topo *topo) {
@@ -150,8 +129,8 @@ bny_topo_levels *bny_topo_derive(const bny_topo *topo) {
   bool good = d.levels && work_allocate(&d) && ranks_find(&d);
   if (good) {
     hosts_sort(&d);
-    good = bny_topo_derive_near(&d) && bny_topo_derive_nics(&d) && bny_topo_derive_rails(&d) &&
-           bny_topo_derive_fabric(&d) && findings_derive(&d);
+    good =
+        bny_topo_derive_near(&d) && bny_topo_derive_nics(&d) && bny_topo_derive_rails(&d) && bny_topo_derive_fabric(&d);
   }
   work_free(&d);
   if (!good) {

@@ -36,10 +36,9 @@ typedef struct bny_topo_derivation {
   int32_t *leaf_roots; /* by node: union-find of the leaf switches that the ports of one NIC are on */
   int32_t *tier;       /* by node: tier of a network switch, from 1; 0 for other nodes */
   double *uplink;      /* by node: of a representative of leaf switches or spines, to the tier above */
-  int32_t *crossed;    /* by rank: the rail of its NIC's leaf switch, if that differs from its own rail; else -1 */
+  int32_t *crossed;    /* scratch space: by node, then by rank the rail of its NIC's leaf switch if it is another */
   int32_t *keys;       /* by rank: scratch space */
   int32_t *roots;      /* by node: scratch space for a union-find */
-  double *values;      /* scratch space for bny_topo_usual(): two for each node, and one for each link */
 } bny_topo_derivation;
 
 /* A union-find in an array. root() returns the representative, which is the lowest node of the set. unite() joins two
@@ -79,81 +78,9 @@ bool bny_topo_derive_nics(bny_topo_derivation *d);   /* the NIC of each rank, an
 bool bny_topo_derive_fabric(bny_topo_derivation *d); /* leaf, spine, core */
 bool bny_topo_derive_rails(bny_topo_derivation *d);
 
-/* Returns the speed of a network link; 0 unknown. A port faster than 1000 GB/s counts as unknown, because it is an
- * error in the file, such as kb/s for Mb/s. Trunks between switches may be that fast. */
-double bny_topo_net_speed(const bny_topo *topo, const bny_topo_link *link);
-
 /* Fills a group whose members communicate over their NICs: a rail, leaf, spine or core. */
 void bny_topo_net_look(const bny_topo_derivation *d, const bny_topo_level *level, bny_topo_group *group);
 
 /* Returns the speed of the narrowest PCI link between a PCI device and the CPU; 0 unknown. Lowers *source to the least
  * certain source of these links. */
 double bny_topo_pci_way(const bny_topo *topo, int32_t node, bny_topo_source *source);
-
-/* The part that the files with findings share: the list, the labels of nodes, and comparison with siblings. */
-
-enum { BNY_TOPO_LABEL_BYTES = 120, BNY_TOPO_FACTS_MAX = 32 };
-
-#define BNY_TOPO_ALIKE 0.95 /* a speed below this fraction of another counts as slower */
-
-/* A fact and the nodes that it holds for. The advice also depends on the maker of the nodes. */
-typedef struct bny_topo_fact {
-  char *text;
-  const char *advice;
-  int32_t *nodes;
-  int32_t count, capacity;
-} bny_topo_fact;
-
-/* The search for the findings of one check. Nodes with the same fact become one finding. */
-typedef struct bny_topo_finder {
-  bny_topo_derivation *d;
-  const bny_topo_finding_kind *kind;
-  bny_topo_fact facts[BNY_TOPO_FACTS_MAX];
-  int32_t nfacts;
-  int32_t more; /* facts beyond the limit, which are only counted */
-  bool no_memory;
-} bny_topo_finder;
-
-/* Adds a fact about a node; -1: the whole model. The text follows the node's label and a colon. */
-void bny_topo_find(bny_topo_finder *s, int32_t node, const char *format, ...) __attribute__((format(printf, 3, 4)));
-
-/* Turns the facts into findings and frees the facts. Returns false if out of memory. */
-bool bny_topo_find_end(bny_topo_finder *s);
-
-/* Writes "host3 GPU2", or "GPU2" if there is only one host. A port is labelled by its NIC. Returns `text`. */
-const char *bny_topo_find_label(const bny_topo_derivation *d, int32_t node, char text[BNY_TOPO_LABEL_BYTES]);
-const char *bny_topo_members_word(const bny_topo_derivation *d);             /* "GPU", "rank" */
-const char *bny_topo_plural(int32_t count);                                  /* "", "s" */
-const char *bny_topo_links_word(const bny_topo_derivation *d, int32_t node); /* "NVLink", "xGMI link" */
-
-bool bny_topo_is_amd(const bny_topo_derivation *d, int32_t gpu); /* by the GPUs of its host if its vendor is unknown */
-
-/* A GPU that is sold on one kind of board only. board_of() finds it by PCI device id or name, and returns NULL for
- * other GPUs. */
-typedef struct bny_topo_board {
-  const char *model;
-  int32_t links; /* links from each GPU to the others */
-  int32_t gpus;  /* GPUs on the board; 0: the number varies */
-} bny_topo_board;
-
-const bny_topo_board *bny_topo_board_of(const char *model);
-
-bool bny_topo_is_rdma(const char *nic);                /* by its name: network interfaces have no RDMA */
-bool bny_topo_same_stem(const char *a, const char *b); /* "mlx5_0" and "mlx5_11": equal up to the first digit */
-
-/* Returns the most frequent value, or the greatest of several such values. *times receives its frequency. Sorts the
- * values. */
-double bny_topo_usual(double *values, int32_t count, int32_t *times);
-
-/* Returns the next note of that kind from index *at on, and sets *at to the index after it. Returns NULL after the
- * last. */
-const bny_topo_note *bny_topo_find_note(const bny_topo *topo, bny_topo_note_kind kind, int32_t *at);
-bool bny_topo_is_found(const bny_topo_derivation *d, const char *id, int32_t node); /* by an earlier row */
-bool bny_topo_is_noted(const bny_topo *topo, bny_topo_note_kind kind, int32_t node);
-
-/* One function for each row of findings.def. */
-#define BNY_TOPO_FINDING(id, severity, function, meaning, advice) void bny_topo_find_##function(bny_topo_finder *s);
-#define BNY_TOPO_FINDING_OF_TOOL(id, severity, meaning, advice)
-#include "topo/derive/findings.def"
-#undef BNY_TOPO_FINDING
-#undef BNY_TOPO_FINDING_OF_TOOL

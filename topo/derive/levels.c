@@ -9,14 +9,9 @@
 
 static const char *const level_names[BNY_TOPO_LEVEL_KINDS] = {"package", "island", "host",  "domain",
                                                               "rail",    "leaf",   "spine", "core"};
-static const char *const severity_names[] = {"info", "note", "fault"};
 
 const char *bny_topo_level_name(bny_topo_level_kind kind) {
   return (unsigned)kind < BNY_TOPO_LEVEL_KINDS ? level_names[kind] : "?";
-}
-
-const char *bny_topo_severity_name(bny_topo_severity severity) {
-  return (unsigned)severity <= BNY_TOPO_FAULT ? severity_names[severity] : "?";
 }
 
 const bny_topo_level *bny_topo_level_of(const bny_topo_levels *levels, bny_topo_level_kind kind) {
@@ -32,11 +27,6 @@ void bny_topo_levels_free(bny_topo_levels *levels) {
     free(levels->levels[i].members);
     free(levels->levels[i].group_of);
   }
-  for (int32_t i = 0; i < levels->nfindings; i++) {
-    free(levels->findings[i].text);
-    free(levels->findings[i].nodes);
-  }
-  free(levels->findings);
   free(levels->ranks);
   free(levels);
 }

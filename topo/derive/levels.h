@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Derives from a model what cooperating ranks need: levels of proximity, the NIC that serves each GPU, and findings
- * about faults. The result depends only on the model, so ranks with the same model agree.
+ * Derives from a model what cooperating ranks need: levels of proximity, and the NIC that serves each GPU. The result
+ * depends only on the model, so ranks with the same model agree.
  *
  * A host is one machine, and a node is a node of the model (topo/model/model.h).
  *
@@ -25,7 +25,7 @@
  * Rails. A host's NICs that serve GPUs are numbered by the first GPU that each serves, because the system's own NIC
  * numbers are arbitrary. NICs that serve no GPU (storage, management) have no rail. If a leaf switch carries the same
  * rail for at least three quarters of its hosts, a host with a different NIC there has crossed cables. That host gets
- * the rails of the switches, and a finding reports it.
+ * the rails of the switches.
  *
  * Speeds are in GB/s per direction. An NVLink of unknown speed gets the speed of the GPU's generation, or 20 GB/s, and
  * the source of the group is "assumed". An NVLink with a rated speed but speed 0 counts as rejected: it exists, but
@@ -82,33 +82,12 @@ typedef struct bny_topo_rank {
   int32_t nvlinks;         /* NVLinks or xGMI links of this rank */
 } bny_topo_rank;
 
-/* A fault needs repair, a note (WARNING) may be a problem, and an info describes how the machine is built. */
-typedef enum bny_topo_severity { BNY_TOPO_INFO, BNY_TOPO_WARNING, BNY_TOPO_FAULT } bny_topo_severity;
-
-/* A row of topo/derive/findings.def. */
-typedef struct bny_topo_finding_kind {
-  const char *id; /* "gpu-lost": stable */
-  bny_topo_severity severity;
-  const char *meaning;
-  const char *advice; /* "" for info; findings.c replaces it for some makers of devices */
-} bny_topo_finding_kind;
-
-typedef struct bny_topo_finding {
-  const char *id;
-  bny_topo_severity severity;
-  int32_t node; /* the first of `nodes`; -1: the whole model */
-  int32_t nnodes, *nodes;
-  char *text; /* nodes, fact and advice in one line, without a full stop */
-} bny_topo_finding;
-
 typedef struct bny_topo_levels {
   bny_topo_kind rank_kind;
   int32_t nranks;
   bny_topo_rank *ranks;
   int32_t nlevels;
   bny_topo_level levels[BNY_TOPO_LEVEL_KINDS]; /* the levels that exist, in the order of their kinds */
-  int32_t nfindings, findings_capacity;
-  bny_topo_finding *findings; /* faults, then notes, then infos; each in the order of findings.def */
 } bny_topo_levels;
 
 /* Returns NULL if out of memory; the caller frees the result. The model must have passed bny_topo_check(). The result
@@ -116,25 +95,15 @@ typedef struct bny_topo_levels {
 bny_topo_levels *bny_topo_derive(const bny_topo *topo);
 void bny_topo_levels_free(bny_topo_levels *levels);
 
-/* Every kind of finding, faults first; ends with an id of NULL. bny_topo_finding_kind_of() returns NULL for another
- * id. */
-extern const bny_topo_finding_kind bny_topo_finding_kinds[];
-const bny_topo_finding_kind *bny_topo_finding_kind_of(const char *id);
-
-/* Adds a finding of a tool. It replaces a finding of the same kind about only this node. If a finding of that kind
- * covers this node among others, nothing is added. Returns false if out of memory. */
-bool bny_topo_finding_add(bny_topo_levels *levels, const bny_topo *topo, const char *id, int32_t node,
-                          const char *fact);
-
-/* Removes all findings of a kind. */
-void bny_topo_findings_remove(bny_topo_levels *levels, const char *id);
-
 /* Returns NULL if there is no such level. */
 const bny_topo_level *bny_topo_level_of(const bny_topo_levels *levels, bny_topo_level_kind kind);
-const char *bny_topo_level_name(bny_topo_level_kind kind);      /* "package" .. */
-const char *bny_topo_severity_name(bny_topo_severity severity); /* "info", "note", "fault" */
+const char *bny_topo_level_name(bny_topo_level_kind kind); /* "package" .. */
 
 /* down() returns whether a port, or a NIC without ports, is down: it has no speed although it has a rating, or the
  * probe found it down. rated() returns its rated speed; 0 if unknown. */
 bool bny_topo_port_down(const bny_topo *topo, int32_t node);
 double bny_topo_port_rated(const bny_topo *topo, int32_t node);
+
+/* Returns the speed of a network link; 0 unknown. A port faster than 1000 GB/s counts as unknown, because it is an
+ * error in the file, such as kb/s for Mb/s. Trunks between switches may be that fast. */
+double bny_topo_net_speed(const bny_topo *topo, const bny_topo_link *link);

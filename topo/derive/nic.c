@@ -25,7 +25,7 @@ static bool starts(const char *text, const char *const *prefixes) {
   return false;
 }
 
-bool bny_topo_is_rdma(const char *nic) {
+static bool is_rdma(const char *nic) {
   static const char *const names[] = {"mlx",   "hfi",  "opa",     "cxi",   "hsi",  "hsn",  "rdma",  "efa",
                                       "ib",    "roce", "bnxt_re", "irdma", "mana", "qedr", "erdma", "hns",
                                       "ionic", "bxi",  "usnic",   "rxe",   "siw",  NULL};
@@ -47,7 +47,7 @@ static nic_kind kind_of(const bny_topo *topo, int32_t nic) {
     if (strstr(node->model, words[i]) != NULL) return NIC_WIRELESS;
   if (starts(name, wireless)) return NIC_WIRELESS;
   if (node->model != NULL && strstr(node->model, "Virtual Function") != NULL) return NIC_VIRTUAL;
-  if (class == CLASS_INFINIBAND || hex_of(node, "vendor") == VENDOR_CRAY || bny_topo_is_rdma(name)) return NIC_FABRIC;
+  if (class == CLASS_INFINIBAND || hex_of(node, "vendor") == VENDOR_CRAY || is_rdma(name)) return NIC_FABRIC;
   if (starts(name, interfaces) || (!port && class >> 8 == 0x02)) return NIC_ETHERNET;
   return NIC_FABRIC;
 }
@@ -83,8 +83,8 @@ void bny_topo_nics_class(bny_topo_derivation *d, const int32_t *nics, int32_t nn
  *   3. distance: the nearest by path; across NUMA nodes, a NIC in the same package is nearer;
  *   4. state: no NIC that is down or much slower than an equally near one.
  * Kind and speed compare all NICs of the host (bny_topo_nics_class()), so they do not depend on the rank. A NIC of the
- * right kind that is down or slow is selected if no other is as near. This keeps rail numbers stable, and a finding
- * reports the NIC. The remaining NICs are equally good, and the least loaded one serves. */
+ * right kind that is down or slow is selected if no other is as near. This keeps rail numbers stable. The
+ * remaining NICs are equally good, and the least loaded one serves. */
 int32_t bny_topo_nics_best(const bny_topo_derivation *d, int32_t node, const int32_t *nics, int32_t nnics,
                            unsigned char *paths, bool *best) {
   int32_t package = bny_topo_ancestor(d->topo, node, BNY_TOPO_PACKAGE), count = 0;

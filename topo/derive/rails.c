@@ -205,29 +205,11 @@ static void leaves_vote(const vote *votes, int32_t nvotes, int32_t *rail_of_leaf
   }
 }
 
-/* Returns whether the leaf switches of a host's NICs carry rails in the order of the NICs. If a NIC is missing, the
- * later ones have lower rails than their switches, although no cable is crossed. */
-static bool in_order(const bny_topo_derivation *d, int32_t host, const int32_t *rail_of_leaf, int32_t *carried) {
-  int32_t rails = 0, last = -1;
-  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
-    const bny_topo_rank *rank = &d->levels->ranks[d->by_host[i]];
-    if (rank->rail < 0) continue;
-    rails = rank->rail >= rails ? rank->rail + 1 : rails;
-    carried[rank->rail] = d->leaf[rank->nic] >= 0 ? rail_of_leaf[d->leaf[rank->nic]] : -1;
-  }
-  for (int32_t r = 0; r < rails; r++) {
-    if (carried[r] < 0) continue;
-    if (carried[r] < r || carried[r] <= last) return false;
-    last = carried[r];
-  }
-  return true;
-}
-
 /* Handles a host whose NICs are cabled to the leaf switches of other rails. The host gets the rails of the switches, if
- * its NICs then have different rails. d->crossed keeps the original mismatch for the findings. */
+ * its NICs then have different rails. */
 static void host_cross(bny_topo_derivation *d, int32_t host, const int32_t *rail_of_leaf, int32_t *nic_of_rail) {
   bny_topo_rank *ranks = d->levels->ranks;
-  bool crossed = false, clash = false, ordered = in_order(d, host, rail_of_leaf, nic_of_rail);
+  bool crossed = false, clash = false;
   for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
     int32_t rank = d->by_host[i], leaf = ranks[rank].nic >= 0 ? d->leaf[ranks[rank].nic] : -1;
     int32_t carried = leaf >= 0 ? rail_of_leaf[leaf] : -1;
@@ -245,11 +227,8 @@ static void host_cross(bny_topo_derivation *d, int32_t host, const int32_t *rail
         clash = clash || nic_of_rail[rail] != rank->nic;
     }
   }
-  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1] && crossed; i++) {
-    int32_t rank = d->by_host[i];
-    if (!clash && d->crossed[rank] >= 0) ranks[rank].rail = d->crossed[rank];
-    if (ordered) d->crossed[rank] = -1;
-  }
+  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1] && !clash; i++)
+    if (d->crossed[d->by_host[i]] >= 0) ranks[d->by_host[i]].rail = d->crossed[d->by_host[i]];
 }
 
 /* If the group spans several hosts, its longest path is the network. The speed of a rank is its share of its NIC. */

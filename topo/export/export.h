@@ -10,7 +10,3 @@
  * if the format cannot hold all of its GPUs and NICs, such as those outside hosts, or if no reader would accept the
  * result. */
 char *bny_topo_export_nccl(const bny_topo *topo, bny_topo_error *error);
-
-/* The matrix of `nvidia-smi topo -m`, one for each host with GPUs: GPUs by number, then NICs with a legend. Links of
- * AMD GPUs are shown as XGMI. CPU affinity is empty unless an attribute of the model has it. */
-char *bny_topo_export_matrix(const bny_topo *topo, bny_topo_error *error);

@@ -31,47 +31,37 @@ static const bny_topo_importer *importer_of(const char *text, size_t bytes) {
 }
 
 /* Unsupported formats that users may try: text in their first bytes, and the input to use instead. */
+#define XML_OR_JSON "give the XML of NCCL_TOPO_DUMP_FILE or lstopo, or run banyan-topo -o machine.json there"
+#define NETWORK "give ibnetdiscover, or a description such as leaf:4 host:8 gpu:8 nic:8@400g"
 static const struct {
   const char *words, *format, *instead;
 } others[] = {
-    {"ROCm System Management Interface", "output of rocm-smi",
-     "give lstopo machine.xml, or RCCL's NCCL_TOPO_DUMP_FILE"},
-    {"WEIGHT TABLE", "output of amd-smi", "give lstopo machine.xml, or RCCL's NCCL_TOPO_DUMP_FILE"},
-    {"LINK TYPE TABLE", "output of amd-smi", "give lstopo machine.xml, or RCCL's NCCL_TOPO_DUMP_FILE"},
-    {"SwitchName=", "Slurm's topology.conf",
-     "give ibnetdiscover, or a description such as leaf:4 host:8 gpu:8 nic:8@400g"},
-    {"NodeName=", "Slurm's configuration", "give a description such as leaf:4 host:8 gpu:8 nic:8@400g"},
-    {"NVIDIA-SMI ", "the table of nvidia-smi", "give nvidia-smi -q -x or nvidia-smi topo -m"},
-    {"==NVSMI LOG==", "the text of nvidia-smi -q", "give nvidia-smi -q -x, which is XML"},
+    {"(Topology)", "output of rocm-smi", XML_OR_JSON},
+    {"ROCm System Management Interface", "output of rocm-smi", XML_OR_JSON},
+    {"WEIGHT TABLE", "output of amd-smi", XML_OR_JSON},
+    {"\"link_type\"", "output of amd-smi", XML_OR_JSON},
+    {"SwitchName=", "Slurm's topology.conf", NETWORK},
+    {"BlockName=", "Slurm's topology.conf", NETWORK},
     {"Machine (", "lstopo's text", "give lstopo machine.xml"},
-    {"NUMANode L#", "lstopo's text", "give lstopo machine.xml"},
-    {"CA '", "output of ibstat", "give ibnetdiscover, or banyan-topo -o machine.json of that machine"},
-    {"hca_id:", "output of ibv_devinfo", "give ibnetdiscover, or banyan-topo -o machine.json of that machine"},
+    {" PU:", "hwloc's synthetic description", "give lstopo machine.xml"},
     {"PCI bridge:", "output of lspci", "give lstopo machine.xml"},
     {"Host bridge:", "output of lspci", "give lstopo machine.xml"},
     {"NCCL INFO", "a log of NCCL", "give what NCCL_TOPO_DUMP_FILE writes"},
-    {" Link 0: ", "output of nvidia-smi nvlink", "give nvidia-smi topo -m"},
-    {"(UUID: ", "output of nvidia-smi -L", "give nvidia-smi topo -m or nvidia-smi -q -x"},
     {"LinkUp)==>", "output of iblinkinfo", "give ibnetdiscover"},
-    {"Infiniband device '", "output of ibstatus", "give ibnetdiscover, or banyan-topo -o machine.json of that machine"},
-    {"-[0000:", "output of lspci -t", "give lstopo machine.xml"},
-    {" nodes (0", "output of numactl -H", "give lstopo machine.xml"},
+    {"Neighbor Guid", "ibdiagnet's net_dump", "give ibnetdiscover"},
     {"ibwarn", "an error of ibnetdiscover", "run it as root, on a node whose InfiniBand port is up"},
-    {"ibpanic", "an error of ibnetdiscover", "run it as root, on a node whose InfiniBand port is up"},
     {"iberror", "an error of ibnetdiscover", "run it as root, on a node whose InfiniBand port is up"},
     {"command not found", "an error of the shell", "install the tool, or run it on the node itself"},
-    {": \tGPU0\t", "output with a prefix on each line", "remove it (pdsh -N), and give one file for each node"},
-    {" PU:", "hwloc's synthetic description", "give lstopo machine.xml"},
-    {"GPU 0/0|", "output of xpu-smi", "give lstopo machine.xml"},
-    {"NPU0", "output of npu-smi", "give lstopo machine.xml"},
-    {"apiVersion:", "YAML", "give ibnetdiscover, JSON of banyan-topo, or a description"},
+    {"- topology:", "Slurm's topology.yaml", NETWORK},
+    {"apiVersion:", "YAML", NETWORK},
+    {"topology/tree", "a cluster model of topograph", NETWORK},
+    {"switches:", "YAML", NETWORK},
+    {"NVIDIA-SMI ", "the table of nvidia-smi", XML_OR_JSON},
+    {"==NVSMI LOG==", "the text of nvidia-smi -q", XML_OR_JSON},
+    {"GPU0", "the matrix of nvidia-smi topo -m", XML_OR_JSON},
+    {"GPU 0: ", "output of nvidia-smi", XML_OR_JSON},
     {"\x1f\x8b\x08", "a gzip archive", "unpack it: gunzip"},
     {"\xfe\xff", "UTF-16", "write it anew as UTF-8: iconv -f UTF-16 -t UTF-8"},
-    {"(Topology)", "output of rocm-smi", "give lstopo machine.xml, or RCCL's NCCL_TOPO_DUMP_FILE"},
-    {"\"link_type\"", "output of amd-smi", "give lstopo machine.xml, or RCCL's NCCL_TOPO_DUMP_FILE"},
-    {"Architecture:", "output of lscpu", "give lstopo machine.xml"},
-    {"topology/tree", "a cluster model of topograph", "give ibnetdiscover, or a description"},
-    {"switches:", "YAML", "give ibnetdiscover, JSON of banyan-topo, or a description"},
     {"\xff\xfe", "UTF-16", "write it anew as UTF-8: iconv -f UTF-16 -t UTF-8"},
 };
 
@@ -81,9 +71,10 @@ static bool reject_unknown(const char *text, size_t bytes, bny_topo_error *error
   int line;
   if (bytes == 0) return bny_topo_fail(error, 0, "empty");
   if (bny_topo_xml_root(text, bytes, root, sizeof root, &line)) {
-    return bny_topo_fail(
-        error, line, "XML with the root <%s> is none that is known (NCCL <system>, hwloc <topology>, <nvidia_smi_log>)",
-        root);
+    if (strcmp(root, "nvidia_smi_log") == 0)
+      return bny_topo_fail(error, line, "this is output of nvidia-smi -q -x, which is not read: " XML_OR_JSON);
+    return bny_topo_fail(error, line, "XML with the root <%s> is none that is known (NCCL <system>, hwloc <topology>)",
+                         root);
   }
   for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
     if (memmem(text, bytes < LOOKED_AT ? bytes : LOOKED_AT, others[i].words, strlen(others[i].words)) != NULL)
@@ -94,8 +85,8 @@ static bool reject_unknown(const char *text, size_t bytes, bny_topo_error *error
   bool json = start < bytes && memchr("{[", text[start], 2) != NULL;
   return bny_topo_fail(error, 1,
                        json ? "JSON without a list \"nodes\", which banyan-topo --json writes"
-                            : "not a format that is known: NCCL, hwloc or nvidia-smi XML, nvidia-smi topo -m, "
-                              "ibnetdiscover, JSON of banyan-topo, or a synthetic description");
+                            : "not a format that is known: NCCL or hwloc XML, ibnetdiscover, JSON of banyan-topo, "
+                              "or a synthetic description");
 }
 
 bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_name, bny_topo_error *error) {

@@ -19,8 +19,8 @@ static const char *const path_names[BNY_TOPO_PATHS] = {"SELF", "NVL", "NVB",  "C
                                                        "PXN",  "PHB", "NODE", "SYS", "NET", "NONE"};
 enum { SOURCES = BNY_TOPO_MEASURED + 1 };
 static const char *const source_names[SOURCES] = {"assumed", "file", "probed", "measured"};
-static const char *const note_names[BNY_TOPO_NOTE_KINDS] = {"input",  "lost",   "fabric",  "one-sided", "differs",
-                                                            "errors", "slowed", "replays", "virtual"};
+static const char *const note_names[BNY_TOPO_NOTE_KINDS] = {"input",     "lost",    "fabric",
+                                                            "one-sided", "differs", "virtual"};
 
 bool bny_topo_fail(bny_topo_error *error, int line, const char *format, ...) {
   va_list arguments;

@@ -2,7 +2,7 @@
  * The model of machines and clusters. Its nodes form a containment tree (host, package, NUMA node, PCI bridge, GPU,
  * NIC, port, switch), and a link joins any two nodes. A host is one machine; here "node" always means a node of this
  * tree. Each entry records where its data comes from, and each link its speed, if that is known. Probes and importers
- * fill a model through the functions below; derivation (levels, rails, findings) only reads it.
+ * fill a model through the functions below; derivation (levels, rails) only reads it.
  *
  * A GPU below a GPU is a partition of that device. It shares the device's location, PCI link and links to other nodes.
  * Partitions of one device reach one another over its NVLinks or xGMI links (NVL); if it has none, the path is PIX.
@@ -105,14 +105,11 @@ typedef enum bny_topo_note_kind {
   BNY_TOPO_NOTE_FABRIC,    /* the NVLink fabric of a GPU does not work */
   BNY_TOPO_NOTE_ONE_SIDED, /* only the other end lists this link */
   BNY_TOPO_NOTE_DIFFERS,   /* the other end lists this link with different facts */
-  BNY_TOPO_NOTE_ERRORS,    /* an error counter is not 0, or a repair is pending */
-  BNY_TOPO_NOTE_SLOWED,    /* the driver throttles a GPU */
-  BNY_TOPO_NOTE_REPLAYS,   /* the PCI link of a GPU retransmits packets */
   BNY_TOPO_NOTE_VIRTUAL,   /* network interfaces that are not NICs */
   BNY_TOPO_NOTE_KINDS
 } bny_topo_note_kind;
 
-/* A statement of the source about health or about itself. Derivation makes findings from notes. */
+/* A statement of the source about health or about itself. banyan-topo makes findings from notes. */
 typedef struct bny_topo_note {
   bny_topo_note_kind kind;
   int32_t node;     /* -1: the whole model (INPUT and VIRTUAL only) */

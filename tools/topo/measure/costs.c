@@ -53,14 +53,16 @@ static const struct {
                {BNY_LINK_SOCKETS, TOPO_NEAR_SYSTEM, TOPO_NEAR_SYSTEM}};
 
 static json_t *link_json(const topo_measured *measured, bny_link_class class, topo_near near) {
+  static const char *const words[TOPO_NEARS] = {"of one core",      "of one L2 cache", "of one L3 cache",
+                                                "of one NUMA node", "of one package",  "between packages"};
   const topo_measured_kind *kind = &measured->kinds[near];
-  double more_ns = kind->expected[TOPO_MORE];
   char source[120];
   snprintf(source, sizeof source, "the median of %d pair%s of CPUs %s, in %d sweeps", kind->npairs,
-           kind->npairs == 1 ? "" : "s", topo_near_words(near), measured->nsweeps);
+           kind->npairs == 1 ? "" : "s", words[near], measured->nsweeps);
   return json_pack("{s:s, s:f, s:o*, s:f, s:s}", "class", bny_costs_class_name(class), "alpha_ns",
-                   kind->alpha > 1 ? kind->alpha : 1, "message_ns", more_ns > 0 ? json_real(more_ns) : NULL,
-                   "beta_ns_per_byte", kind->beta, "source", source);
+                   kind->alpha_ns > 1 ? kind->alpha_ns : 1, "message_ns",
+                   kind->more_ns > 0 ? json_real(kind->more_ns) : NULL, "beta_ns_per_byte", kind->beta_ns_per_byte,
+                   "source", source);
 }
 
 static json_t *machine_json(const bny_machine *machine) {
@@ -87,7 +89,8 @@ char *topo_measured_costs(const topo_measured *measured, tool_error *error) {
   json_t *links = json_array();
   for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++) {
     int near = (int)classes[i].widest;
-    while (near >= (int)classes[i].narrowest && !(measured->kinds[near].npairs > 0 && measured->kinds[near].beta > 0))
+    while (near >= (int)classes[i].narrowest &&
+           !(measured->kinds[near].npairs > 0 && measured->kinds[near].beta_ns_per_byte > 0))
       near--;
     if (near >= (int)classes[i].narrowest)
       json_array_append_new(links, link_json(measured, classes[i].class, (topo_near)near));

@@ -8,11 +8,6 @@
 #include "tools/topo/measure/measure.h"
 #include "topo/probe/binding.h"
 
-const char *topo_near_name(topo_near near) {
-  static const char *const names[TOPO_NEARS] = {"core", "l2", "l3", "numa", "package", "system"};
-  return (unsigned)near < TOPO_NEARS ? names[near] : "?";
-}
-
 /* ---- places ------------------------------------------------------------------------------------------------------ */
 
 /* Returns the first number in a file of a CPU, which is the lowest CPU of a list; -1 if there is none. */
@@ -74,65 +69,23 @@ topo_near topo_near_between(const topo_place *a, const topo_place *b) {
 
 /* ---- pairs ------------------------------------------------------------------------------------------------------- */
 
-typedef struct choice {
-  int32_t *used;              /* chosen pairs by rank */
-  int32_t *lists[TOPO_NEARS]; /* a, b of remaining pairs */
-  int64_t counts[TOPO_NEARS];
-  uint64_t random;
-} choice;
-
-static topo_measured_pair pair_of(const topo_measured_rank *ranks, int32_t a, int32_t b) {
-  return (topo_measured_pair){.a = a, .b = b, .near = topo_near_between(&ranks[a].place, &ranks[b].place)};
-}
-
-/* Takes the pair with the least used ranks from a random sample. */
-static topo_measured_pair take_one(choice *c, const topo_measured_rank *ranks, topo_near near) {
-  int64_t best = 0;
-  int32_t best_used = INT32_MAX, *list = c->lists[near];
-  for (int attempt = 0; attempt < 16; attempt++) {
-    c->random = bny_hash_of(c->random);
-    int64_t i = (int64_t)(c->random % (uint64_t)c->counts[near]);
-    int32_t used = c->used[list[2 * i]] + c->used[list[2 * i + 1]];
-    if (used < best_used) {
-      best_used = used;
-      best = i;
-    }
-  }
-  topo_measured_pair pair = pair_of(ranks, list[2 * best], list[2 * best + 1]);
-  c->used[pair.a]++;
-  c->used[pair.b]++;
-  int64_t last = --c->counts[near];
-  list[2 * best] = list[2 * last];
-  list[2 * best + 1] = list[2 * last + 1];
-  return pair;
-}
-
-static void lists_fill(choice *c, const topo_measured_rank *ranks, int32_t nranks) {
-  for (int32_t a = 0; a < nranks; a++)
-    for (int32_t b = a + 1; b < nranks; b++) c->counts[pair_of(ranks, a, b).near]++;
-  for (int near = 0; near < TOPO_NEARS; near++) {
-    c->lists[near] = tool_new((size_t)c->counts[near] * 2, sizeof *c->lists[near]);
-    c->counts[near] = 0;
-  }
+topo_pair *topo_pairs_choose(const topo_place *places, int32_t nranks, int32_t *npairs) {
+  topo_pair(*lists)[TOPO_PAIRS_OF_KIND] = tool_new(TOPO_NEARS, sizeof *lists);
+  topo_pair *chosen = tool_new((size_t)TOPO_NEARS * TOPO_PAIRS_OF_KIND, sizeof *chosen);
+  uint64_t counts[TOPO_NEARS] = {0}, random = UINT64_C(0x62616e79616e);
   for (int32_t a = 0; a < nranks; a++) {
     for (int32_t b = a + 1; b < nranks; b++) {
-      topo_near near = pair_of(ranks, a, b).near;
-      int64_t i = c->counts[near]++;
-      c->lists[near][2 * i] = a;
-      c->lists[near][2 * i + 1] = b;
+      /* The n-th pair of a kind replaces a chosen one with probability TOPO_PAIRS_OF_KIND / n. */
+      topo_near near = topo_near_between(&places[a], &places[b]);
+      uint64_t at = counts[near]++;
+      if (at >= TOPO_PAIRS_OF_KIND) at = (random = bny_hash_of(random)) % counts[near];
+      if (at < TOPO_PAIRS_OF_KIND) lists[near][at] = (topo_pair){.a = a, .b = b, .near = near};
     }
   }
-}
-
-topo_measured_pair *topo_pairs_choose(const topo_measured_rank *ranks, int32_t nranks, int32_t most, int32_t *npairs) {
-  choice c = {.used = tool_new((size_t)nranks, sizeof *c.used), .random = UINT64_C(0x62616e79616e)};
-  int64_t all = (int64_t)nranks * (nranks - 1) / 2;
-  int32_t count = all < most ? (int32_t)all : most;
-  topo_measured_pair *chosen = tool_new((size_t)count, sizeof *chosen);
-  lists_fill(&c, ranks, nranks);
-  for (*npairs = 0; *npairs < count;) {
-    for (int near = 0; near < TOPO_NEARS && *npairs < count; near++)
-      if (c.counts[near] > 0) chosen[(*npairs)++] = take_one(&c, ranks, (topo_near)near);
+  *npairs = 0;
+  for (int i = 0; i < TOPO_PAIRS_OF_KIND; i++) {
+    for (int near = 0; near < TOPO_NEARS; near++)
+      if ((uint64_t)i < counts[near]) chosen[(*npairs)++] = lists[near][i];
   }
   return chosen;
 }

@@ -25,7 +25,7 @@ static bool memory_map(topo_ranks *ranks, tool_error *error) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE), nranks = (size_t)ranks->nranks;
   size_t mailboxes = (sizeof(topo_mailbox) * nranks + 128 + page - 1) / page * page;
   ranks->area_bytes = page + (TOPO_MESSAGE_SLOTS * TOPO_MESSAGE_BYTES + page - 1) / page * page;
-  size_t buffers = (size_t)ranks->nnodes * 2 * TOPO_LARGE_BYTES;
+  size_t buffers = (size_t)ranks->nnodes * 2 * TOPO_BUFFER_BYTES;
   ranks->memory_bytes = mailboxes + nranks * ranks->area_bytes + buffers;
   void *memory = mmap(NULL, ranks->memory_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
@@ -33,7 +33,6 @@ static bool memory_map(topo_ranks *ranks, tool_error *error) {
                           strerror(errno));
   }
   ranks->memory = memory;
-  ranks->arrived = memory;
   ranks->mailboxes = (topo_mailbox *)(void *)(ranks->memory + 128);
   ranks->areas = ranks->memory + mailboxes;
   ranks->buffers = ranks->areas + nranks * ranks->area_bytes;
@@ -48,7 +47,7 @@ static void nodes_count(topo_ranks *ranks) {
   ranks->nnodes = 0;
   for (int32_t r = 0; r < ranks->nranks; r++) {
     int32_t same = 0;
-    while (ranks->ranks[same].place.numa != ranks->ranks[r].place.numa) same++;
+    while (ranks->places[same].numa != ranks->places[r].numa) same++;
     ranks->node_of[r] = same < r ? ranks->node_of[same] : ranks->nnodes++;
   }
 }
@@ -75,7 +74,7 @@ static _Noreturn void be_rank(topo_ranks *ranks, int32_t rank, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1); /* the parent ended before the watch was set */
   topo_mailbox *mailbox = &ranks->mailboxes[rank];
-  mailbox->answer = (topo_answer){.done = pin_to(ranks->ranks[rank].place.cpu)};
+  mailbox->answer = (topo_answer){.done = pin_to(ranks->places[rank].cpu)};
   topo_rank_touch(ranks, rank);
   sem_post(&mailbox->done);
   for (;;) {
@@ -117,7 +116,7 @@ static bool all_well(topo_ranks *ranks, tool_error *error) {
     pid_t ended = ranks->pids[r] == 0 ? 0 : waitpid(ranks->pids[r], &how, WNOHANG);
     if (ended == 0) continue;
     ranks->pids[r] = 0;
-    int cpu = ranks->ranks[r].place.cpu;
+    int cpu = ranks->places[r].cpu;
     if (ended > 0 && WIFSIGNALED(how)) {
       return tool_error_set(error, "the process that measured on CPU %d was ended by signal %d (%s)%s", cpu,
                             WTERMSIG(how), strsignal(WTERMSIG(how)),
@@ -137,7 +136,7 @@ static bool wait_for(topo_ranks *ranks, int32_t rank, int64_t until_ns, tool_err
       return tool_error_set(error,
                             "the process that measures on CPU %d did not answer within %.3g s: another with higher "
                             "priority may hold that CPU",
-                            ranks->ranks[rank].place.cpu, (double)ranks->patience_ns / 1e9);
+                            ranks->places[rank].cpu, (double)ranks->patience_ns / 1e9);
     }
   }
 }
@@ -146,7 +145,6 @@ bool topo_ranks_do(topo_ranks *ranks, const int32_t *who, const topo_order *orde
   enum { SIGNALS_OF_A_JOB = 1 << 24 };
   if (signal_came(ranks)) return tool_error_set(error, "interrupted by a signal");
   ranks->base += SIGNALS_OF_A_JOB;
-  atomic_store(ranks->arrived, 0);
   for (int32_t i = 0; i < count; i++) {
     topo_mailbox *mailbox = &ranks->mailboxes[who[i]];
     mailbox->order = orders[i];
@@ -161,7 +159,7 @@ bool topo_ranks_do(topo_ranks *ranks, const int32_t *who, const topo_order *orde
       return tool_error_set(error,
                             "CPU %d waited too long for a signal: another program with higher priority may hold one of "
                             "the CPUs",
-                            ranks->ranks[who[i]].place.cpu);
+                            ranks->places[who[i]].cpu);
     }
   }
   return true;
@@ -181,12 +179,12 @@ static bool start_all(topo_ranks *ranks, tool_error *error) {
   for (int32_t r = 0; r < ranks->nranks; r++) {
     if (!wait_for(ranks, r, until_ns, error)) return false;
     if (!ranks->mailboxes[r].answer.done)
-      return tool_error_set(error, "a process cannot run on CPU %d alone", ranks->ranks[r].place.cpu);
+      return tool_error_set(error, "a process cannot run on CPU %d alone", ranks->places[r].cpu);
   }
   /* One rank of each NUMA node touches its memory first, which places it there. */
   for (int32_t node = 0, r = 0; node < ranks->nnodes; r++) {
     if (ranks->node_of[r] == node) {
-      topo_order order = {.job = TOPO_JOB_PREPARE};
+      topo_order order = {.peer = -1};
       node++;
       if (!topo_ranks_do(ranks, &r, &order, 1, error)) return false;
     }
@@ -194,12 +192,11 @@ static bool start_all(topo_ranks *ranks, tool_error *error) {
   return true;
 }
 
-bool topo_ranks_start(topo_ranks *ranks, const topo_measured_rank *places, int32_t nranks, tool_error *error) {
-  *ranks = (topo_ranks){.nranks = nranks, .ranks = places, .patience_ns = patience_ns};
+bool topo_ranks_start(topo_ranks *ranks, const topo_place *places, int32_t nranks, tool_error *error) {
+  *ranks = (topo_ranks){.nranks = nranks, .places = places, .patience_ns = patience_ns};
   signals_hold(ranks);
   ranks->pids = tool_new((size_t)nranks, sizeof *ranks->pids);
   ranks->node_of = tool_new((size_t)nranks, sizeof *ranks->node_of);
-  ranks->touched = tool_new((size_t)nranks, sizeof *ranks->touched);
   nodes_count(ranks);
   bool good = memory_map(ranks, error) && start_all(ranks, error);
   if (!good) topo_ranks_stop(ranks);

@@ -9,16 +9,10 @@
 #include "tools/topo/measure/measure.h"
 
 /* WARM: round trips that let CPUs raise their clocks. BATCH: round trips between two clock reads. */
-enum { WARM = 256, BATCH = 16, BATCHES = 64, MESSAGES_WARM = 8, MESSAGES = 64, SMALL_ROUNDS = 4, LEAST = 8 };
+enum { WARM = 256, BATCH = 16, BATCHES = 64, MESSAGES_WARM = 8, MESSAGES = 64, COPIES = 4, LEAST = 8 };
 
 /* Numbers of signals within a job. */
-enum {
-  STREAM_WRITTEN = 1,
-  END_OF_BANDWIDTH = 1 << 20,
-  END_OF_LINES = 2 << 20,
-  END_OF_FAN = 3 << 20,
-  END_OF_MESSAGES = 4 << 20
-};
+enum { END_OF_BANDWIDTH = 1 << 20, END_OF_LINES = 2 << 20, END_OF_FAN = 3 << 20, END_OF_MESSAGES = 4 << 20 };
 
 /* A rank's own signals: the one that waits look for, and those that are stored beside it. */
 enum { FAN = 8, LINE_BYTES = 128 };
@@ -80,20 +74,12 @@ static char *message_of(const topo_ranks *ranks, int32_t rank, uint64_t number) 
   return end - (number % TOPO_MESSAGE_SLOTS + 1) * TOPO_MESSAGE_BYTES;
 }
 
-/* TOPO_LARGE_BYTES each. */
+/* TOPO_BUFFER_BYTES each. */
 static char *source_of(const topo_ranks *ranks, int32_t node) {
-  return ranks->buffers + (size_t)node * 2 * TOPO_LARGE_BYTES;
+  return ranks->buffers + (size_t)node * 2 * TOPO_BUFFER_BYTES;
 }
 
-static char *target_of(const topo_ranks *ranks, int32_t node) { return source_of(ranks, node) + TOPO_LARGE_BYTES; }
-
-/* Maps the buffers' pages into this process, so that no page fault is measured. */
-static void know_buffers(topo_ranks *ranks, int32_t node) {
-  if (ranks->touched[node]) return;
-  const volatile char *buffers = source_of(ranks, node);
-  for (size_t at = 0; at < (size_t)2 * TOPO_LARGE_BYTES; at += 4096) (void)buffers[at];
-  ranks->touched[node] = true;
-}
+static char *target_of(const topo_ranks *ranks, int32_t node) { return source_of(ranks, node) + TOPO_BUFFER_BYTES; }
 
 void topo_rank_touch(topo_ranks *ranks, int32_t rank) { memset(signal_of(ranks, rank), 0, ranks->area_bytes); }
 
@@ -104,63 +90,29 @@ static double copy_ns(void *target, const void *source, size_t bytes) {
   return (double)(tool_now_ns() - start);
 }
 
-/* Returns the GB/s of a copy. Sets *disturbed if another program used the CPU meanwhile. */
-static double copy_speed(void *target, const void *source, size_t bytes, bool *disturbed) {
-  long before = times_displaced();
-  double ns = copy_ns(target, source, bytes);
-  *disturbed = *disturbed || times_displaced() != before;
-  return (double)bytes / (ns > 1 ? ns : 1);
-}
-
-static void prepare(work *w) {
-  int32_t node = w->ranks->node_of[w->rank];
-  memset(source_of(w->ranks, node), 1, (size_t)2 * TOPO_LARGE_BYTES);
-  w->ranks->touched[node] = true;
-}
-
-static void copy_own(work *w) {
-  int32_t node = w->ranks->node_of[w->rank];
-  char *source = source_of(w->ranks, node), *target = target_of(w->ranks, node);
-  double small[SMALL_ROUNDS];
-  know_buffers(w->ranks, node);
-  memset(source, 2, TOPO_LARGE_BYTES);
-  w->answer.value[TOPO_LARGE] = copy_speed(target, source, TOPO_LARGE_BYTES, &w->answer.disturbed[TOPO_LARGE]);
-  for (int i = 0; i < SMALL_ROUNDS; i++) {
-    memset(source, i, TOPO_SMALL_BYTES);
-    small[i] = copy_speed(target, source, TOPO_SMALL_BYTES, &w->answer.disturbed[TOPO_SMALL]);
-  }
-  w->answer.value[TOPO_SMALL] = tool_percentile(small, SMALL_ROUNDS, 50);
-  w->answer.done = true;
-}
-
 /* ---- pairs ------------------------------------------------------------------------------------------------------- */
 
-/* Both ranks write, then both copy at once, as in a collective; `value` is the signal of the first step. */
-static bool bandwidth_rounds(work *w, topo_metric metric, size_t bytes, int rounds, uint64_t value) {
+/* Both ranks write, then both copy at once, as in a collective. The first round maps the pages and does not count. */
+static bool copies(work *w) {
   int32_t own = w->ranks->node_of[w->rank], theirs = w->ranks->node_of[w->order->peer];
-  double samples[SMALL_ROUNDS] = {0};
-  uint64_t seen;
-  for (int round = 0; round < rounds; round++) {
-    memset(source_of(w->ranks, own), round, bytes);
+  double samples[COPIES] = {0};
+  uint64_t value = w->order->base + 1, seen;
+  for (int round = -1; round < COPIES; round++) {
+    memset(source_of(w->ranks, own), round, TOPO_BUFFER_BYTES);
     tell(w, value);
     if (!await(w->theirs, value++, &seen)) return false;
-    samples[round] =
-        copy_speed(target_of(w->ranks, own), source_of(w->ranks, theirs), bytes, &w->answer.disturbed[metric]);
+    long before = times_displaced();
+    double ns = copy_ns(target_of(w->ranks, own), source_of(w->ranks, theirs), TOPO_BUFFER_BYTES);
+    if (round >= 0) {
+      samples[round] = TOPO_BUFFER_BYTES / (ns > 1 ? ns : 1);
+      w->answer.disturbed[TOPO_COPY] = w->answer.disturbed[TOPO_COPY] || times_displaced() != before;
+    }
     tell(w, value);
     if (!await(w->theirs, value++, &seen)) return false;
   }
-  w->answer.value[metric] = tool_percentile(samples, (size_t)rounds, 50);
-  return true;
-}
-
-static bool bandwidths(work *w) {
-  know_buffers(w->ranks, w->ranks->node_of[w->rank]);
-  know_buffers(w->ranks, w->ranks->node_of[w->order->peer]);
-  uint64_t value = w->order->base + 1, seen;
-  bool good = bandwidth_rounds(w, TOPO_LARGE, TOPO_LARGE_BYTES, 1, value) &&
-              bandwidth_rounds(w, TOPO_SMALL, TOPO_SMALL_BYTES, SMALL_ROUNDS, value + 16);
+  w->answer.value[TOPO_COPY] = tool_percentile(samples, COPIES, 50);
   tell(w, w->order->base + END_OF_BANDWIDTH);
-  return good && await(w->theirs, w->order->base + END_OF_BANDWIDTH, &seen);
+  return await(w->theirs, w->order->base + END_OF_BANDWIDTH, &seen);
 }
 
 /* ---- signals: FAN further lines of a rank's own page stand for messages of other peers */
@@ -232,7 +184,7 @@ static void send_message(work *w, uint64_t value, const char *from) {
 static bool messages(work *w) {
   uint64_t value = w->order->base + END_OF_FAN, end = w->order->base + END_OF_MESSAGES, seen = 0;
   _Alignas(64) char mine[TOPO_MESSAGE_BYTES], taken[TOPO_MESSAGE_BYTES];
-  double trips[MESSAGES], takes[MESSAGES];
+  double takes[MESSAGES];
   int count = -MESSAGES_WARM;
   int64_t begin = tool_now_ns();
   memset(mine, w->rank, sizeof mine);
@@ -247,71 +199,29 @@ static bool messages(work *w) {
     if (seen >= end) break;
     double take = copy_ns(taken, message_of(w->ranks, w->order->peer, value), TOPO_MESSAGE_BYTES);
     if (!w->order->leads) send_message(w, value, mine);
-    if (count >= 0 && count < MESSAGES) {
-      takes[count] = take;
-      trips[count] = (double)(tool_now_ns() - start) / 2;
-    }
+    if (count >= 0 && count < MESSAGES) takes[count] = take;
     count++;
   }
   tell(w, end);
   size_t kept = count < 0 ? 0 : count < MESSAGES ? (size_t)count : MESSAGES;
   w->answer.value[TOPO_TAKE] = tool_percentile(takes, kept, 50);
-  w->answer.value[TOPO_MESSAGE] = tool_percentile(trips, kept, 50);
   return true;
-}
-
-static void measure_pair(work *w) {
-  w->theirs = signal_of(w->ranks, w->order->peer);
-  bool good = bandwidths(w);
-  long before = times_displaced();
-  good = good && signals(w);
-  long between = times_displaced();
-  w->answer.done = good && messages(w);
-  w->answer.disturbed[TOPO_LINE] = w->answer.disturbed[TOPO_MORE] = between != before;
-  w->answer.disturbed[TOPO_MESSAGE] = w->answer.disturbed[TOPO_TAKE] = times_displaced() != between;
-}
-
-/* ---- streams ----------------------------------------------------------------------------------------------------- */
-
-static void write_part(work *w) {
-  int32_t own = w->ranks->node_of[w->rank];
-  know_buffers(w->ranks, own);
-  memset(source_of(w->ranks, own) + w->order->offset, (int)w->order->base, w->order->bytes);
-  tell(w, w->order->base + STREAM_WRITTEN);
-  w->answer.done = true;
-}
-
-static void read_part(work *w) {
-  int32_t own = w->ranks->node_of[w->rank], theirs = w->ranks->node_of[w->order->peer];
-  const char *source = source_of(w->ranks, theirs) + w->order->offset;
-  char *target = target_of(w->ranks, own) + w->order->offset;
-  uint64_t seen;
-  know_buffers(w->ranks, own);
-  know_buffers(w->ranks, theirs);
-  if (!await(signal_of(w->ranks, w->order->peer), w->order->base + STREAM_WRITTEN, &seen)) return;
-  atomic_fetch_add(w->ranks->arrived, 1);
-  int64_t begin = tool_now_ns();
-  while (atomic_load(w->ranks->arrived) < w->order->readers) {
-    pause_briefly();
-    if (tool_now_ns() - begin > signal_deadline_ns) return;
-  }
-  w->answer.start_ns = tool_now_ns();
-  copy_speed(target, source, w->order->bytes, &w->answer.disturbed[TOPO_LARGE]);
-  w->answer.end_ns = tool_now_ns();
-  w->answer.done = true;
 }
 
 topo_answer topo_rank_work(topo_ranks *ranks, int32_t rank, const topo_order *order) {
   work w = {.ranks = ranks, .rank = rank, .order = order, .mine = signal_of(ranks, rank)};
-  switch (order->job) {
-  case TOPO_JOB_PREPARE:
-    prepare(&w);
+  if (order->peer < 0) {
+    memset(source_of(ranks, ranks->node_of[rank]), 1, (size_t)2 * TOPO_BUFFER_BYTES);
     w.answer.done = true;
-    break;
-  case TOPO_JOB_LOCAL: copy_own(&w); break;
-  case TOPO_JOB_PAIR: measure_pair(&w); break;
-  case TOPO_JOB_WRITE: write_part(&w); break;
-  case TOPO_JOB_READ: read_part(&w); break;
+    return w.answer;
   }
+  w.theirs = signal_of(ranks, order->peer);
+  bool good = copies(&w);
+  long before = times_displaced();
+  good = good && signals(&w);
+  long between = times_displaced();
+  w.answer.done = good && messages(&w);
+  w.answer.disturbed[TOPO_LINE] = w.answer.disturbed[TOPO_MORE] = between != before;
+  w.answer.disturbed[TOPO_TAKE] = times_displaced() != between;
   return w.answer;
 }

@@ -1,0 +1,640 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The rules of banyan-topo --check, one table. Most compare devices with their siblings: what at least half of them
+ * have is taken as intended. */
+#include "tools/topo/health.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/common/util.h"
+#include "topo/model/speed.h"
+
+enum { FACTS_MAX = 32, NAMED_MAX = 3, TEXT_BYTES = 300 };
+
+static const double alike = 0.95; /* a speed below this fraction of another counts as slower */
+
+typedef struct checker checker;
+
+typedef struct rule {
+  const char *id;
+  topo_severity severity;
+  void (*look)(checker *c);
+  const char *advice;
+} rule;
+
+struct checker {
+  const bny_topo *topo;
+  const bny_topo_levels *levels;
+  const bny_topo_level *hosts; /* level of hosts: their ranks */
+  const bny_topo_probe_report *reports;
+  int32_t nreports;
+  const rule *rule;
+  topo_findings found;
+  int32_t first, more; /* first finding of this rule, and its facts beyond FACTS_MAX */
+  double *values;      /* scratch space, one for each node and link */
+  int32_t *served;     /* by node: ranks that this NIC serves */
+};
+
+/* ---- the list ---------------------------------------------------------------------------------------------------- */
+
+/* Adds a fact about a node; -1: the whole model. */
+static void find(checker *c, int32_t node, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+static void find(checker *c, int32_t node, const char *format, ...) {
+  char text[TEXT_BYTES];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  int32_t f = c->first;
+  while (f < c->found.count && strcmp(c->found.list[f].text, text) != 0) f++;
+  if (f == c->found.count) {
+    if (f - c->first == FACTS_MAX) {
+      c->more++;
+      return;
+    }
+    c->found.list = tool_more(c->found.list, f, sizeof *c->found.list);
+    c->found.list[c->found.count++] =
+        (topo_finding){.id = c->rule->id, .severity = c->rule->severity, .node = node, .text = tool_format("%s", text)};
+  }
+  topo_finding *finding = &c->found.list[f];
+  if (node < 0) return;
+  finding->nodes = tool_more(finding->nodes, finding->nnodes, sizeof *finding->nodes);
+  finding->nodes[finding->nnodes++] = node;
+}
+
+/* Returns "host3 GPU2", or "GPU2" if there is only one host. A port is labelled by its NIC. */
+static const char *label_of(const checker *c, int32_t node) {
+  const bny_topo_node *nodes = c->topo->nodes;
+  int32_t host = bny_topo_ancestor(c->topo, node, BNY_TOPO_HOST);
+  bool named = bny_topo_count(c->topo, BNY_TOPO_HOST) > 1 && host >= 0 && host != node;
+  bool port = nodes[node].kind == BNY_TOPO_PORT && nodes[node].parent >= 0;
+  return tool_format("%.40s%s%.40s%s%.30s", named ? nodes[host].name : "", named ? " " : "",
+                     nodes[port ? nodes[node].parent : node].name, port ? " port " : "", port ? nodes[node].name : "");
+}
+
+static const char *plural(int32_t count) { return count == 1 ? "" : "s"; }
+
+/* Composes "GPU0, GPU1 and 6 others: FACT; ADVICE" for the findings of a rule. */
+static void rule_end(checker *c) {
+  const char *advice = c->rule->advice;
+  for (int32_t f = c->first; f < c->found.count; f++) {
+    topo_finding *finding = &c->found.list[f];
+    int32_t named = finding->nnodes <= NAMED_MAX ? finding->nnodes : NAMED_MAX - 1;
+    const char *labels = "";
+    for (int32_t i = 0; i < named; i++)
+      labels = tool_format("%s%s%s", labels,
+                           i == 0                     ? ""
+                           : i + 1 == finding->nnodes ? " and "
+                                                      : ", ",
+                           label_of(c, finding->nodes[i]));
+    if (named < finding->nnodes)
+      labels = tool_format("%s and %d other%s", labels, finding->nnodes - named, plural(finding->nnodes - named));
+    finding->text =
+        tool_format("%s%s%s%s%s", labels, labels[0] ? ": " : "", finding->text, advice[0] ? "; " : "", advice);
+  }
+  int32_t more = c->more;
+  c->first = c->found.count;
+  c->more = 0;
+  if (more > 0) find(c, -1, "and %d more of %s", (int)more, c->rule->id);
+}
+
+/* ---- helpers ----------------------------------------------------------------------------------------------------- */
+
+/* Returns whether an earlier rule has found this about a node. */
+static bool is_found(const checker *c, const char *id, int32_t node) {
+  for (int32_t f = 0; f < c->found.count; f++)
+    for (int32_t n = 0; n < c->found.list[f].nnodes && strcmp(c->found.list[f].id, id) == 0; n++)
+      if (c->found.list[f].nodes[n] == node) return true;
+  return false;
+}
+
+static int32_t notes_of(const checker *c, bny_topo_note_kind kind, int32_t node) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < c->topo->nnotes; i++)
+    count += c->topo->notes[i].kind == kind && c->topo->notes[i].node == node;
+  return count;
+}
+
+/* Finds what the source says of its nodes. Only nodes that are GPUs, or only others, count. */
+static void pass_notes(checker *c, bny_topo_note_kind kind, const char *about, bool gpus, bool others) {
+  for (int32_t i = 0; i < c->topo->nnotes; i++) {
+    const bny_topo_note *note = &c->topo->notes[i];
+    bool gpu = note->node >= 0 && c->topo->nodes[note->node].kind == BNY_TOPO_GPU;
+    if (note->kind == kind && (gpu ? gpus : others)) find(c, note->node, "%s%s", about, note->text);
+  }
+}
+
+static int value_order(const void *a, const void *b) {
+  double left = *(const double *)a, right = *(const double *)b;
+  return (left > right) - (left < right);
+}
+
+/* Returns the value that most have, or 0 if no value has a majority. */
+static double usual(double *values, int32_t count) {
+  double value = 0;
+  int32_t times = 0;
+  if (count > 0) qsort(values, (size_t)count, sizeof *values, value_order);
+  for (int32_t i = 0, start; i < count;) {
+    for (start = i; i < count && values[i] <= values[start];) i++;
+    if (i - start >= times) times = i - start, value = values[start];
+  }
+  return 2 * times > count ? value : 0;
+}
+
+static const bny_topo_rank *rank_in(const checker *c, const bny_topo_level *level, const bny_topo_group *group,
+                                    int32_t i) {
+  return &c->levels->ranks[level->members[group->first + i]];
+}
+
+static bool has_gpus(const checker *c) { return c->levels->rank_kind == BNY_TOPO_GPU; }
+
+static const char *links_word(const checker *c, int32_t gpu) {
+  for (int32_t l = bny_topo_first_link(c->topo, gpu); l >= 0; l = bny_topo_next_link(c->topo, gpu, l))
+    if (c->topo->links[l].kind == BNY_TOPO_LINK_XGMI) return "xGMI link";
+  return c->topo->nodes[gpu].compute >= 300 || c->topo->nodes[gpu].compute == 910 ? "xGMI link" : "NVLink";
+}
+
+/* ---- GPUs and their links ---------------------------------------------------------------------------------------- */
+
+static int32_t devices_of(const checker *c, const bny_topo_group *host) {
+  int32_t devices = 0;
+  for (int32_t i = 0; i < host->count; i++) {
+    int32_t node = rank_in(c, c->hosts, host, i)->node;
+    devices += bny_topo_device(c->topo, node) == node;
+  }
+  return devices;
+}
+
+/* A few GPUs that links lead to and that are not listed are lost. More of them are hidden from this process. */
+static void gpu_lost(checker *c) {
+  char bus_id[BNY_TOPO_BUS_BYTES];
+  for (int32_t h = 0; has_gpus(c) && h < c->hosts->ngroups; h++) {
+    const bny_topo_group *host = &c->hosts->groups[h];
+    int32_t missing = notes_of(c, BNY_TOPO_NOTE_LOST, host->node), present = devices_of(c, host);
+    for (int32_t i = 0; i < c->topo->nnotes && missing > 0; i++) {
+      const bny_topo_note *note = &c->topo->notes[i];
+      if (note->kind != BNY_TOPO_NOTE_LOST || note->node != host->node) continue;
+      if (!bny_topo_bus_normalise(note->text, bus_id))
+        find(c, host->node, "%s", note->text);
+      else if (3 * missing <= present)
+        find(c, host->node, "the GPU at %s is missing, which links of others lead to", note->text);
+    }
+    c->values[h] = present;
+  }
+  if (!has_gpus(c) || c->hosts->ngroups < 3) return;
+  int32_t most = (int32_t)usual(c->values, c->hosts->ngroups);
+  for (int32_t h = 0; h < c->hosts->ngroups; h++) {
+    int32_t present = devices_of(c, &c->hosts->groups[h]), node = c->hosts->groups[h].node;
+    if (present < most && 2 * present >= most && notes_of(c, BNY_TOPO_NOTE_LOST, node) == 0)
+      find(c, node, "%d GPUs, most hosts have %d", (int)present, (int)most);
+  }
+}
+
+static bool is_explained(const checker *c, int32_t node) {
+  return notes_of(c, BNY_TOPO_NOTE_LOST, node) > 0 || notes_of(c, BNY_TOPO_NOTE_FABRIC, node) > 0;
+}
+
+/* Sums over links of one kind that are dead, or that are slower than rated. */
+typedef struct link_sum {
+  int32_t links;
+  double gbytes_per_s, rated;
+} link_sum;
+
+static link_sum links_sum(const bny_topo *topo, int32_t node, bny_topo_link_kind kind, bool dead) {
+  link_sum sum = {0};
+  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
+    const bny_topo_link *link = &topo->links[l];
+    bool slow = link->gbytes_per_s > 0 && link->gbytes_per_s < alike * link->rated_gbytes_per_s;
+    if (link->kind != kind || !(dead ? bny_topo_link_dead(link) : slow)) continue;
+    sum.links += link->count > 0 ? link->count : 1;
+    sum.gbytes_per_s += link->gbytes_per_s;
+    sum.rated += link->rated_gbytes_per_s;
+  }
+  return sum;
+}
+
+/* NVLink bridges join pairs, and a GPU beside such pairs may have none by design. */
+static void nvlink_missing(checker *c) {
+  const bny_topo_level *islands = bny_topo_level_of(c->levels, BNY_TOPO_LEVEL_ISLAND);
+  for (int32_t h = 0; has_gpus(c) && islands != NULL && h < c->hosts->ngroups; h++) {
+    const bny_topo_group *host = &c->hosts->groups[h];
+    int32_t joined = 0;
+    bool large = false;
+    for (int32_t i = 0; i < host->count; i++) {
+      const bny_topo_group *island = &islands->groups[islands->group_of[c->hosts->members[host->first + i]]];
+      joined += rank_in(c, c->hosts, host, i)->nvlinks > 0;
+      large = large || island->count > 2 || (island->count == 2 && island->node >= 0);
+    }
+    for (int32_t i = 0; i < host->count && large && 2 * joined > host->count; i++) {
+      int32_t node = rank_in(c, c->hosts, host, i)->node;
+      if (rank_in(c, c->hosts, host, i)->nvlinks == 0 && bny_topo_device(c->topo, node) == node &&
+          !is_explained(c, node) && links_sum(c->topo, node, BNY_TOPO_LINK_NVLINK, true).links == 0 &&
+          links_sum(c->topo, node, BNY_TOPO_LINK_XGMI, true).links == 0)
+        find(c, node, "no %s, %d GPUs of its host have them: a collective of the whole host runs over PCIe",
+             links_word(c, rank_in(c, c->hosts, host, 0)->node), (int)joined);
+    }
+  }
+}
+
+/* Behind a switch all GPUs should have the same number of links. In a mesh, a majority shows what is intended. */
+static void nvlink_fewer(checker *c) {
+  const bny_topo_level *level = bny_topo_level_of(c->levels, BNY_TOPO_LEVEL_DOMAIN);
+  level = level != NULL ? level : bny_topo_level_of(c->levels, BNY_TOPO_LEVEL_ISLAND);
+  for (int32_t g = 0; level != NULL && g < level->ngroups; g++) {
+    const bny_topo_group *group = &level->groups[g];
+    int32_t most = 0, with_most = 0;
+    for (int32_t i = 0; i < group->count; i++) {
+      int32_t links = rank_in(c, level, group, i)->nvlinks;
+      with_most = links > most ? 1 : with_most + (links == most);
+      most = links > most ? links : most;
+    }
+    for (int32_t i = 0; i < group->count && (group->node >= 0 || 2 * with_most > group->count); i++) {
+      const bny_topo_rank *rank = rank_in(c, level, group, i);
+      if (rank->nvlinks < most && notes_of(c, BNY_TOPO_NOTE_ONE_SIDED, rank->node) == 0)
+        find(c, rank->node, "%d of %d %ss, so all that it is linked to run at that pace", (int)rank->nvlinks, (int)most,
+             links_word(c, rank->node));
+    }
+  }
+}
+
+static void nvlink_one_sided(checker *c) {
+  for (int32_t r = 0; has_gpus(c) && r < c->levels->nranks && c->topo->nnotes > 0; r++) {
+    int32_t node = c->levels->ranks[r].node, links = notes_of(c, BNY_TOPO_NOTE_ONE_SIDED, node);
+    if (links > 0) find(c, node, "it does not list links of %d other GPU%s to it", (int)links, plural(links));
+  }
+}
+
+static void cable_one_sided(checker *c) { pass_notes(c, BNY_TOPO_NOTE_ONE_SIDED, "", false, true); }
+
+static void ends_differ(checker *c) { pass_notes(c, BNY_TOPO_NOTE_DIFFERS, "", true, true); }
+
+static void fabric(checker *c) { pass_notes(c, BNY_TOPO_NOTE_FABRIC, "the driver says of its fabric: ", true, true); }
+
+static void peer_refused(checker *c) {
+  static const bny_topo_link_kind kinds[] = {BNY_TOPO_LINK_NVLINK, BNY_TOPO_LINK_XGMI};
+  for (int32_t r = 0; r < c->levels->nranks; r++) {
+    int32_t node = c->levels->ranks[r].node;
+    for (int k = 0; k < 2; k++) {
+      int32_t links = links_sum(c->topo, node, kinds[k], true).links;
+      if (links > 0 && !is_explained(c, node))
+        find(c, node, "%d %s%s, but no peer access: data goes over PCIe or the host's memory", (int)links,
+             links_word(c, node), plural(links));
+    }
+  }
+}
+
+/* Missing links also reduce the sum; they have their own rule. */
+static void link_slow(checker *c) {
+  for (int32_t n = 0; n < c->topo->nnodes; n++) {
+    bny_topo_kind what = c->topo->nodes[n].kind;
+    bool device = what == BNY_TOPO_GPU || what == BNY_TOPO_PORT || what == BNY_TOPO_NIC;
+    for (int kind = BNY_TOPO_LINK_NVLINK; device && kind < BNY_TOPO_LINK_KINDS; kind++) {
+      link_sum sum = links_sum(c->topo, n, (bny_topo_link_kind)kind, false);
+      if (sum.links > 0 && !is_found(c, "nvlink-fewer", n))
+        find(c, n, "its %s link%s %s %.4g GB/s of %.4g", bny_topo_link_name((bny_topo_link_kind)kind),
+             plural(sum.links), sum.links == 1 ? "has" : "have", sum.gbytes_per_s, sum.rated);
+    }
+  }
+}
+
+/* ---- PCIe -------------------------------------------------------------------------------------------------------- */
+
+/* A GPU, a NIC that serves ranks, or a PCI switch, and its PCI link. Devices of one kind and model are siblings, in any
+ * host. Switches have none, since they lead to unlike devices. */
+typedef struct slot {
+  bny_topo_kind kind;
+  const char *model;
+  int32_t node, lanes; /* lanes: 0 unknown */
+  double speed, rated;
+} slot;
+
+static int slot_order(const void *a, const void *b) {
+  const slot *x = a, *y = b;
+  int models = strcmp(x->model, y->model);
+  return x->kind != y->kind ? (x->kind > y->kind) - (x->kind < y->kind) : models ? models : x->node - y->node;
+}
+
+static bool are_siblings(const slot *a, const slot *b) {
+  return a->kind == b->kind && a->kind != BNY_TOPO_PCI && strcmp(a->model, b->model) == 0;
+}
+
+static int32_t slots_list(const checker *c, slot *slots) {
+  int32_t count = 0;
+  for (int32_t n = 0; n < c->topo->nnodes; n++) {
+    const bny_topo_node *node = &c->topo->nodes[n];
+    bool looked =
+        node->kind == BNY_TOPO_GPU || node->kind == BNY_TOPO_PCI || (node->kind == BNY_TOPO_NIC && c->served[n] > 0);
+    int32_t l = looked ? bny_topo_link_up(c->topo, n, BNY_TOPO_LINK_PCI) : -1;
+    const bny_topo_link *link = l < 0 ? NULL : &c->topo->links[l];
+    if (link == NULL || link->gbytes_per_s <= 0 || link->source == BNY_TOPO_ASSUMED) continue;
+    if (link->count <= 0 && node->kind == BNY_TOPO_NIC) continue; /* slots of NICs differ by design */
+    slots[count++] = (slot){.kind = node->kind,
+                            .model = node->model == NULL ? "" : node->model,
+                            .node = n,
+                            .lanes = link->count,
+                            .speed = link->gbytes_per_s,
+                            .rated = link->rated_gbytes_per_s};
+  }
+  qsort(slots, (size_t)count, sizeof *slots, slot_order);
+  return count;
+}
+
+/* Returns whether a link is at generation 1 to save power, unlike its siblings. */
+static bool is_idle(const slot *one, double speed) {
+  return one->speed < 1.1 * bny_topo_speed_pci(1, one->lanes > 0 ? one->lanes : 16) && speed > 2 * one->speed;
+}
+
+static void pci_look(checker *c, bool faults) {
+  slot *slots = tool_new((size_t)c->topo->nnodes, sizeof *slots);
+  int32_t count = slots_list(c, slots);
+  for (int32_t first = 0, end; first < count; first = end) {
+    for (end = first; end == first || (end < count && are_siblings(&slots[first], &slots[end])); end++)
+      c->values[end - first] = slots[end].lanes;
+    int32_t siblings = end - first, lanes = (int32_t)usual(c->values, siblings);
+    double speed = 0, fastest = 0;
+    for (int32_t i = first; i < end; i++) fastest = fmax(fastest, c->values[i - first] = slots[i].speed);
+    speed = usual(c->values, siblings);
+    for (int32_t i = first; i < end; i++) {
+      const slot *one = &slots[i];
+      bool narrow = one->lanes > 0 && one->lanes < lanes, old = one->speed < 0.75 * speed, idle = is_idle(one, speed);
+      if (narrow && faults)
+        find(c, one->node, "its PCI link has %d lane%s, those of its siblings %d", (int)one->lanes, plural(one->lanes),
+             (int)lanes);
+      else if (old && !narrow && !idle && faults)
+        find(c, one->node, "its PCI link runs at %.4g GB/s, those of its siblings at %.4g", one->speed, speed);
+      else if (idle && !narrow && !faults)
+        find(c, one->node, "its PCI link is at generation 1, unlike its siblings: read it again under load");
+      else if (!narrow && !old && !faults && siblings == 2 && one->speed < 0.75 * fastest)
+        find(c, one->node, "its PCI link runs at %.4g GB/s, that of its sibling at %.4g", one->speed, fastest);
+      else if (!narrow && !old && !faults && one->speed < 0.75 * one->rated && siblings == 1)
+        find(c, one->node, "its PCI link runs at %.4g GB/s of %.4g", one->speed, one->rated);
+    }
+  }
+}
+
+static void pci_slow(checker *c) { pci_look(c, true); }
+
+static void pci_doubt(checker *c) { pci_look(c, false); }
+
+/* ---- NICs -------------------------------------------------------------------------------------------------------- */
+
+/* A port that is down is a fault if its NIC serves ranks, or would spare two ranks of its host from sharing one. */
+static void port_down(checker *c) {
+  for (int32_t n = 0; n < c->topo->nnodes && has_gpus(c); n++) {
+    int32_t nic = bny_topo_port_down(c->topo, n) ? bny_topo_ancestor(c->topo, n, BNY_TOPO_NIC) : -1;
+    int32_t host = nic < 0 ? -1 : bny_topo_ancestor(c->topo, nic, BNY_TOPO_HOST), alone = 0, missed = 0;
+    double rated = bny_topo_port_rated(c->topo, n);
+    for (int32_t r = 0; nic >= 0 && r < c->levels->nranks; r++) {
+      const bny_topo_rank *rank = &c->levels->ranks[r];
+      alone += rank->nic == nic && rank->nic_gbytes_per_s <= 0;
+      missed += rank->host == host && rank->nic_shared > 1 && c->served[nic] == 0 && rated > 0 &&
+                rated >= alike * rank->nic_gbytes_per_s;
+    }
+    const char *up = rated > 0 ? tool_format(" (%.4g GB/s if it were up)", rated) : "";
+    if (alone > 0)
+      find(c, n, "it is down%s, and its NIC serves %d GPU%s", up, (int)alone, plural(alone));
+    else if (missed > 0)
+      find(c, n, "it is down%s, so GPUs share another NIC", up);
+  }
+}
+
+/* Returns the number of NICs that serve ranks of a host. */
+static int32_t nics_serving(const checker *c, const bny_topo_group *host) {
+  int32_t serving = 0;
+  for (int32_t i = 0; i < host->count; i++) {
+    int32_t nic = rank_in(c, c->hosts, host, i)->nic, before = 0;
+    while (before < i && rank_in(c, c->hosts, host, before)->nic != nic) before++;
+    serving += nic >= 0 && before == i;
+  }
+  return serving;
+}
+
+static bool has_nic(const checker *c, const bny_topo_group *host) { return nics_serving(c, host) > 0; }
+
+static void nic_none(checker *c) {
+  for (int32_t h = 0; h < c->hosts->ngroups && c->hosts->ngroups > 1; h++)
+    if (!has_nic(c, &c->hosts->groups[h]))
+      find(c, c->hosts->groups[h].node, "no NIC is known there, so it does not reach other hosts at speed");
+}
+
+static void nic_missing(checker *c) {
+  for (int32_t h = 0; h < c->hosts->ngroups; h++) c->values[h] = nics_serving(c, &c->hosts->groups[h]);
+  int32_t most = c->hosts->ngroups < 3 ? 0 : (int32_t)usual(c->values, c->hosts->ngroups);
+  for (int32_t h = 0; h < c->hosts->ngroups; h++) {
+    const bny_topo_group *host = &c->hosts->groups[h];
+    int32_t serving = nics_serving(c, host), near = 0, ports_down = 0;
+    if (!has_gpus(c) || serving == 0 || is_found(c, "gpu-lost", host->node)) continue;
+    const bny_topo_rank *first = rank_in(c, c->hosts, host, 0);
+    for (int32_t i = 0; i < host->count; i++) {
+      const bny_topo_rank *rank = rank_in(c, c->hosts, host, i);
+      near += rank->nic_path == first->nic_path && rank->nic_gbytes_per_s >= first->nic_gbytes_per_s &&
+              rank->nic_gbytes_per_s <= first->nic_gbytes_per_s;
+    }
+    for (int32_t f = 0; f < c->found.count; f++)
+      ports_down += strcmp(c->found.list[f].id, "port-down") == 0 &&
+                    bny_topo_ancestor(c->topo, c->found.list[f].node, BNY_TOPO_HOST) == host->node;
+    if (serving < most && 2 * serving >= most && ports_down == 0)
+      find(c, host->node, "%d NIC%s, most hosts have %d", (int)serving, plural(serving), (int)most);
+    else if (host->count >= 4 && serving == host->count - 1 && near == host->count && ports_down == 0)
+      find(c, host->node, "%d NICs serve %d GPUs, so two share one", (int)serving, (int)host->count);
+  }
+}
+
+/* Finds GPUs whose NIC is farther than those of at least three quarters of their host. Small hosts may be so. */
+static void nic_far(checker *c) {
+  for (int32_t h = 0; has_gpus(c) && h < c->hosts->ngroups; h++) {
+    const bny_topo_group *host = &c->hosts->groups[h];
+    for (int32_t i = 0; i < host->count; i++) {
+      const bny_topo_rank *rank = rank_in(c, c->hosts, host, i);
+      int32_t nearer = 0;
+      bny_topo_path path = BNY_TOPO_PATH_SELF;
+      for (int32_t j = 0; j < host->count; j++) {
+        const bny_topo_rank *other = rank_in(c, c->hosts, host, j);
+        nearer += other->nic >= 0 && other->nic_path < rank->nic_path;
+        if (other->nic >= 0 && other->nic_path < rank->nic_path && other->nic_path > path) path = other->nic_path;
+      }
+      if (host->count >= 8 && 4 * nearer >= 3 * host->count && path <= BNY_TOPO_PATH_PXB)
+        find(c, rank->node, "its NIC is %s away, those of the other GPUs %s", bny_topo_path_name(rank->nic_path),
+             bny_topo_path_name(path));
+    }
+  }
+}
+
+/* Returns whether another finding is about the speed of a NIC or of its port. */
+static bool is_speed_found(const checker *c, int32_t nic) {
+  for (int32_t n = nic; n < c->topo->nnodes && (n == nic || c->topo->nodes[n].parent == nic); n++) {
+    for (int32_t l = bny_topo_first_link(c->topo, n); l >= 0; l = bny_topo_next_link(c->topo, n, l))
+      if (c->topo->links[l].kind == BNY_TOPO_LINK_NET && c->topo->links[l].gbytes_per_s > 0) return true; /* no NIC's */
+    if (bny_topo_port_down(c->topo, n)) return true;
+  }
+  return false;
+}
+
+static void nic_slow(checker *c) {
+  int32_t known = 0;
+  for (int32_t r = 0; r < c->levels->nranks; r++)
+    if (c->levels->ranks[r].nic_gbytes_per_s > 0) c->values[known++] = c->levels->ranks[r].nic_gbytes_per_s;
+  bool most = 2 * known > c->levels->nranks;
+  double speed = usual(c->values, known);
+  bool *seen = tool_new((size_t)c->topo->nnodes, sizeof *seen);
+  for (int32_t r = 0; r < c->levels->nranks; r++) {
+    const bny_topo_rank *rank = &c->levels->ranks[r];
+    if (rank->nic < 0 || seen[rank->nic]) continue;
+    seen[rank->nic] = true;
+    if (rank->nic_gbytes_per_s > 0 && rank->nic_gbytes_per_s < alike * speed)
+      find(c, rank->nic, "it runs at %.4g GB/s, other NICs at %.4g: what hosts exchange waits for it",
+           rank->nic_gbytes_per_s, speed);
+    else if (rank->nic_gbytes_per_s <= 0 && most && rank->nic != rank->node && !is_speed_found(c, rank->nic))
+      find(c, rank->nic, "it has no speed, and other NICs have one");
+  }
+}
+
+static void nic_uncabled(checker *c) {
+  const bny_topo_level *leaves = bny_topo_level_of(c->levels, BNY_TOPO_LEVEL_LEAF);
+  for (int32_t r = 0; leaves != NULL && r < c->levels->nranks; r++) {
+    int32_t nic = c->levels->ranks[r].nic;
+    if (nic >= 0 && leaves->group_of[r] < 0 && notes_of(c, BNY_TOPO_NOTE_ONE_SIDED, nic) == 0)
+      find(c, nic, "it is on no switch");
+  }
+}
+
+static void gdr_off(checker *c) {
+  bool *seen = tool_new((size_t)c->topo->nnodes, sizeof *seen);
+  for (int32_t r = 0; has_gpus(c) && r < c->levels->nranks; r++) {
+    const bny_topo_rank *rank = &c->levels->ranks[r];
+    bool port = rank->nic >= 0 && rank->nic + 1 < c->topo->nnodes && c->topo->nodes[rank->nic + 1].parent == rank->nic;
+    if (rank->nic < 0 || seen[rank->nic] || !bny_topo_gdr_off(c->topo, rank->nic + port) ||
+        bny_topo_gdr_off(c->topo, rank->node))
+      continue;
+    seen[rank->nic] = true;
+    find(c, rank->nic, "GPUDirect RDMA is off, so data between GPU and network goes through the host's memory");
+  }
+}
+
+static void nic_numa(checker *c) {
+  for (int32_t h = 0; has_gpus(c) && h < c->hosts->ngroups; h++) {
+    const bny_topo_group *host = &c->hosts->groups[h];
+    int32_t far = 0;
+    for (int32_t i = 0; i < host->count; i++) {
+      const bny_topo_rank *rank = rank_in(c, c->hosts, host, i);
+      bool placed = bny_topo_ancestor(c->topo, rank->node, BNY_TOPO_NUMA) >= 0 ||
+                    bny_topo_ancestor(c->topo, rank->node, BNY_TOPO_PACKAGE) >= 0;
+      far += rank->nic >= 0 && rank->nic_path == BNY_TOPO_PATH_SYS && placed;
+    }
+    if (far > 0)
+      find(c, host->node, "%d of %d GPUs reach a NIC only across NUMA nodes, over the link between CPUs", (int)far,
+           (int)host->count);
+  }
+}
+
+static void nic_implausible(checker *c) {
+  for (int32_t l = 0; l < c->topo->nlinks; l++) {
+    const bny_topo_link *link = &c->topo->links[l];
+    int32_t nic = bny_topo_ancestor(c->topo, link->from, BNY_TOPO_NIC);
+    if (link->kind == BNY_TOPO_LINK_NET && link->gbytes_per_s > 0 && bny_topo_net_speed(c->topo, link) <= 0)
+      find(c, nic >= 0 ? nic : bny_topo_ancestor(c->topo, link->to, BNY_TOPO_NIC),
+           "it is said to run at %.0f GB/s, which no NIC does: its speed counts as unknown", link->gbytes_per_s);
+  }
+}
+
+/* ---- networks ---------------------------------------------------------------------------------------------------- */
+
+static int32_t root_of(int32_t *roots, int32_t node) {
+  while (roots[node] != node) node = roots[node] = roots[roots[node]];
+  return node;
+}
+
+/* Hosts that neither a link nor another host joins are on several networks. */
+static void networks(checker *c) {
+  const bny_topo *topo = c->topo;
+  int32_t *roots = tool_new((size_t)topo->nnodes, sizeof *roots), first = -1;
+  for (int32_t n = 0; n < topo->nnodes; n++) roots[n] = n;
+  for (int32_t l = 0; l < topo->nlinks; l++) {
+    int32_t ends[2] = {topo->links[l].from, topo->links[l].to};
+    if (topo->links[l].kind != BNY_TOPO_LINK_NET) continue;
+    for (int e = 0; e < 2; e++) {
+      int32_t host = bny_topo_ancestor(topo, ends[e], BNY_TOPO_HOST);
+      ends[e] = root_of(roots, host >= 0 ? host : ends[e]);
+    }
+    roots[ends[0] > ends[1] ? ends[0] : ends[1]] = ends[0] > ends[1] ? ends[1] : ends[0];
+  }
+  if (bny_topo_level_of(c->levels, BNY_TOPO_LEVEL_LEAF) == NULL) return;
+  for (int32_t h = 0; h < c->hosts->ngroups; h++) {
+    int32_t host = c->hosts->groups[h].node;
+    if (!has_nic(c, &c->hosts->groups[h])) continue;
+    first = first < 0 ? host : first;
+    if (root_of(roots, host) != root_of(roots, first))
+      find(c, host, "no link joins its network to that of %s", topo->nodes[first].name);
+  }
+}
+
+/* ---- what the source and the probes say -------------------------------------------------------------------------- */
+
+static void input_odd(checker *c) { pass_notes(c, BNY_TOPO_NOTE_INPUT, "", true, true); }
+
+static void nic_virtual(checker *c) { pass_notes(c, BNY_TOPO_NOTE_VIRTUAL, "", true, true); }
+
+static void probe_failed(checker *c) {
+  for (int32_t i = 0; i < c->nreports; i++)
+    if (c->reports[i].outcome == BNY_TOPO_PROBE_FAILED)
+      find(c, -1, "the probe %s failed: %s", c->reports[i].name, c->reports[i].text);
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------------- */
+
+/* A rule may use the findings of earlier ones. */
+static const rule rules[] = {
+    {"gpu-lost", TOPO_FAULT, gpu_lost, "look for errors of its driver in the kernel's log, then reset or reseat it"},
+    {"nvlink-missing", TOPO_FAULT, nvlink_missing, "see nvidia-smi nvlink -s or amd-smi xgmi, then reset the GPU"},
+    {"nvlink-fewer", TOPO_FAULT, nvlink_fewer, "see nvidia-smi nvlink -s or amd-smi xgmi, then reset the GPU"},
+    {"nvlink-one-sided", TOPO_FAULT, nvlink_one_sided, "the link is down at this end: reset both GPUs"},
+    {"cable-one-sided", TOPO_FAULT, cable_one_sided, "check the cable and the ports at both ends"},
+    {"ends-differ", TOPO_FAULT, ends_differ, "look at both ends, where links may be down at one of them"},
+    {"fabric-unhealthy", TOPO_FAULT, fabric, "see the logs of the fabric manager and of the subnet manager of NVLink"},
+    {"peer-refused", TOPO_FAULT, peer_refused, "look for the fabric manager, for ACS and for the IOMMU"},
+    {"link-slow", TOPO_FAULT, link_slow, "check its cables or reset it, so that the link trains again"},
+    {"pci-slow", TOPO_FAULT, pci_slow, "reseat the card or its riser, then compare LnkSta with LnkCap in lspci -vv"},
+    {"port-down", TOPO_FAULT, port_down, "check cable and transceiver, and the port of the switch"},
+    {"nic-none", TOPO_FAULT, nic_none, "look for its driver, and in a container for /dev/infiniband"},
+    {"nic-missing", TOPO_FAULT, nic_missing, "look for the card in lspci and for its driver in the kernel's log"},
+    {"nic-far", TOPO_FAULT, nic_far, "look for the card beside this GPU in lspci and for its driver"},
+    {"nic-slow", TOPO_FAULT, nic_slow, "check cable, transceiver and the port of the switch; see ibstat or ethtool"},
+    {"gdr-off", TOPO_FAULT, gdr_off, "load nvidia-peermem, or a kernel and drivers with dma-buf"},
+    {"nic-uncabled", TOPO_FAULT, nic_uncabled, "check its port and its cable"},
+    {"network-apart", TOPO_FAULT, networks, "check the links between their switches"},
+    {"pci-below-rating", TOPO_NOTE, pci_doubt, "use a slot with all lanes, or reseat the card"},
+    {"nic-speed-implausible", TOPO_NOTE, nic_implausible, "the source is wrong"},
+    {"input-odd", TOPO_NOTE, input_odd, "read the machine anew, or with another tool"},
+    {"probe-failed", TOPO_NOTE, probe_failed, ""},
+    {"nic-numa", TOPO_INFO, nic_numa, ""},
+    {"nic-virtual", TOPO_INFO, nic_virtual, ""},
+};
+
+topo_findings topo_diagnose(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_probe_report *reports,
+                            int32_t nreports) {
+  checker c = {.topo = topo,
+               .levels = levels,
+               .hosts = bny_topo_level_of(levels, BNY_TOPO_LEVEL_HOST),
+               .reports = reports,
+               .nreports = nreports,
+               .values = tool_new((size_t)topo->nnodes + (size_t)topo->nlinks, sizeof *c.values),
+               .served = tool_new((size_t)topo->nnodes, sizeof *c.served)};
+  for (int32_t r = 0; r < levels->nranks; r++)
+    if (levels->ranks[r].nic >= 0) c.served[levels->ranks[r].nic]++;
+  for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+    c.rule = &rules[i];
+    rules[i].look(&c);
+    rule_end(&c);
+    c.first = c.found.count;
+  }
+  return c.found;
+}
+
+const char *topo_severity_name(topo_severity severity) {
+  static const char *const names[] = {"info", "note", "fault"};
+  return (unsigned)severity <= TOPO_FAULT ? names[severity] : "?";
+}
