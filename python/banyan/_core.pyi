@@ -54,6 +54,7 @@ def jax_prepare(
     order: Order,
     wire: Wire,
     algorithm: Optional[str],
+    tag: int,
 ) -> int:
     """The number of these settings, which banyan.jax_ops gives to compiled functions."""
 def torch_handle(comm: Comm) -> int:
@@ -69,6 +70,7 @@ def torch_combine(
     scatter: Scatter = "none",
     wire: Wire = "f32",
     order: Order = "plan",
+    tag: int = -1,
 ) -> Tuple[Array, Array]:
     """torch.ops.banyan.combine: Communicator.combine() by the number of a communicator."""
 def torch_combine_out(
@@ -80,6 +82,7 @@ def torch_combine_out(
     scatter: Scatter = "none",
     wire: Wire = "f32",
     order: Order = "plan",
+    tag: int = -1,
     *,
     out: Array,
     out_lse: Array,

@@ -20,6 +20,7 @@ import numpy as np
 from . import _core
 
 _prepared: "weakref.WeakKeyDictionary[object, dict]" = weakref.WeakKeyDictionary()  # key: the first communicator
+_previous: "weakref.WeakKeyDictionary[object, object]" = weakref.WeakKeyDictionary()  # the lse of its last combine
 jax.ffi.register_ffi_target("banyan_combine", _core.jax_target(), platform="cpu")
 
 
@@ -60,13 +61,16 @@ def combine(
     order="plan",
     wire="f32",
     algorithm=None,
+    tag=-1,
 ):
     """Merges o [tokens, heads, dim] and lse [tokens, heads] over ranks: Communicator.combine() for compiled functions.
 
     comm: a Communicator. With `axis_name`, the name of an axis that jax.shard_map maps over devices of this process, a
     list of one for each device, in their order along the axis.
-    after: an array. The combine runs after it is computed. Independent combines of one function need it: all ranks must
-    run them in one order, and XLA could choose another.
+    after: an array. The combine runs after it is computed. By default that is the result of the previous combine of this
+    communicator in the same function, because all ranks must run combines in one order, and XLA could choose another.
+    Pass it between a loop and combines outside of the loop that do not depend on each other.
+    tag: an integer from 0 on, which ranks compare. Two combines that pair up although their tags differ are an error.
     scatter: "none", "heads" or "tokens". With axis_name the devices divide them evenly.
 
     Returns (out, lse). Gradients do not pass.
@@ -83,7 +87,7 @@ def combine(
         raise TypeError(f"comm: it is a banyan.Communicator, or with axis_name a list of them, and not {comm!r}")
     if axis_name is not None and any(one.nranks != len(comms) or one.rank != i for i, one in enumerate(comms)):
         raise ValueError("comm: with axis_name it is a list of the communicators of all ranks, in the order of ranks")
-    number = _number(comms, (base, empty, out_base, out_empty, scatter, order, wire, algorithm))
+    number = _number(comms, (base, empty, out_base, out_empty, scatter, order, wire, algorithm, tag))
     rows = list(o.shape[:2])
     if scatter in ("heads", "tokens"):
         dim = ("tokens", "heads").index(scatter)
@@ -93,10 +97,22 @@ def combine(
     given = [o, lse]
     if len(comms) > 1:
         given.append(jax.lax.axis_index(axis_name).astype(jax.numpy.int32))
+    if after is None:
+        after = _after(comms[0])
     if after is not None:
         given.append(after)
     shapes = (_result(o, (*rows, o.shape[2])), _result(o, tuple(rows), lse.dtype))
-    return tuple(jax.ffi.ffi_call("banyan_combine", shapes, has_side_effect=True)(*given, call=np.int64(number)))
+    result = tuple(jax.ffi.ffi_call("banyan_combine", shapes, has_side_effect=True)(*given, call=np.int64(number)))
+    if not jax.config.jax_check_tracer_leaks:  # that check sees the entry as a leak
+        _previous[comms[0]] = result[1]
+    return result
+
+
+def _after(comm):
+    """Returns the lse of this communicator's previous combine if the function that is being traced contains it."""
+    latest = _previous.get(comm)
+    trace = getattr(getattr(jax._src.core, "trace_ctx", None), "trace", None)
+    return latest if trace is not None and getattr(latest, "_trace", None) is trace else None
 
 
 def _result(like, shape, dtype=None):

@@ -7,6 +7,10 @@
 
 A handle is an integer, so that graphs can hold it. Ops are defined by torch.library's define and impl, without the
 decorators of custom_op, and have implementations for fake tensors: torch.compile and export trace them.
+
+A compiled graph runs the ops of this module in the order of the program, and drops none whose result is unused. So all
+ranks run the same ops in the same order, even if the rest of their graphs differs. Ranks compare the `tag` of each op,
+an integer from 0 on. Two ops of one shape that pair up although their tags differ raise MismatchError.
 """
 
 import torch
@@ -21,16 +25,16 @@ def handle(comm):
     return _core.torch_handle(comm)
 
 
-_HOW = 'str base="e", str empty="-inf", str scatter="none", str wire="f32", str order="plan"'
+_HOW = 'str base="e", str empty="-inf", str scatter="none", str wire="f32", str order="plan", int tag=-1'
 _library = torch.library.Library("banyan", "DEF")
 _library.define(f"combine(Tensor o, Tensor lse, int comm, {_HOW}) -> (Tensor, Tensor)")
 _library.define(f"combine_out(Tensor o, Tensor lse, int comm, {_HOW}, *, Tensor(a!) out, Tensor(b!) out_lse) -> ()")
 _library.define(
     "attention_combine(Tensor q, Tensor k, Tensor v, Tensor? seq_lens, int comm, float scale=0.0, "
-    'str scatter="none", str wire="f32") -> (Tensor, Tensor)'
+    'str scatter="none", str wire="f32", int tag=-1) -> (Tensor, Tensor)'
 )
-_library.define("allgather(Tensor mine, int comm) -> Tensor")
-_library.define("shift(Tensor send, int comm, int distance=1) -> Tensor")
+_library.define("allgather(Tensor mine, int comm, int tag=-1) -> Tensor")
+_library.define("shift(Tensor send, int comm, int distance=1, int tag=-1) -> Tensor")
 
 
 def _reject_root(scatter):
@@ -38,18 +42,31 @@ def _reject_root(scatter):
         raise ValueError('scatter: "root" has no result on other ranks, which an op must have')
 
 
-def _attention_combine(q, k, v, seq_lens, comm, scale=0.0, scatter="none", wire="f32"):
+def _tagged(comm, tag, call):
+    """Returns call(communicator), whose runs have this tag. A negative tag leaves that of the communicator."""
+    comm = _comm(comm)
+    if tag < 0:
+        return call(comm)
+    before = comm.set_tag(tag)
+    try:
+        return call(comm)
+    finally:
+        comm.set_tag(before)
+
+
+def _attention_combine(q, k, v, seq_lens, comm, scale=0.0, scatter="none", wire="f32", tag=-1):
     if scatter == "root":
         _comm(comm)._reject("scatter", '"root" has no result on other ranks, which an op must have')
-    return _comm(comm).attention_combine(q, k, v, seq_lens=seq_lens, scale=scale, scatter=scatter, wire=wire)
+    how = {"seq_lens": seq_lens, "scale": scale, "scatter": scatter, "wire": wire}
+    return _tagged(comm, tag, lambda comm: comm.attention_combine(q, k, v, **how))
 
 
-def _allgather(mine, comm):
-    return _comm(comm).allgather(mine.contiguous())
+def _allgather(mine, comm, tag=-1):
+    return _tagged(comm, tag, lambda comm: comm.allgather(mine.contiguous()))
 
 
-def _shift(send, comm, distance=1):
-    return _comm(comm).shift(send.contiguous(), distance)
+def _shift(send, comm, distance=1, tag=-1):
+    return _tagged(comm, tag, lambda comm: comm.shift(send.contiguous(), distance))
 
 
 def _part(comm, tokens, heads, scatter):
@@ -61,26 +78,47 @@ def _part(comm, tokens, heads, scatter):
     return tokens, heads
 
 
-def _combine_fake(o, lse, comm, base="e", empty="-inf", scatter="none", wire="f32", order="plan"):
+def _combine_fake(o, lse, comm, base="e", empty="-inf", scatter="none", wire="f32", order="plan", tag=-1):
     rows = _part(_comm(comm), o.shape[0], o.shape[1], scatter)
     return o.new_empty((*rows, o.shape[2])), lse.new_empty(rows)
 
 
-def _combine_out_fake(o, lse, comm, base="e", empty="-inf", scatter="none", wire="f32", order="plan", *, out, out_lse):
+def _combine_out_fake(o, lse, comm, *how, out, out_lse, **named):
     return None
 
 
-def _attention_combine_fake(q, k, v, seq_lens, comm, scale=0.0, scatter="none", wire="f32"):
+def _combine_out_traced(mode, op, types, args=(), kwargs=None):
+    """Traces combine_out as combine and copies, because torch keeps the order only of ops that write no argument."""
+    how = dict(kwargs)
+    out, out_lse = how.pop("out"), how.pop("out_lse")
+    with mode:
+        merged, merged_lse = torch.ops.banyan.combine(*args, **how)
+        out.copy_(merged)
+        out_lse.copy_(merged_lse)
+
+
+def _attention_combine_fake(q, k, v, seq_lens, comm, scale=0.0, scatter="none", wire="f32", tag=-1):
     rows = _part(_comm(comm), q.shape[0], q.shape[1], scatter)
     return q.new_empty((*rows, v.shape[3])), q.new_empty(rows, dtype=torch.float32)
 
 
-def _allgather_fake(mine, comm):
+def _allgather_fake(mine, comm, tag=-1):
     return mine.new_empty((_comm(comm).nranks, *mine.shape))
 
 
-def _shift_fake(send, comm, distance=1):
+def _shift_fake(send, comm, distance=1, tag=-1):
     return torch.empty_like(send, memory_format=torch.contiguous_format)
+
+
+def _keep(op):
+    """Makes torch.compile run each call of `op` in the order of the program, even if nothing uses its result."""
+    for node in (op, op.default):
+        torch.fx.node.has_side_effect(node)
+    try:
+        from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
+    except ImportError:  # torch before 2.3 keeps the call, and compiles in the order of the program
+        return
+    _register_effectful_op(op.default, _EffectType.ORDERED)
 
 
 for _name, _body, _fake in (
@@ -98,3 +136,12 @@ for _name, _body, _fake in (
         # For torch before 2.4. torch 1.13 dispatches tensors without memory to AutogradMeta first, and no further.
         for _key in ("Meta", "AutogradMeta"):
             _library.impl(_name, _fake, _key)
+    if hasattr(torch, "fx") and hasattr(torch.fx.node, "has_side_effect"):
+        _keep(getattr(torch.ops.banyan, _name))
+
+if hasattr(torch.library, "register_torch_dispatch"):
+    from torch._subclasses.functional_tensor import FunctionalTensorMode
+
+    torch.library.register_torch_dispatch(
+        "banyan::combine_out", FunctionalTensorMode, _combine_out_traced, lib=_library
+    )

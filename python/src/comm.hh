@@ -54,6 +54,14 @@ public:
   std::string describe() const;
   std::string metrics();
   int64_t set_tag(int64_t tag) { return banyan_comm_set_tag(handle(), tag); }
+  // Calls `body`, whose runs have this tag. A negative tag leaves that of the communicator.
+  template <class body_type> banyan_status with_tag(int64_t tag, body_type body) {
+    if (tag < 0) return body();
+    int64_t before = set_tag(tag);
+    banyan_status status = body();
+    set_tag(before);
+    return status;
+  }
   std::string describe_operation(const banyan_op *op) const;
   void *stream_for(nb::handle given, nb::handle object) const;
 

@@ -20,13 +20,14 @@ struct prepared {
   banyan_partial in = BANYAN_PARTIAL_INIT, out = BANYAN_PARTIAL_INIT;
   banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
   std::string algorithm;
+  int64_t tag = -1; // negative: that of the communicator
 };
 
 std::mutex lock; // protects the list and the communicators in it
 std::vector<std::unique_ptr<prepared>> list;
 
 int64_t prepare(nb::list comms, nb::handle base, nb::handle empty, nb::handle out_base, nb::handle out_empty,
-                nb::handle scatter, nb::handle order, nb::handle wire, nb::handle algorithm) {
+                nb::handle scatter, nb::handle order, nb::handle wire, nb::handle algorithm, nb::handle tag) {
   auto made = std::make_unique<prepared>();
   for (nb::handle each : comms) {
     comm *one = nb::cast<comm *>(each);
@@ -43,6 +44,7 @@ int64_t prepare(nb::list comms, nb::handle base, nb::handle empty, nb::handle ou
   made->desc.scatter = read_scatter(scatter);
   made->desc.order = read_order(order);
   made->desc.wire = read_wire(wire);
+  made->tag = read_integer("tag", tag, INT64_MIN, INT64_MAX);
   const char *text = read_text("algorithm", algorithm);
   if (text) made->algorithm = text;
   if (text) made->desc.algorithm = made->algorithm.c_str();
@@ -146,7 +148,8 @@ ffi_error *combine_target(ffi_call *call) {
   fill(&out, buffer(call->results, 0), buffer(call->results, 1));
   desc.tokens = static_cast<int32_t>(o->dims[0]), desc.heads = static_cast<int32_t>(o->dims[1]);
   desc.value_dim = static_cast<int32_t>(o->dims[2]);
-  banyan_status status = banyan_combine(found->handle(), &desc, &in, &out);
+  banyan_status status =
+      found->with_tag(settings->tag, [&] { return banyan_combine(found->handle(), &desc, &in, &out); });
   if (status != BANYAN_OK) text = std::string("banyan ") + banyan_status_string(status) + ": " + banyan_last_error();
   found->release_claim();
   return status == BANYAN_OK ? nullptr : fail(call, code_of(status), text);
@@ -167,7 +170,7 @@ void jax_forget(comm *ended) {
 void define_jax(nb::module_ &module) {
   module.def("jax_prepare", prepare, nb::arg("comms"), nb::arg("base"), nb::arg("empty"), nb::arg("out_base").none(),
              nb::arg("out_empty"), nb::arg("scatter"), nb::arg("order"), nb::arg("wire"), nb::arg("algorithm").none(),
-             doc::jax_prepare);
+             nb::arg("tag"), doc::jax_prepare);
   module.def(
       "jax_target",
       [] {

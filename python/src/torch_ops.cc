@@ -30,7 +30,7 @@ int64_t handle_of(comm &self) {
 }
 
 nb::object call(nb::handle o, nb::handle lse, int64_t number, nb::handle out, nb::handle base, nb::handle empty,
-                nb::handle scatter, nb::handle wire, nb::handle order) {
+                nb::handle scatter, nb::handle wire, nb::handle order, int64_t tag) {
   comm &self = comm_of(number);
   combine_call request;
   nb::object none = nb::none(), start = nb::str("-inf"), root = nb::int_(0);
@@ -40,18 +40,21 @@ nb::object call(nb::handle o, nb::handle lse, int64_t number, nb::handle out, nb
     if (request.desc.scatter == BANYAN_SCATTER_ROOT)
       reject("scatter", "\"root\" has no result on other ranks, which an op must have");
   });
-  self.call([&] { return banyan_combine(self.handle(), &request.desc, &request.in, &request.out); });
+  self.call([&] {
+    return self.with_tag(tag,
+                         [&] { return banyan_combine(self.handle(), &request.desc, &request.in, &request.out); });
+  });
   return out.is_none() ? request.result(none) : none;
 }
 
 nb::object combine(nb::handle o, nb::handle lse, int64_t number, nb::handle base, nb::handle empty, nb::handle scatter,
-                   nb::handle wire, nb::handle order) {
-  return call(o, lse, number, nb::none(), base, empty, scatter, wire, order);
+                   nb::handle wire, nb::handle order, int64_t tag) {
+  return call(o, lse, number, nb::none(), base, empty, scatter, wire, order, tag);
 }
 
 void combine_out(nb::handle o, nb::handle lse, int64_t number, nb::handle base, nb::handle empty, nb::handle scatter,
-                 nb::handle wire, nb::handle order, nb::handle out, nb::handle out_lse) {
-  call(o, lse, number, nb::make_tuple(out, out_lse), base, empty, scatter, wire, order);
+                 nb::handle wire, nb::handle order, int64_t tag, nb::handle out, nb::handle out_lse) {
+  call(o, lse, number, nb::make_tuple(out, out_lse), base, empty, scatter, wire, order, tag);
 }
 
 } // namespace
@@ -66,10 +69,10 @@ void define_torch(nb::module_ &module) {
       "torch_comm", [](int64_t number) { return nb::find(comm_of(number)); }, nb::arg("number"));
   module.def("torch_combine", combine, nb::arg("o"), nb::arg("lse"), nb::arg("comm"), nb::arg("base") = "e",
              nb::arg("empty") = "-inf", nb::arg("scatter") = "none", nb::arg("wire") = "f32",
-             nb::arg("order") = "plan");
+             nb::arg("order") = "plan", nb::arg("tag") = -1);
   module.def("torch_combine_out", combine_out, nb::arg("o"), nb::arg("lse"), nb::arg("comm"), nb::arg("base") = "e",
              nb::arg("empty") = "-inf", nb::arg("scatter") = "none", nb::arg("wire") = "f32", nb::arg("order") = "plan",
-             nb::kw_only(), nb::arg("out"), nb::arg("out_lse"));
+             nb::arg("tag") = -1, nb::kw_only(), nb::arg("out"), nb::arg("out_lse"));
 }
 
 } // namespace bny

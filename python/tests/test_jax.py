@@ -53,15 +53,18 @@ with alone() as comm:
         close(merged_lse, lse * np.log2(np.e))
     half, _ = jax.jit(lambda o, lse: jax_ops.combine(o, lse, comm))(jnp.asarray(o, jnp.bfloat16), lse)
     assert half.dtype == jnp.bfloat16
-    # Two that do not depend on each other, in the order that `after` says.
-    @jax.jit
+    # The second of two that do not depend on each other takes a result of the first, and so runs after it.
     def two(o, lse):
         first, _ = jax_ops.combine(o, lse, comm)
-        second, _ = jax_ops.combine(-o, lse, comm, after=first)
+        second, _ = jax_ops.combine(-o, lse, comm, tag=7)
         return first, second
-    first, second = two(o, lse)
-    close(first, o)
-    close(second, -o)
+    for function in (two, jax.checkpoint(two)):
+        first, second = jax.jit(function)(o, lse)
+        close(first, o)
+        close(second, -o)
+    equations = [each for each in jax.make_jaxpr(two)(o, lse).eqns if each.primitive.name == "ffi_call"]
+    assert equations[0].outvars[1] in equations[1].invars and len(equations[0].invars) == 2
+    assert len(jax.make_jaxpr(two)(o, lse).eqns[0].invars) == 2       # a new trace takes nothing of an old one
     # A loop of the compiled function.
     def body(carry, _):
         return jax_ops.combine(carry, jnp.asarray(lse), comm)[0] + 1, None

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ops in torch's namespace `banyan`: numbers, the out form, fake tensors, graphs."""
 
+import os
+import random
+
 import numpy as np
 import pytest
 from conftest import merged, partials
@@ -11,6 +14,7 @@ torch = pytest.importorskip("torch")
 from banyan import torch_ops  # noqa: E402  (it imports torch)
 
 SHAPE = (3, 5, 16)
+SEED = os.environ.get("TEST_SEED", "1")  # of graphs
 
 
 def tensors(rank):
@@ -125,3 +129,72 @@ def test_export(lone):
     program = torch.export.export(Step(), (o, lse))
     assert "banyan.combine" in program.graph_module.code
     torch.testing.assert_close(program.module()(o, lse), o * 2)
+
+
+def drawn_program(seed, rank, number):
+    """Returns a function of tensors. Ranks run the same ops of banyan, and differ in everything around them."""
+    shared, own = random.Random(seed), random.Random(f"{seed} {rank}")
+    calls = [shared.choice(["combine", "combine_out", "allgather", "shift"]) for _ in range(shared.randint(2, 5))]
+    sources = [shared.randint(0, at) for at in range(len(calls))]  # 0: an input; otherwise an earlier result
+    detours = [own.randint(0, 3) for _ in calls]
+    used = [own.random() < 0.6 for _ in calls]
+    extra = [own.random() < 0.5 for _ in calls]
+    last = own.sample(range(len(calls)), len(calls))
+
+    def program(inputs, eye):
+        results = []
+        for at, name in enumerate(calls):
+            x = inputs[at] if sources[at] == 0 else results[sources[at] - 1] + inputs[at]
+            for _ in range(detours[at]):
+                x = torch.mm(torch.mm(x, eye), eye.t())
+            if name in ("combine", "combine_out"):
+                o, lse = x.view(4, 1, 4), x.sum(1, keepdim=True) * 0
+                if name == "combine":
+                    y = torch.ops.banyan.combine(o, lse, number)[0]
+                else:
+                    y, kept_lse = torch.empty_like(o), torch.empty_like(lse)
+                    torch.ops.banyan.combine_out(o, lse, number, out=y, out_lse=kept_lse)
+                y = y.view(4, 4)
+            else:
+                y = getattr(torch.ops.banyan, name)(x, number)
+                y = y[1] if name == "allgather" else y
+            results.append(y)
+        answers = [results[at] for at in last if used[at]]
+        return answers + [torch.mm(results[at].t(), results[at]) for at in last if extra[at]]
+
+    return program, len(calls)
+
+
+def test_compiled_graphs_that_differ_between_ranks():
+    """Compiled graphs run banyan's ops in the order of the program: each rank gets what it gets without a compiler."""
+    if not hasattr(torch.library, "register_torch_dispatch"):
+        pytest.skip("torch before 2.5 may reorder ops")
+    pairs = int(os.environ.get("TORCH_GRAPH_PAIRS", 3))
+
+    def body(comm):
+        number, wrong = torch_ops.handle(comm), []
+        for pair in range(pairs):
+            program, calls = drawn_program(f"{SEED} {pair}", comm.rank, number)
+            inputs = [torch.full((4, 4), 10.0 * at + comm.rank) for at in range(calls)]
+            want = program(inputs, torch.eye(4))
+            with torch._inductor.config.patch(fx_graph_cache=False), torch._functorch.config.patch(
+                enable_autograd_cache=False  # a cached graph may be older than the ops
+            ):
+                got = torch.compile(program, fullgraph=True)(inputs, torch.eye(4))
+            torch._dynamo.reset()
+            wrong += [pair] if any(not torch.allclose(a, b) for a, b in zip(got, want)) else []
+            comm.barrier()
+        return wrong
+
+    assert banyan.run(body, ranks=2, timeout=600 + 10 * pairs) == [[], []], f"seed {SEED}"
+
+
+def test_tags_that_differ_name_the_op():
+    def body(comm):
+        number = torch_ops.handle(comm)
+        one, other = torch.ones(4), torch.full((4,), 2.0)
+        assert torch.equal(torch.ops.banyan.shift(one, number, tag=1), one)
+        torch.ops.banyan.shift(one if comm.rank else other, number, tag=1 + comm.rank)
+
+    with pytest.raises(banyan.RankError, match="tag 1 there, tag 2 here|tag 2 there, tag 1 here"):
+        banyan.run(body, ranks=2, start="thread", timeout=60)
