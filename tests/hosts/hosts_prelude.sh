@@ -26,11 +26,6 @@ need_hosts() {
   [ $? != 77 ] || skip "${said#skipped: }"
 }
 
-# Returns true if hosts have names, which need an /etc/hosts.
-have_names() {
-  [ -e /etc/hosts ] || { echo "skipped: names of hosts, because there is no /etc/hosts"; return 1; }
-}
-
 # Returns true if ranks of different nodes can exchange messages, which needs UCX. Other failures are left to the test.
 have_messages() {
   ! "$hosts" --timeout 30 2x1 -- "$world" 2>&1 | grep "apt-get install libucx" >/dev/null

@@ -18,7 +18,12 @@ shared() { # the environment of all ranks, sorted
 expect "ranks of 2x2" 0 "=3/4 local 1/2 host 1 host1" shared 2x2
 expect "ranks of 3+1" 0 "=3/4 local 0/1 host 1 host1" shared 3+1
 expect "a host without ranks" 0 "=1/2 local 0/1 host 2 host2" shared 1+0+1
-! have_names || expect "names of other hosts" 0 "=10.77.0.3 host2" "$hosts" 3+0+1 -- sh -c 'grep host2 /etc/hosts'
+expect "names of other hosts" 0 "=10.77.0.3 host2" "$hosts" 3+0+1 -- sh -c 'grep host2 /etc/hosts'
+without_names() { unshare --mount sh -c 'mount --bind "$0" /etc && exec "$@"' "$work/etc" "$@"; }
+cp -a /etc "$work/etc" && rm -f "$work/etc/hosts"
+expect "names where there is no /etc/hosts" 0 "=10.77.0.2 host1" without_names "$hosts" 2x1 -- sh -c \
+  'echo 10.77.0.9 late >>/etc/hosts; grep host1 /etc/hosts'
+outcome "no /etc/hosts is left" "$([ -e "$work/etc/hosts" ] || echo yes)" "$(ls -l "$work/etc/hosts" 2>&1)"
 expect "only its own devices" 0 "=eth0 lo " "$hosts" 1x1 -- sh -c 'ls /sys/class/net | tr "\n" " "; echo'
 expect "the first failure is the status" 7 "=hosts: rank 2 on host 1 ended with status 7" \
   "$hosts" 2+2 -- sh -c '[ $RANK = 2 ] && exit 7; exit 0'
