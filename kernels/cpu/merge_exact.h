@@ -124,8 +124,26 @@ static int64_t exact_copy(const bny_box *box, const banyan_partial *in, int32_t 
   return -1;
 }
 
-/* Encodes columns [first, first + columns) of `heads` rows of a token as f32. With `deposits` it then adds them to the
- * sums. `largest` has the largest value of each row. If a row has more columns than a tile, a first pass finds it. */
+/* Reads values that are normalised, whose products with d f64 holds. */
+static void exact_read_normalised(const banyan_partial *in, int32_t token, int32_t head, int32_t heads,
+                                  int32_t columns, float *tile) {
+  float m[BLOCK_ROWS], d[BLOCK_ROWS], zeros[BLOCK_ROWS] = {0}, ones[BLOCK_ROWS];
+  for (int h = 0; h < heads; h++) ones[h] = 1;
+  banyan_partial part = *in;
+  part.values = (char *)in->values + (token * in->values_token_stride + head * in->values_head_stride) *
+                                         (int64_t)element_bytes(in->values_dtype);
+  if (in->values_scale) part.values_scale = in->values_scale + head * in->values_scale_stride;
+  part.values_kind = BANYAN_VALUES_NUMERATOR, part.stats_kind = BANYAN_STATS_MAX_SUM, part.base = BANYAN_BASE_2;
+  part.stats_dtype = BANYAN_F32, part.empty = BANYAN_EMPTY_NEG_INF;
+  part.lse = zeros, part.sum = ones;
+  part.stats_token_stride = 0, part.stats_head_stride = 1;
+  bny_wire_view view = {.m = m, .d = d, .n = tile, .token_stride = heads};
+  encode(&(bny_box){1, heads, columns}, &part, 0, 0, BNY_WIRE_F32, &view);
+}
+
+/* Encodes columns [first, first + columns) of `heads` rows of a token as f32, or normalised values and d as f64. With
+ * `deposits` it then adds them to the sums. `largest` has the largest value of each row. If a row has more columns than
+ * a tile, a first pass finds it. */
 static int64_t exact_encode_tile(const banyan_partial *in, int32_t token, int32_t head, int32_t heads, int32_t first,
                                  int32_t columns, int32_t value_dim, const bny_wire_view *to, double *largest,
                                  bool deposits) {
@@ -135,10 +153,13 @@ static int64_t exact_encode_tile(const banyan_partial *in, int32_t token, int32_
   banyan_partial part = *in;
   if (first > 0) part.values = (char *)in->values + (size_t)first * element_bytes(in->values_dtype);
   bny_wire_view view = {.m = m, .d = d, .n = tile, .token_stride = heads};
-  int64_t bad = encode(&(bny_box){1, heads, columns}, &part, token, head, BNY_WIRE_F32, &view);
+  bool is_normalised = in->values_kind == BANYAN_VALUES_NORMALISED;
+  int64_t bad = encode(&(bny_box){1, heads, is_normalised ? 0 : columns}, &part, token, head, BNY_WIRE_F32, &view);
+  if (is_normalised && bad < 0) exact_read_normalised(&part, token, head, heads, columns, tile);
   for (int h = 0; h < heads && bad < 0; h++) {
     bny_exact_row *row = exact_row_at(to, h, row_bytes);
-    for (int i = 0; i < columns; i++) n[i] = (double)tile[h * columns + i];
+    double factor = is_normalised ? (double)d[h] : 1;
+    for (int i = 0; i < columns; i++) n[i] = (double)tile[h * columns + i] * factor;
     double most = d[h] > 0 ? exact_largest(n, columns, bny_exact_flags(row, value_dim) + first) : 0;
     largest[h] = most > largest[h] ? most : largest[h];
     if (!deposits) continue;

@@ -219,6 +219,34 @@ TEST_RANDOM(results_are_alike_and_right, 60) {
   for (int s = 0; s < SOURCES; s++) free(exact[s].n), free(plain[s].n);
 }
 
+/* If one partial alone has a row, its normalised values are the result, except for those far below the largest. */
+TEST(one_partial_keeps_its_values) {
+  static result in, got;
+  random_begin();
+  for (int t = 0; bny_kernels_table[t]; t++) {
+    if (!bny_kernels_table[t]->supported()) continue;
+    static const int dims[] = {1, 16, 128, DIM_MAX};
+    for (int d = 0; d < 4; d++) {
+      const int dim = dims[d];
+      const bny_box box = {TOKENS, HEADS, dim};
+      wire_rows rows;
+      rows_make(&rows, BNY_WIRE_EXACT, dim);
+      bny_wire_view view = view_of(&rows);
+      random_input(&in, dim);
+      banyan_partial from = describe(&in, dim, BANYAN_VALUES_NORMALISED, BANYAN_STATS_LSE);
+      banyan_partial out = describe(&got, dim, BANYAN_VALUES_NORMALISED, BANYAN_STATS_LSE);
+      if (d % 2) from.base = out.base = BANYAN_BASE_E;
+      ck_assert_int_eq(bny_kernels_table[t]->encode(&box, &from, 0, 0, BNY_WIRE_EXACT, &view), -1);
+      ck_assert_int_eq(bny_kernels_table[t]->merge_finish(&box, BNY_WIRE_EXACT, 1, &view, false, &out, 0, 0), -1);
+      for (int i = 0; i < TOKENS * HEADS * dim; i++)
+        EXPECT_MSG(isinf(in.lse[i / dim]) || fabsf(in.values[i]) < 0x1p-15f || got.values[i] == in.values[i],
+                   "%s, dim %d: value %d is %a, not %a", bny_kernels_table[t]->name, dim, i, (double)got.values[i],
+                   (double)in.values[i]);
+      free(rows.n);
+    }
+  }
+}
+
 /* Infinities are kept whatever else is added, and NaN has precedence. */
 TEST(infinities_and_nan_reach_the_result) {
   exact_row row;
