@@ -89,12 +89,33 @@ static banyan_status fail(bny_exec *exec, uint64_t fault, const char *text) {
   return record(exec, status, culprit, text);
 }
 
+/* The number under which a rank explains its fault among the rejections, which have the numbers of runs. */
+static uint64_t number_of_fault(int32_t rank) { return UINT64_C(1) << 63 | (uint32_t)rank; }
+
+/* Lets other ranks report the text of this rank's own failure. */
+static void explain_fault(bny_exec *exec, banyan_status status, const char *text) {
+  uint64_t number = number_of_fault(exec->transport->rank);
+  bny_rejection reason = {
+      .first = number, .last = number, .rank = exec->transport->rank, .status = (int32_t)status};
+  snprintf(reason.text, sizeof reason.text, "%.*s", (int)sizeof reason.text - 1, text);
+  bny_rejection_add(exec->transport, &reason);
+}
+
+/* Writes the text in which that rank explained its fault. Returns false if it is not known. */
+static bool is_explained_by(const bny_exec *exec, int32_t rank, banyan_status status, char *text, size_t bytes) {
+  bny_rejection reason;
+  if (rank < 0 || !bny_rejection_find(exec->transport, number_of_fault(rank), &reason)) return false;
+  snprintf(text, bytes, "%s", reason.text);
+  return reason.status == (int32_t)status;
+}
+
 banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culprit, const char *format, ...) {
   char text[sizeof exec->failure.text];
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
+  if (culprit == exec->transport->rank) explain_fault(exec, status, text);
   return fail(exec, bny_fault_pack(status, culprit, exec->transport->rank), text);
 }
 
@@ -210,6 +231,8 @@ static banyan_status take_fault(bny_exec *exec, const bny_notice *call) {
   if (status == BANYAN_ERR_MISMATCH) return record_mismatch(exec, call, culprit, reporter);
   char rejected[sizeof exec->failure.text];
   if (status == BANYAN_ERR_PEER && is_rejected_by(exec, culprit, rejected, sizeof rejected))
+    return record(exec, status, culprit, rejected);
+  if (is_explained_by(exec, culprit, status, rejected, sizeof rejected))
     return record(exec, status, culprit, rejected);
   char text[sizeof exec->failure.text];
   size_t length = 0;

@@ -308,8 +308,8 @@ static banyan_status copy_input(bny_run *run, int32_t index, const bny_bound_ste
   if (is_timed) bny_store_end(&run->exec->store, &timer);
   if (bad < 0) return BANYAN_OK;
   return bny_exec_fail(run->exec, BANYAN_ERR_DATA, plan->rank,
-                       "rank %d: statistics of token %d, head %d are invalid: NaN or +inf, which the descriptor does "
-                       "not declare to mean an empty row, or a negative d",
+                       "rank %d: statistics of token %d, head %d are invalid: NaN or +inf that `empty` does not "
+                       "declare to be an empty row, or a negative d",
                        plan->rank, token0 + (int32_t)(bad / box->heads), head0 + (int32_t)(bad % box->heads));
 }
 

@@ -20,8 +20,8 @@ const bny_call_field bny_call_fields[BNY_CALL_FIELDS] = {
     {"collective", bny_collective_names, false, AT(collective)},
     {"combine within a kernel", yes_names, false, AT(within_kernel)},
     {"tokens", NULL, true, AT(tokens)}, /* before all_tokens, so that a difference names the callers' number */
-    {"tokens", NULL, false, AT(all_tokens)},
     {"valid.tokens", yes_names, false, AT(counts_tokens)},
+    {"tokens planned for (a call plans for a power of two, *_init for its own)", NULL, false, AT(all_tokens)},
     {"heads", NULL, false, AT(all_heads)},
     {"value_dim", NULL, false, AT(value_dim)},
     {"dim", NULL, false, AT(dim)},
