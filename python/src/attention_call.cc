@@ -191,6 +191,7 @@ void attention_call::read_scales(const attention_words &words) {
 // Reads a banyan.Prune: bounds of pages, and arrays that receive the certificate.
 void attention_call::read_prune(const attention_words &words) {
   if (words.prune.is_none()) return;
+  if (!nb::hasattr(words.prune, "page_reads")) reject("prune", "it is a banyan.Prune, or None");
   struct {
     const char *name, *field;
     array *from;
@@ -215,8 +216,10 @@ void attention_call::read_prune(const attention_words &words) {
   desc.prune.top_pages = read_int32("prune.top_pages", words.prune.attr("top_pages"));
   desc.prune.codes = nb::cast<bool>(words.prune.attr("codes"));
   bool paged = desc.pages.table != nullptr;
-  int32_t keys = paged ? 0 : read_int32("prune.page_keys", words.prune.attr("page_keys"));
-  if (!paged && keys < 1) reject("prune.page_keys", "it is at least 1 without a page table");
+  nb::object page_keys = words.prune.attr("page_keys");
+  if (paged && !page_keys.is_none()) reject("prune.page_keys", "k has the length of pages: with a page table it is None");
+  int32_t keys = page_keys.is_none() ? 16 : read_int32("prune.page_keys", page_keys);
+  if (keys < 1) reject("prune.page_keys", "it is at least 1");
   if (desc.prune.bounds) {
     int64_t of_page = paged ? desc.pages.keys : keys, dim = desc.head_dim;
     bounds.want_dims(paged ? 3 : 4, paged ? "[pages, kv_heads, floats]" : "[batch, pages, kv_heads, floats]");

@@ -16,7 +16,10 @@ public:
     for (nb::handle item : word) {
       nb::object whole = nb::steal(PyNumber_Index(item.ptr()));
       long long value = whole.is_valid() ? PyLong_AsLongLong(whole.ptr()) : 0;
-      if (PyErr_Occurred()) reject(argument, std::string(nb::repr(item).c_str()) + ": it is an integer");
+      if (PyErr_Occurred()) {
+        PyErr_Clear(); // repr() must not run with an error set
+        reject(argument, std::string(nb::repr(item).c_str()) + ": it is an integer");
+      }
       if (value != static_cast<number>(value)) reject(argument, "it does not fit into 32 bits");
       values_.push_back(static_cast<number>(value));
     }

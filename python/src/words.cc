@@ -143,6 +143,7 @@ int64_t read_seconds(const char *argument, nb::handle seconds) {
 
 int64_t read_integer(const char *argument, nb::handle number, int64_t least, int64_t most) {
   nb::object whole = nb::steal(PyNumber_Index(number.ptr()));
+  PyErr_Clear(); // repr() must not run with an error set
   if (!whole.is_valid()) reject(argument, std::string(nb::repr(number).c_str()) + ": it is an integer");
   int overflow = 0;
   long long value = PyLong_AsLongLongAndOverflow(whole.ptr(), &overflow);

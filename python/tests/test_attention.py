@@ -336,6 +336,13 @@ def test_pages_are_left_out_with_a_certificate(codes):
     assert (banyan.attention(q, k, v, prune=prune)[0] == want).all()
     with pytest.raises(banyan.ArgumentError, match=r"prune.bounds.*Prune.floats"):
         banyan.attention(q, k, v, prune=banyan.Prune(bounds[..., :-1].copy(), page_keys=8))
+    with pytest.raises(banyan.ArgumentError, match="prune.*it is a banyan.Prune"):
+        banyan.attention(q, k, v, prune={})
+    with pytest.raises(banyan.ArgumentError, match=r"prune.bounds is NULL"):
+        banyan.attention(q, k, v, prune=banyan.Prune(None, error=prune.error, page_keys=8))
+    paged = {"page_table": np.array([[0]], np.int32), "seq_lens": np.array([960], np.int32)}
+    with pytest.raises(banyan.ArgumentError, match="prune.page_keys.*with a page table it is None"):
+        banyan.attention(q, k, v, prune=banyan.Prune(None, page_keys=8), **paged)
 
 
 def attend(comm, q, k, v, prune):
