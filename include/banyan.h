@@ -426,9 +426,11 @@ typedef enum banyan_scatter {
  *   be permuted. With N partials, at most 2^20, a row differs from the exact sum by less than N 2^-42 of its largest
  *   partial, and is then rounded once. The sum is that of the partials as the library reads them: the weight 2^lse of a
  *   partial is rounded to f32, and so are numerators times a power of two that is not whole. So a row that one partial
- *   alone has keeps its normalised values. Its wire format has 17 bytes per value and 40 per row: leave `wire` 0 or BANYAN_F32.
+ *   alone has keeps its normalised values. Its wire format has 17 bytes per value and 40 per row: leave `wire` 0 or
+ *   BANYAN_F32.
  * - EXACT on devices that share memory: banyan_combine() and its *_init support it, with "oneshot". The last bit may
- *   differ from the host's, as devices round normalised values times their weight to f32. Attention and combines within a kernel do not support it. */
+ *   differ from the host's, as devices round normalised values times their weight to f32. Attention and combines within
+ *   a kernel do not support it. */
 typedef enum banyan_order { BANYAN_ORDER_PLAN = 0, BANYAN_ORDER_CANONICAL, BANYAN_ORDER_EXACT } banyan_order;
 
 /* Divides `count` items among `parts` (at least 1) owners. Writes the range of owner `index`: [*first, *first +

@@ -121,14 +121,17 @@ typedef struct banyan_prune {
   int32_t codes;       /* 1: codes; 0: boxes */
   int32_t batch_pages; /* pages of each sequence in bounds if pages.table is NULL */
   float epsilon;       /* 0 to 1. 0: a page is left out only if that cannot change a bit of the result */
-  int32_t top_pages;   /* each KV head reads this many pages, those with the largest bounds. epsilon is then 0, and
-                        * nothing limits `error`. 0: epsilon decides */
+  int32_t top_pages;   /* each KV head reads this many pages for all queries of a sequence together: those with the
+                        * largest bounds, and those whose bounds are infinite. Among pages whose bounds are equal within
+                        * an eighth, the first in the table are read. epsilon is then 0, and nothing limits `error`.
+                        * 0: epsilon decides */
   float *error; /* one per row of the result, in its order: the largest distance of the row's values, as a vector, from
-                 * those over all keys. The error of attention itself is not included. Written when the call is
-                 * complete. NULL: not written */
-  float *read;  /* [tokens][heads]: share of this rank's pages that the row's KV head read. NULL: not written */
-  uint64_t *page_reads; /* one per page, [pages] or [batch][batch_pages]: each run adds how often it read the page, such
-                         * as once per KV head and query. Input of banyan_tier_next(). NULL: not written */
+                 * those over all keys. The errors of attention itself, and of a wire narrower than f32, come on top.
+                 * Written when the call is complete. NULL: not written */
+  float *read;  /* [tokens][heads]: share of the sequence's pages of this rank that the row's KV head read, for all of
+                 * its heads and queries. NULL: not written */
+  uint64_t *page_reads; /* one per page, [pages] or [batch][batch_pages]: each run adds the number of KV heads and
+                         * sequences that read the page. NULL: not written */
 } banyan_prune;
 
 /* Describes attention of queries against this rank's keys and values: softmax over scale * q.k, with grouped heads.
@@ -179,10 +182,12 @@ typedef struct banyan_attention_desc {
    * neither has a row that token_mask masks on rank 0. NULL: none. */
   const float *sinks;
 
-  /* BANYAN_EMPTY_NAN: a row with a NaN logit counts as a row without keys. 0: the values and statistics of such a row
-   * are NaN. banyan_attention() writes it, and a combine rejects it with BANYAN_ERR_DATA, also within
-   * banyan_attention_combine(). A NaN in v alone makes values NaN in both cases. banyan_partial.empty selects how a row
-   * without keys is written. */
+  /* The meaning of a NaN logit, or of one that is too large for f32. BANYAN_EMPTY_NAN: its key counts as absent
+   * for that row. So a row of a NaN query has no keys, but it keeps its sink, and results mean the same for any number
+   * of ranks. On devices all keys of the rank are absent then, and so is the sink of rank 0. 0: the values and
+   * statistics of the row are NaN. banyan_attention() writes it, and a combine rejects it with BANYAN_ERR_DATA, also
+   * within banyan_attention_combine(). A NaN in v alone makes values NaN in both cases. banyan_partial.empty selects
+   * how a row without keys is written. */
   uint64_t empty;
 
   /* Only for banyan_attention_combine(): gathers q from the shares of all ranks first. q_mine is this rank's share, and

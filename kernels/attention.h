@@ -57,6 +57,12 @@ typedef struct bny_attention_sight {
   uint64_t tree_bits;
 } bny_attention_sight;
 
+/* Returns true if a row sees key `key`, which no mask hides. */
+static inline bool bny_attention_sees(const bny_attention_sight *sight, int32_t key) {
+  if (key >= sight->first && key < sight->end) return true;
+  return key >= sight->tree_first && key - sight->tree_first < 64 && sight->tree_bits >> (key - sight->tree_first) & 1;
+}
+
 /* A task: rows, keys and values. A row is one head of a query token. Strides are in elements. */
 typedef struct bny_attention_task {
   int32_t heads; /* number of rows: 1 .. BNY_ATTENTION_HEADS_MAX */
@@ -103,7 +109,9 @@ static inline double bny_attention_rescale(double from, double to) {
   return from - to < -1000 ? 0.0 : ldexp(1.0, (int)(from - to));
 }
 
-/* Merges b into a. The keys of b follow those of a. */
+/* Merges b into a, for all rows or for one. The keys of b follow those of a. */
+void bny_attention_merge_row(const bny_attention_task *task, int32_t row, bny_attention_sums *a,
+                             const bny_attention_sums *b);
 void bny_attention_merge(const bny_attention_task *task, bny_attention_sums *a, const bny_attention_sums *b);
 
 /* Rounds sums to f32 wire form: m[heads], d[heads] and n[heads][value_dim]. If a logit is NaN, m is NaN and d is 1. */

@@ -579,7 +579,8 @@ INLINE void weigh_tile(int32_t rows, const bny_attention_task *task, banyan_dtyp
   int64_t stride = task->k_token_stride * (int64_t)attention_element_bytes(form);
   const char *row = attention_row(task->k, task->k_token_stride, first, form);
   int32_t vectors = 2 * rows, pairs = HALF * (task->head_dim - task->value_dim) / group_columns(form) + HALF;
-  bool has_next = looks_ahead(task, form) && work->rows == task->heads && task->keys - first >= 2 * KEYS;
+  bool has_next = looks_ahead(task, form) && work->rows == task->heads && work->next_k.rows == KEYS &&
+                  work->next_k.row == row + KEYS * stride;
   more->keys_ahead =
       lines_after(task, form, task->k, task->k_token_stride, task->head_dim, first, looks_ahead(task, form) ? 2 : 1);
   more->values_ahead = lines_after(task, form, task->v, task->v_token_stride, task->value_dim, first, 1);

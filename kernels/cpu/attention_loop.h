@@ -64,7 +64,7 @@ enum {
   ATTENTION_SPARE = BNY_ATTENTION_LANES_MAX, /* lanes beyond the last row, for whole vectors from any row on */
 };
 
-/* Rows that are read next. */
+/* Rows that are read next, and that all rows of the task see. */
 typedef struct attention_next {
   const char *row;
   int64_t step; /* bytes from row to row */
@@ -342,6 +342,17 @@ static inline bool attention_all_seen(const bny_attention_task *task, int32_t fi
   return !task->key_mask || !memchr(task->key_mask + first, 0, (size_t)count);
 }
 
+/* Returns which of the keys [first, first + count) any row sees: bit i is for key first + i. Only these are read. */
+static __attribute__((noinline)) uint64_t attention_seen(const bny_attention_task *task, int32_t first, int32_t count) {
+  uint64_t seen = 0;
+  for (int32_t i = 0; i < count; i++) {
+    bool sees = !task->sights;
+    for (int32_t h = 0; !sees && h < task->heads; h++) sees = bny_attention_sees(&task->sights[h], first + i);
+    if (sees && (!task->key_mask || task->key_mask[first + i])) seen |= UINT64_C(1) << i;
+  }
+  return seen;
+}
+
 /* Holds the rows of a tile as f32. */
 typedef struct attention_rows {
   float rows[ATTENTION_LONG_TILE][BNY_FLASHMLA_DIM];
@@ -351,10 +362,11 @@ typedef struct attention_rows {
 static inline bool attention_is_scaled(const bny_attention_task *task) { return task->k_scales || task->v_scales; }
 
 #ifndef ATTENTION_MATRIX_ONLY
-/* Converts FlashMLA rows to f32 and returns a task over them. */
+/* Converts the FlashMLA rows of keys that are seen to f32, and returns a task over them. */
 static inline bny_attention_task attention_flashmla(const bny_attention_task *task, int32_t first, int32_t count,
-                                                    attention_rows *to) {
+                                                    uint64_t seen, attention_rows *to) {
   for (int32_t i = 0; i < count; i++) {
+    if (!(seen >> i & 1)) continue;
     const char *row = attention_row(task->k, task->k_token_stride, first + i, BANYAN_E4M3);
     for (int32_t j = 0; j < BNY_FLASHMLA_CODES; j += BNY_FLASHMLA_GROUP) {
       float scale;
@@ -370,12 +382,13 @@ static inline bny_attention_task attention_flashmla(const bny_attention_task *ta
   return one;
 }
 
-/* Converts rows [first, first + count) of keys or values to f32, each times its scale. */
+/* Converts rows [first, first + count) of keys or values to f32, each times its scale, if they are seen. */
 static inline void attention_unpack_scaled(const void *base, int64_t stride, int32_t columns, const float *scales,
-                                           const bny_attention_task *task, int32_t first, int32_t count,
+                                           const bny_attention_task *task, int32_t first, int32_t count, uint64_t seen,
                                            attention_rows *to) {
   int32_t whole = columns / BNY_ATTENTION_LANES_MAX * BNY_ATTENTION_LANES_MAX, rest = columns - whole;
   for (int32_t i = 0; i < count; i++) {
+    if (!(seen >> i & 1)) continue;
     const char *row = attention_row(base, stride, first + i, task->kv_dtype);
     float scale = scales ? scales[(first + i) * task->scale_token_stride] : 1;
     attention_unpack(row, whole, task->kv_dtype, scale, to->rows[i]);
@@ -389,10 +402,10 @@ static inline void attention_unpack_scaled(const void *base, int64_t stride, int
 
 /* Does the same for keys and values, and returns a task over them. */
 static inline bny_attention_task attention_scaled(const bny_attention_task *task, int32_t first, int32_t count,
-                                                  attention_rows *k, attention_rows *v) {
+                                                  uint64_t seen, attention_rows *k, attention_rows *v) {
   bny_attention_task one = *task;
-  attention_unpack_scaled(task->k, task->k_token_stride, task->head_dim, task->k_scales, task, first, count, k);
-  attention_unpack_scaled(task->v, task->v_token_stride, task->value_dim, task->v_scales, task, first, count, v);
+  attention_unpack_scaled(task->k, task->k_token_stride, task->head_dim, task->k_scales, task, first, count, seen, k);
+  attention_unpack_scaled(task->v, task->v_token_stride, task->value_dim, task->v_scales, task, first, count, seen, v);
   one.k = k->rows;
   one.v = v->rows;
   one.k_token_stride = one.v_token_stride = BNY_FLASHMLA_DIM;
@@ -407,10 +420,12 @@ typedef struct attention_gathered {
   float k_scales[ATTENTION_TILE], v_scales[ATTENTION_TILE];
 } __attribute__((aligned(64))) attention_gathered;
 
-/* Copies a row of each key from `first` on, and prefetches the same number of rows after them. */
+/* Copies a row of each key from `first` on that is seen, and prefetches the same number of rows after them. */
 static inline void attention_gather(const bny_attention_task *task, const void *base, int64_t page_stride,
-                                    int64_t token_stride, int32_t first, int32_t count, size_t row_bytes, char *to) {
+                                    int64_t token_stride, int32_t first, int32_t count, uint64_t seen, size_t row_bytes,
+                                    char *to) {
   for (int32_t i = 0; i < 2 * count && first + i < task->keys; i++) {
+    if (i < count && !(seen >> i & 1)) continue;
     int32_t index = (first + i) / task->page_keys, row = (first + i) % task->page_keys;
     const char *from = attention_row(base, page_stride, task->pages[index], task->kv_dtype);
     from = attention_row(from, token_stride, row, task->kv_dtype);
@@ -422,36 +437,38 @@ static inline void attention_gather(const bny_attention_task *task, const void *
 }
 
 static inline const float *attention_gather_scales(const bny_attention_task *task, const float *base, int32_t first,
-                                                   int32_t count, float *to) {
+                                                   int32_t count, uint64_t seen, float *to) {
   for (int32_t i = 0; base && i < count; i++) {
+    if (!(seen >> i & 1)) continue;
     int32_t index = (first + i) / task->page_keys, row = (first + i) % task->page_keys;
     to[i] = base[task->pages[index] * task->scale_page_stride + row * task->scale_token_stride];
   }
   return base ? to : NULL;
 }
 
-/* Gathers keys [first, first + count) from several pages and returns a task over them. Pages of any size thus give the
- * same tiles and the same bits. */
+/* Gathers keys [first, first + count) from several pages, if they are seen, and returns a task over them. Pages of any
+ * size thus give the same tiles and the same bits. */
 static __attribute__((noinline)) bny_attention_task attention_gather_tile(const bny_attention_task *task, int32_t first,
-                                                                          int32_t count, attention_gathered *to) {
+                                                                          int32_t count, uint64_t seen,
+                                                                          attention_gathered *to) {
   bool is_plain = task->kv_rows == BANYAN_KV_ROWS_PLAIN;
   int32_t element = (int32_t)attention_element_bytes(task->kv_dtype);
   int32_t k_row = is_plain ? task->head_dim : BNY_FLASHMLA_BYTES;
   bool is_latent = !is_plain || (task->v == task->k && task->v_token_stride == task->k_token_stride &&
                                  task->v_page_stride == task->k_page_stride && task->value_dim <= task->head_dim);
   bny_attention_task one = *task;
-  attention_gather(task, task->k, task->k_page_stride, task->k_token_stride, first, count, (size_t)(k_row * element),
-                   to->k);
+  attention_gather(task, task->k, task->k_page_stride, task->k_token_stride, first, count, seen,
+                   (size_t)(k_row * element), to->k);
   one.k = one.v = to->k;
   one.k_token_stride = one.v_token_stride = k_row;
   if (!is_latent) {
-    attention_gather(task, task->v, task->v_page_stride, task->v_token_stride, first, count,
+    attention_gather(task, task->v, task->v_page_stride, task->v_token_stride, first, count, seen,
                      (size_t)(task->value_dim * element), to->v);
     one.v = to->v;
     one.v_token_stride = task->value_dim;
   }
-  one.k_scales = attention_gather_scales(task, task->k_scales, first, count, to->k_scales);
-  one.v_scales = attention_gather_scales(task, task->v_scales, first, count, to->v_scales);
+  one.k_scales = attention_gather_scales(task, task->k_scales, first, count, seen, to->k_scales);
+  one.v_scales = attention_gather_scales(task, task->v_scales, first, count, seen, to->v_scales);
   one.scale_token_stride = 1;
   one.pages = NULL;
   one.keys = count;
@@ -464,7 +481,7 @@ typedef struct attention_span {
   bny_attention_task page;
   const bny_attention_task *keys;
   int32_t from, count;
-  bool gathered;
+  bool gathered, all_seen; /* all_seen: all rows see all of its keys */
 } attention_span;
 
 /* Finds the tile that begins at key `first`, after `done` keys. A tile lies in one block. */
@@ -478,20 +495,21 @@ INLINE void attention_locate(const bny_attention_task *task, banyan_dtype dtype,
   span->from = first;
   span->count = left < most ? left : most;
   span->gathered = task->pages && left > 0 && first % task->page_keys + span->count > task->page_keys;
+  span->all_seen = left > 0 && attention_all_seen(task, first, span->count);
   if (!task->pages || left <= 0 || span->gathered) return;
   span->page = attention_page(task, first);
   span->keys = &span->page;
   span->from = first % task->page_keys;
 }
 
-/* Sets the rows that hooks may prefetch. Values that are also keys are cached already. */
+/* Sets the rows that hooks may read ahead. Values that are also keys are cached already. */
 INLINE void attention_announce(const attention_span *span, attention_work *work) {
   const bny_attention_task *keys = span->keys;
   bool is_plain = keys->kv_rows == BANYAN_KV_ROWS_PLAIN;
   banyan_dtype type = keys->kv_dtype;
   int32_t element = (int32_t)attention_element_bytes(type);
   work->next_k = work->next_v = (attention_next){0};
-  if (span->count <= 0 || span->gathered) return;
+  if (span->count <= 0 || span->gathered || !span->all_seen) return;
   work->next_k = (attention_next){
       .row = attention_row(keys->k, keys->k_token_stride, span->from, type),
       .step = keys->k_token_stride * element,
@@ -519,8 +537,10 @@ INLINE void attention_over(const bny_attention_task *task, banyan_dtype dtype, i
     int32_t from = span->from, count = span->count, end = first + count;
     bny_attention_task one;
     const bny_attention_task *keys = span->keys;
+    bool by_row = !span->all_seen;
+    uint64_t seen = by_row ? attention_seen(task, first, count) : UINT64_MAX;
     if (span->gathered) {
-      one = attention_gather_tile(task, first, count, &gathered);
+      one = attention_gather_tile(task, first, count, seen, &gathered);
       keys = &one;
       from = 0;
     }
@@ -531,13 +551,13 @@ INLINE void attention_over(const bny_attention_task *task, banyan_dtype dtype, i
 #else
     bny_attention_task tile;
     if (unpacked) {
-      tile = values ? attention_scaled(keys, from, count, unpacked, values)
-                    : attention_flashmla(keys, from, count, unpacked);
+      tile = values ? attention_scaled(keys, from, count, seen, unpacked, values)
+                    : attention_flashmla(keys, from, count, seen, unpacked);
       keys = &tile;
       from = 0;
     }
 #endif
-    if (!attention_all_seen(task, first, count))
+    if (by_row)
       attention_add_by_row(task, keys, dtype, first, from, count, work);
     else
       attention_add_form(keys, dtype, from, count, work);

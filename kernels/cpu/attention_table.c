@@ -38,17 +38,20 @@ const bny_attention_kernels *bny_attention_kernels_beside(const char *name) {
   return bny_attention_kernels_find(NULL);
 }
 
-void bny_attention_merge(const bny_attention_task *task, bny_attention_sums *a, const bny_attention_sums *b) {
+void bny_attention_merge_row(const bny_attention_task *task, int32_t row, bny_attention_sums *a,
+                             const bny_attention_sums *b) {
   int32_t stride = bny_attention_padded(task->value_dim);
-  for (int32_t h = 0; h < task->heads; h++) {
-    double m = a->m[h] > b->m[h] ? a->m[h] : b->m[h];
-    double scale_a = bny_attention_rescale(a->m[h], m), scale_b = bny_attention_rescale(b->m[h], m);
-    double *to = a->n + h * stride;
-    const double *from = b->n + h * stride;
-    for (int32_t j = 0; j < stride; j++) to[j] = to[j] * scale_a + from[j] * scale_b;
-    a->d[h] = a->d[h] * scale_a + b->d[h] * scale_b;
-    a->m[h] = m;
-  }
+  double m = a->m[row] > b->m[row] ? a->m[row] : b->m[row];
+  double scale_a = bny_attention_rescale(a->m[row], m), scale_b = bny_attention_rescale(b->m[row], m);
+  double *to = a->n + row * stride;
+  const double *from = b->n + row * stride;
+  for (int32_t j = 0; j < stride; j++) to[j] = to[j] * scale_a + from[j] * scale_b;
+  a->d[row] = a->d[row] * scale_a + b->d[row] * scale_b;
+  a->m[row] = m;
+}
+
+void bny_attention_merge(const bny_attention_task *task, bny_attention_sums *a, const bny_attention_sums *b) {
+  for (int32_t h = 0; h < task->heads; h++) bny_attention_merge_row(task, h, a, b);
 }
 
 /* If a sum of the row exceeds the range of f32, returns the exponent of two by which d and n are divided, so that d is

@@ -125,8 +125,8 @@ static int64_t exact_copy(const bny_box *box, const banyan_partial *in, int32_t 
 }
 
 /* Reads values that are normalised, whose products with d f64 holds. */
-static void exact_read_normalised(const banyan_partial *in, int32_t token, int32_t head, int32_t heads,
-                                  int32_t columns, float *tile) {
+static void exact_read_normalised(const banyan_partial *in, int32_t token, int32_t head, int32_t heads, int32_t columns,
+                                  float *tile) {
   float m[BLOCK_ROWS], d[BLOCK_ROWS], zeros[BLOCK_ROWS] = {0}, ones[BLOCK_ROWS];
   for (int h = 0; h < heads; h++) ones[h] = 1;
   banyan_partial part = *in;

@@ -256,7 +256,8 @@ void array::open_capsule(nb::object capsule) {
 
 void array::take(const dl_tensor &tensor) {
   if (tensor.ndim > ARRAY_DIMS) reject(name, "it has more than six dimensions");
-  if (tensor.ndim < 0 || (tensor.ndim > 0 && !tensor.shape)) reject(name, "__dlpack__ returned a tensor without a shape");
+  if (tensor.ndim < 0 || (tensor.ndim > 0 && !tensor.shape))
+    reject(name, "__dlpack__ returned a tensor without a shape");
   ndim = tensor.ndim;
   dtype = tensor.dtype;
   device = tensor.device;

@@ -217,7 +217,8 @@ void attention_call::read_prune(const attention_words &words) {
   desc.prune.codes = nb::cast<bool>(words.prune.attr("codes"));
   bool paged = desc.pages.table != nullptr;
   nb::object page_keys = words.prune.attr("page_keys");
-  if (paged && !page_keys.is_none()) reject("prune.page_keys", "k has the length of pages: with a page table it is None");
+  if (paged && !page_keys.is_none())
+    reject("prune.page_keys", "k has the length of pages: with a page table it is None");
   int32_t keys = page_keys.is_none() ? 16 : read_int32("prune.page_keys", page_keys);
   if (keys < 1) reject("prune.page_keys", "it is at least 1");
   if (desc.prune.bounds) {

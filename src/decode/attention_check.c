@@ -204,7 +204,8 @@ static banyan_status check_prune(const banyan_attention_desc *desc) {
 static banyan_status check_bounds(const banyan_attention_desc *desc, int32_t longest) {
   const banyan_prune *prune = &desc->prune;
   if (!bny_prune_is_wanted(desc) || longest == 0) return BANYAN_OK;
-  if (!prune->bounds) return bny_decode_reject("prune.bounds is NULL and there are keys");
+  if (!prune->bounds)
+    return bny_decode_reject("prune.bounds is NULL, other fields of prune are set, and there are keys");
   if (!desc->pages.table && (prune->keys < 1 || (longest - 1) / prune->keys >= prune->batch_pages))
     return bny_decode_reject("prune.batch_pages is %d pages of prune.keys %d, and a sequence has %d keys",
                              prune->batch_pages, prune->keys, longest);
@@ -266,6 +267,12 @@ static banyan_status check_list(const banyan_attention_desc *desc) {
     bool is_set;
   } own[] = {{"k", desc->k != NULL},
              {"v", desc->v != NULL},
+             {"k_batch_stride", desc->k_batch_stride != 0},
+             {"k_head_stride", desc->k_head_stride != 0},
+             {"k_token_stride", desc->k_token_stride != 0},
+             {"v_batch_stride", desc->v_batch_stride != 0},
+             {"v_head_stride", desc->v_head_stride != 0},
+             {"v_token_stride", desc->v_token_stride != 0},
              {"page_table", desc->pages.table != NULL},
              {"k_scale", desc->scales.k != NULL},
              {"v_scale", desc->scales.v != NULL},

@@ -162,9 +162,54 @@ void bny_job_set_part(const bny_job *job, bny_row_task *rows, int32_t part) {
   set_sights(job, rows, first);
 }
 
+/* Such a row has a NaN logit, or one that is too large. */
+static bool is_nan_row(const bny_attention_sums *sums, int32_t row) {
+  return isnan(sums->d[row]) || sums->m[row] == INFINITY;
+}
+
+/* With a NaN in the query all logits are NaN. */
+static bool has_nan_query(const bny_attention_task *task, int32_t row) {
+  float q[BNY_ATTENTION_HEAD_DIM_MAX];
+  bool found = false;
+  bny_bounds_read(task->q[row], task->q_dtype, task->head_dim - task->rope_dim, 1, q);
+  bny_bounds_read(task->q_rope[row], task->q_dtype, task->rope_dim, 1, q + task->head_dim - task->rope_dim);
+  for (int32_t i = 0; i < task->head_dim; i++) found = found || isnan(q[i]);
+  return found;
+}
+
+/* Sums the keys of rows that have NaN logits again, one by one, without the keys of those logits. */
+static __attribute__((noinline)) void leave_out_nan(const bny_attention_kernels *kernels,
+                                                    const bny_attention_task *task, int32_t first, int32_t last,
+                                                    bny_attention_sums *sums) {
+  bny_attention_sums one;
+  bool again[ROWS_MAX], any = false;
+  int32_t stride = bny_attention_padded(task->value_dim);
+  for (int32_t h = 0; h < task->heads; h++) {
+    bool is_nan = is_nan_row(sums, h);
+    again[h] = is_nan && !has_nan_query(task, h);
+    any = any || again[h];
+    if (!is_nan) continue;
+    sums->m[h] = -INFINITY, sums->d[h] = 0;
+    memset(sums->n + h * stride, 0, (size_t)stride * sizeof *sums->n);
+  }
+  for (int32_t key = first; any && key < last; key++) {
+    kernels->run(task, key, key + 1, &one);
+    for (int32_t h = 0; h < task->heads; h++)
+      if (again[h] && !is_nan_row(&one, h)) bny_attention_merge_row(task, h, sums, &one);
+  }
+}
+
+void bny_job_attend(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t last,
+                    bny_attention_sums *sums) {
+  job->attention->run(task, first, last, sums);
+  bool any = false;
+  for (int32_t h = 0; job->desc->empty == BANYAN_EMPTY_NAN && h < task->heads; h++) any = any || is_nan_row(sums, h);
+  if (any) leave_out_nan(job->attention, task, first, last, sums);
+}
+
 static void run_keys(const bny_job *job, bny_row_task *rows, const bny_key_run *run, bny_attention_sums *sums) {
   bny_job_set_part(job, rows, run->part);
-  job->attention->run(&rows->task, run->first, run->end, sums);
+  bny_job_attend(job, &rows->task, run->first, run->end, sums);
 }
 
 void bny_job_sum(const bny_job *job, bny_row_task *rows, int32_t first, int32_t count, uint64_t skipped,
@@ -206,7 +251,7 @@ static void add_keys_exact(const bny_job *job, bny_row_task *rows, const bny_key
     run_keys(job, rows, &(bny_key_run){run->part, (int32_t)begin, (int32_t)end}, &sums);
     for (int32_t i = 0; i < rows->task.heads; i++) {
       bny_exact_row *row = exact_row(job, to, i);
-      if (isnan(sums.d[i]) || row->d_hi == nan_row)
+      if (is_nan_row(&sums, i) || row->d_hi == nan_row)
         row->d_hi = nan_row;
       else if (sums.d[i] > 0)
         job->kernels->exact_deposit(row, sums.m[i], sums.d[i], sums.n + i * stride, job->value_dim);
@@ -248,26 +293,13 @@ static void write_exact(const bny_job *job, const bny_row_task *task, void *rows
     bny_exact_row *row = exact_row(job, rows, i);
     int32_t token = token_of(job, task, i), head = head_of(job, task, i);
     double sink = job->desc->sinks ? bny_job_sink(job, task, i) : -INFINITY;
-    bool is_nan = row->d_hi == nan_row;
-    if (is_nan && job->desc->empty == BANYAN_EMPTY_NAN)
-      job->kernels->exact_clear(row, job->row_bytes);
-    else if (!is_nan && sink > -INFINITY)
+    if (row->d_hi != nan_row && sink > -INFINITY)
       job->kernels->exact_deposit(row, ceil(sink), exp2(sink - ceil(sink)), zeros, job->value_dim);
     put_exact(job, token, head, row);
   }
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
-
-/* Converts NaN rows into rows without keys. */
-static void empty_nan_rows(int32_t heads, int32_t value_dim, float *m, float *d, float *n) {
-  for (int32_t h = 0; h < heads; h++) {
-    if (!isnan(m[h])) continue;
-    m[h] = -INFINITY;
-    d[h] = 0;
-    memset(n + (int64_t)h * value_dim, 0, (size_t)value_dim * sizeof *n);
-  }
-}
 
 /* Counts the sink of each row: a logit without a value. */
 static void add_sinks(const bny_job *job, const bny_row_task *rows, bny_attention_sums *sums) {
@@ -284,11 +316,10 @@ static void add_sinks(const bny_job *job, const bny_row_task *rows, bny_attentio
   }
 }
 
-/* Records the bound of the pages that a row left out. */
+/* Writes the bound of the pages that a row left out. */
 static void note_row(const bny_job *job, int64_t row, const bny_pruned *pruned, int32_t index, float m, float d,
                      const float *n) {
   const banyan_prune *prune = &job->desc->prune;
-  if (prune->read) prune->read[row] = pruned->read;
   if (job->certificate)
     bny_prune_certify(pruned, index, m, d, n, job->value_dim, job->certificate, row);
   else if (prune->error)
@@ -303,7 +334,6 @@ void bny_job_write_pruned(bny_job *job, const bny_row_task *rows, const bny_prun
   for (int32_t i = 0; pruned && i < task->heads; i++)
     note_row(job, (int64_t)token_of(job, rows, i) * job->desc->heads + head_of(job, rows, i), pruned, i, m[i], d[i],
              n + (int64_t)i * job->value_dim);
-  if (job->desc->empty == BANYAN_EMPTY_NAN) empty_nan_rows(task->heads, job->value_dim, m, d, n);
   for (int32_t i = 0, count; i < task->heads; i += count) {
     int32_t token = token_of(job, rows, i), head = head_of(job, rows, i);
     count = smaller(task->heads - i, (rows->block.kv_head + 1) * job->group - head);
@@ -337,7 +367,9 @@ static void write_padding(const bny_job *job, int32_t first, int32_t end) {
   for (int32_t token = first; token < end; token++)
     for (int32_t head = 0; head < job->desc->heads; head++) {
       job->kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, job->out, token, head);
-      if (job->prunes) note_row(job, (int64_t)token * job->desc->heads + head, &none, 0, m, d, n);
+      int64_t row = (int64_t)token * job->desc->heads + head;
+      if (job->prunes) note_row(job, row, &none, 0, m, d, n);
+      if (job->desc->prune.read) job->desc->prune.read[row] = 0;
     }
 }
 

@@ -96,6 +96,10 @@ static inline int32_t bny_job_left_half(int32_t count) {
   return half;
 }
 
+/* Sums the keys [first, last) of a task. With BANYAN_EMPTY_NAN keys whose logit is NaN count as absent. */
+void bny_job_attend(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t last,
+                    bny_attention_sums *sums);
+
 /* Sums the keys of `count` segments from `first` on, as a subtree. Segments whose bit is set in `skipped` are left
  * out. */
 void bny_job_sum(const bny_job *job, bny_row_task *rows, int32_t first, int32_t count, uint64_t skipped,
@@ -123,7 +127,9 @@ static inline void *bny_job_kept(const bny_job *job, const bny_row_block *block)
 typedef struct bny_leaf {
   int32_t part, sequence;
   int64_t first;
-  int32_t end; /* 0: there is no such leaf */
+  int32_t end;              /* 0: there is no such leaf */
+  bny_attention_sight seen; /* the keys of the part that some query sees, but for masked ones */
+  const uint8_t *mask;      /* by key of the part; NULL: none */
 } bny_leaf;
 
 typedef struct bny_sweep {

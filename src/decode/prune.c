@@ -30,11 +30,14 @@ static float weight_of(float mass, float from, float to) {
   return weight > FLT_MIN ? weight : FLT_MIN;
 }
 
-/* Converts masses to weights relative to the row's top, and sorts pages by their largest weight for any row. `total`:
- * the sum of weights for each row, without pages that must be read. */
-static void sort_pages(bny_prune_block *b, double *total) {
-  int32_t start[BINS + 1] = {0}, heads = b->rows.task.heads;
-  float top[ROWS], *scores = (float *)(void *)b->list;
+/* The largest weight of each page for any row. The list takes their memory. */
+static float *scores_of(const bny_prune_block *b) { return (float *)(void *)b->list; }
+
+/* Converts masses to weights relative to the row's top. `total`: the sum of weights for each row, without pages that
+ * must be read. */
+static void make_weights(bny_prune_block *b, double *total) {
+  int32_t heads = b->rows.task.heads;
+  float top[ROWS], *scores = scores_of(b);
   for (int32_t h = 0; h < heads; h++) top[h] = -INFINITY, total[h] = 0;
   for (int32_t i = 0, h = 0; i < b->pages * heads; i++, h = h + 1 == heads ? 0 : h + 1)
     if (b->tops[i] > top[h] && b->masses[i] < INFINITY) top[h] = b->tops[i];
@@ -47,14 +50,22 @@ static void sort_pages(bny_prune_block *b, double *total) {
       }
       score = masses[h] > score ? masses[h] : score;
     }
-    b->forced += score == INFINITY;
     scores[page] = score;
-    start[BINS - (bny_bits_of_float(score) >> 20)]++;
+  }
+  for (int32_t h = 0; h < heads; h++) b->top[h] = (double)top[h];
+}
+
+/* Sorts pages by their scores, in steps of an eighth. Pages of the same step are in the order of the table. */
+static void sort_pages(bny_prune_block *b) {
+  int32_t start[BINS + 1] = {0};
+  const float *scores = scores_of(b);
+  for (int32_t page = 0; page < b->pages; page++) {
+    b->forced += scores[page] == INFINITY;
+    start[BINS - (bny_bits_of_float(scores[page]) >> 20)]++;
   }
   for (int32_t i = 0; i < BINS; i++) start[i + 1] += start[i];
   for (int32_t page = 0; page < b->pages; page++)
     b->order[start[BINS - 1 - (bny_bits_of_float(scores[page]) >> 20)]++] = page;
-  for (int32_t h = 0; h < heads; h++) b->top[h] = (double)top[h];
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
@@ -144,20 +155,13 @@ static int32_t guess(const bny_prune_block *b, const double *total) {
 
 /* ---- what was left out ------------------------------------------------------------------------------------------- */
 
-static void count_read(const bny_prune_block *b, int32_t page) {
-  uint64_t *counts = b->desc->prune.page_reads;
-  if (!counts) return;
-  int64_t at = b->rows.task.pages ? b->rows.task.pages[page]
-                                  : (int64_t)b->rows.block.sequence * b->desc->prune.batch_pages + page;
-  __atomic_fetch_add(&counts[at], 1, __ATOMIC_RELAXED);
-}
-
 static void note_rest(bny_prune_block *b) {
   bny_pruned *pruned = &b->pruned;
   double mass[ROWS] = {0}, moment[ROWS] = {0};
   int32_t heads = b->rows.task.heads;
-  for (int32_t i = 0; i < b->done; i++) count_read(b, b->order[i]);
+  for (int32_t i = 0; i < b->done; i++) b->chosen[b->order[i]] = 1;
   for (int32_t i = b->done; i < b->pages; i++) {
+    b->chosen[b->order[i]] = 0;
     const float *weights = b->masses + (int64_t)b->order[i] * heads;
     double length = (double)b->values[b->order[i]];
     for (int32_t h = 0; h < heads; h++) mass[h] += (double)weights[h], moment[h] += (double)weights[h] * length;
@@ -166,7 +170,6 @@ static void note_rest(bny_prune_block *b) {
     pruned->mass[h] = mass[h] > 0 ? log2(mass[h]) + b->top[h] + 0x1p-30 : -INFINITY;
     pruned->moment[h] = moment[h] > 0 ? log2(moment[h]) + b->top[h] + 0x1p-30 : -INFINITY;
   }
-  pruned->read = (float)b->done / (float)b->pages;
   b->stage = BNY_PRUNE_DONE;
 }
 
@@ -209,7 +212,7 @@ static void read_best(bny_prune_block *b) {
 /* Finds segments that are so far below a key of the row that their sums become 0 when they are merged with it. */
 static void find_zeros(bny_prune_block *b, int32_t segment_keys) {
   const bny_attention_task *task = &b->rows.task;
-  int32_t heads = task->heads, kept = 0, segments = (task->keys - 1) / segment_keys + 1;
+  int32_t heads = task->heads, segments = (task->keys - 1) / segment_keys + 1;
   uint64_t needed = 0;
   for (int pass = 0; pass < 2; pass++)
     for (int32_t page = 0; page < b->pages; page++) {
@@ -219,12 +222,9 @@ static void find_zeros(bny_prune_block *b, int32_t segment_keys) {
       for (int32_t h = 0; pass == 0 && h < heads; h++)
         counts = counts || !(bound_of(b, (int64_t)page * heads + h) < b->sums->m[h] - ZERO_BITS);
       if (counts) needed |= own;
-      if (pass == 0 || !(needed & own)) continue;
-      kept++;
-      count_read(b, page);
+      b->chosen[page] = (needed & own) != 0;
     }
   b->pruned.segments = ~needed & (segments < 64 ? (UINT64_C(1) << segments) - 1 : UINT64_MAX);
-  b->pruned.read = (float)kept / (float)b->pages;
   b->stage = BNY_PRUNE_SEGMENTS;
 }
 
@@ -232,19 +232,32 @@ static void find_zeros(bny_prune_block *b, int32_t segment_keys) {
 
 void bny_prune_choose(bny_prune_block *b) {
   double total[ROWS];
-  int32_t heads = b->rows.task.heads, top_pages = b->desc->prune.top_pages;
+  int32_t heads = b->rows.task.heads;
   for (int32_t h = 0; h < heads; h++) b->pruned.error[h] = (double)bny_float_of_bits(b->errors[h]);
   if (!bny_prune_is_lossy(b->desc)) {
     read_best(b);
     return;
   }
-  sort_pages(b, total);
+  make_weights(b, total);
   b->end = b->pages;
   b->kernels->run(&b->rows.task, 0, 0, b->sums);
-  if (top_pages > 0)
-    list_pages(b, smaller(larger(top_pages, b->forced), b->pages));
-  else
-    read_more(b, b->desc->prune.codes ? guess(b, total) : 0);
+  b->stage = BNY_PRUNE_CHOOSE;
+  if (b->desc->prune.top_pages > 0) return;
+  sort_pages(b);
+  read_more(b, b->desc->prune.codes ? guess(b, total) : 0);
+}
+
+void bny_prune_choose_top(bny_prune_block *blocks, int32_t count) {
+  float *scores = scores_of(blocks);
+  int32_t pages = blocks->pages;
+  for (int32_t i = 1; i < count; i++)
+    for (int32_t page = 0; page < pages; page++) scores[page] = fmaxf(scores[page], scores_of(&blocks[i])[page]);
+  sort_pages(blocks);
+  for (int32_t i = 0; i < count; i++) {
+    blocks[i].forced = blocks->forced;
+    if (i > 0) memcpy(blocks[i].order, blocks->order, (size_t)pages * sizeof *blocks->order);
+    list_pages(&blocks[i], smaller(larger(blocks->desc->prune.top_pages, blocks->forced), pages));
+  }
 }
 
 void bny_prune_go_on(bny_prune_block *b, int32_t segment_keys) {

@@ -26,12 +26,13 @@ typedef struct bny_pruned {
   double mass[BNY_ATTENTION_HEADS_MAX];   /* bound of the mass, log2; -inf: none */
   double moment[BNY_ATTENTION_HEADS_MAX]; /* bound of its sum of mass times length, log2 */
   double error[BNY_ATTENTION_HEADS_MAX];  /* the factor by which the mass that was read may be too large, log2 */
-  float read;                             /* share of the pages */
   uint64_t segments;                      /* with epsilon 0: one bit for each segment that need not be read */
 } bny_pruned;
 
 static inline bool bny_prune_is_wanted(const banyan_attention_desc *desc) {
-  return desc->prune.bounds || desc->prune.epsilon != 0 || desc->prune.top_pages != 0;
+  const banyan_prune *prune = &desc->prune;
+  return prune->bounds || prune->epsilon != 0 || prune->top_pages != 0 || prune->error || prune->read ||
+         prune->page_reads;
 }
 
 /* Returns true if pages with mass may be left out, so that there is something to certify. */

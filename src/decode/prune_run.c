@@ -15,6 +15,7 @@ typedef struct wave {
   bny_job *job;
   bny_prune_block *blocks;
   int32_t count, threads, parts; /* blocks, and the most parts of one */
+  uint8_t *read;                 /* by page: a row block of the current KV head has read it */
 } wave;
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -52,7 +53,7 @@ static int32_t parts_of(int32_t blocks, int32_t threads) {
 
 /* The bytes for blocks with their pages, and for the sums of each block and of its parts. */
 static size_t all_bytes(const room *room, int32_t blocks, int32_t parts, size_t sums_bytes) {
-  return bny_job_aligned((size_t)blocks * sizeof(bny_prune_block)) +
+  return bny_job_aligned((size_t)blocks * sizeof(bny_prune_block)) + bny_job_aligned((size_t)room->pages) +
          (size_t)blocks * (room_bytes(room) + (size_t)(parts + 1) * sums_bytes);
 }
 
@@ -66,6 +67,7 @@ banyan_status bny_prune_reserve(const banyan_attention_desc *desc, bny_pool *poo
   const banyan_pages *pages = &desc->pages;
   int64_t rows = (int64_t)bny_decode_tokens(desc) * (desc->heads / desc->kv_heads), known = pages->count;
   int32_t threads = bny_pool_threads(pool), blocks = BLOCKS_PER_THREAD * threads;
+  if (prune->top_pages > 0 && rows > (int64_t)blocks * ROWS) blocks = (int32_t)((rows + ROWS - 1) / ROWS);
   if (pages->table && pages->table_stride > 0) known = pages->table_stride;
   if (pages->table && known == 0 && pages->keys > 0) known = bny_job_divide_up(desc->keys_max, pages->keys);
   room room = {.pages = pages->table ? known : prune->batch_pages,
@@ -92,7 +94,7 @@ static void set_block(const wave *wave, const bny_row_block *at, bny_prune_block
   bny_job_set_rows(job, at, &b->rows);
   bny_job_set_part(job, &b->rows, 0);
   const bny_attention_task *task = &b->rows.task;
-  b->pruned = (bny_pruned){.read = task->keys > 0};
+  b->pruned = (bny_pruned){0};
   for (int32_t h = 0; h < ROWS; h++) {
     b->pruned.mass[h] = b->pruned.moment[h] = -INFINITY;
     b->sinks[h] = job->desc->sinks && h < task->heads ? bny_job_sink(job, &b->rows, h) : -INFINITY;
@@ -116,8 +118,18 @@ static void cut(const wave *wave, bny_prune_block *b) {
   b->parts = bny_job_divide_up(b->segments, b->part_segments);
 }
 
+static bool is_of_head(const bny_row_block *a, const bny_row_block *b) {
+  return a->sequence == b->sequence && a->kv_head == b->kv_head;
+}
+
 /* Called between stages by one thread. Returns false if the block is complete. */
 static bool open_stage(const wave *wave, bny_prune_block *b) {
+  if (b->stage == BNY_PRUNE_CHOOSE) {
+    const bny_prune_block *end = wave->blocks + wave->count;
+    int32_t count = 1;
+    while (b + count < end && is_of_head(&b[count].rows.block, &b->rows.block)) count++;
+    bny_prune_choose_top(b, count);
+  }
   if (b->stage == BNY_PRUNE_DONE)
     b->parts = 0;
   else if (b->stage == BNY_PRUNE_WEIGH)
@@ -130,17 +142,18 @@ static bool open_stage(const wave *wave, bny_prune_block *b) {
 }
 
 /* Sums segments of the list, as a subtree. */
-static void sum_list(const bny_prune_block *b, int32_t first, int32_t count, bny_attention_sums *sums) {
+static void sum_list(const bny_job *job, const bny_prune_block *b, int32_t first, int32_t count,
+                     bny_attention_sums *sums) {
   if (count > 1) {
     bny_attention_sums right;
     int32_t half = bny_job_left_half(count);
-    sum_list(b, first, half, sums);
-    sum_list(b, first + half, count - half, &right);
+    sum_list(job, b, first, half, sums);
+    sum_list(job, b, first + half, count - half, &right);
     bny_attention_merge(&b->some, sums, &right);
     return;
   }
   int32_t begin = first * b->segment_keys, left = b->some.keys - begin;
-  b->kernels->run(&b->some, begin, left < b->segment_keys ? b->some.keys : begin + b->segment_keys, sums);
+  bny_job_attend(job, &b->some, begin, left < b->segment_keys ? b->some.keys : begin + b->segment_keys, sums);
 }
 
 static void run_part(const wave *wave, bny_prune_block *b, int32_t part) {
@@ -153,7 +166,7 @@ static void run_part(const wave *wave, bny_prune_block *b, int32_t part) {
   int32_t count = left < b->part_segments ? left : b->part_segments;
   bny_attention_sums *sums = bny_job_sums(wave->job, b->first_part + part);
   if (b->stage == BNY_PRUNE_READ)
-    sum_list(b, first, count, sums);
+    sum_list(wave->job, b, first, count, sums);
   else
     bny_job_sum(wave->job, &b->rows, first, count, b->pruned.segments, sums);
 }
@@ -193,6 +206,35 @@ static void run_stages(void *context, int32_t place) {
   }
 }
 
+/* ---- counts ------------------------------------------------------------------------------------------------------ */
+
+/* Writes what all row blocks of the KV head of `b` have read. */
+static void write_reads(const wave *wave, const bny_prune_block *b) {
+  const banyan_attention_desc *desc = wave->job->desc;
+  const banyan_prune *prune = &desc->prune;
+  const bny_row_block *block = &b->rows.block;
+  bny_query_range queries = bny_decode_queries(desc, block->sequence);
+  int32_t count = 0, group = wave->job->group;
+  for (int32_t page = 0; page < b->pages; page++) {
+    if (!wave->read[page]) continue;
+    count++;
+    int64_t at = b->rows.task.pages ? b->rows.task.pages[page] : (int64_t)block->sequence * prune->batch_pages + page;
+    if (prune->page_reads) __atomic_fetch_add(&prune->page_reads[at], 1, __ATOMIC_RELAXED);
+  }
+  for (int32_t i = 0; prune->read && i < queries.count * group; i++)
+    prune->read[(int64_t)(queries.first + i / group) * desc->heads + block->kv_head * group + i % group] =
+        b->pages > 0 ? (float)count / (float)b->pages : 0;
+}
+
+static void count_reads(const wave *wave) {
+  for (int32_t i = 0; i < wave->count; i++) {
+    const bny_prune_block *b = &wave->blocks[i];
+    if (b->rows.block.chunk == 0) memset(wave->read, 0, (size_t)b->pages);
+    for (int32_t page = 0; page < b->pages; page++) wave->read[page] |= b->chosen[page];
+    if (b->rows.block.chunk + 1 == bny_job_chunks(wave->job, b->rows.block.sequence)) write_reads(wave, b);
+  }
+}
+
 /* ---- jobs -------------------------------------------------------------------------------------------------------- */
 
 /* Moves to the next row block. Returns false after the last. */
@@ -208,7 +250,9 @@ banyan_status bny_prune_run(bny_job *job, bny_pool *pool) {
   const banyan_attention_desc *desc = job->desc;
   room room = {.page_keys = bny_bounds_keys(desc), .masks = desc->queries && desc->queries->key_mask};
   int64_t blocks = 0;
+  int32_t together = 0; /* row blocks of a KV head that choose together */
   for (int32_t b = 0; b < desc->batch; b++) {
+    if (desc->prune.top_pages > 0 && bny_job_chunks(job, b) > together) together = bny_job_chunks(job, b);
     int32_t keys = bny_decode_keys(desc, b), rows = most_rows(job, b);
     if (keys > 0 && (keys - 1) / room.page_keys + 1 > room.pages) room.pages = (keys - 1) / room.page_keys + 1;
     if (rows > room.rows) room.rows = rows;
@@ -216,6 +260,7 @@ banyan_status bny_prune_run(bny_job *job, bny_pool *pool) {
   }
   wave wave = {.job = job, .threads = bny_pool_threads(pool)};
   int32_t most = wave.threads > 1 ? BLOCKS_PER_THREAD * wave.threads : 1;
+  if (most < together) most = together;
   if (blocks < most) most = (int32_t)blocks;
   if (most == 0) return BANYAN_OK;
   wave.parts = parts_of(most, wave.threads);
@@ -224,10 +269,13 @@ banyan_status bny_prune_run(bny_job *job, bny_pool *pool) {
   char *memory = pool ? bny_pool_memory(pool, bytes) : aligned_alloc(LINE_BYTES, bytes);
   if (!memory) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to prune %lld pages", (long long)room.pages);
   wave.blocks = (bny_prune_block *)(void *)memory;
+  wave.read = (uint8_t *)memory + heads;
+  heads += bny_job_aligned((size_t)room.pages);
   job->sums = memory + heads + (size_t)most * each;
   bny_row_block at = {.chunk = -1};
   for (bool more = next_block(job, &at); more;) {
     for (wave.count = 0; wave.count < most && more; wave.count++, more = next_block(job, &at)) {
+      if (together > 0 && at.chunk == 0 && wave.count + bny_job_chunks(job, at.sequence) > most) break;
       bny_prune_block *b = &wave.blocks[wave.count];
       lay_out(&room, memory + heads + (size_t)wave.count * each, b);
       b->first_part = wave.count * (wave.parts + 1) + 1;
@@ -240,6 +288,7 @@ banyan_status bny_prune_run(bny_job *job, bny_pool *pool) {
       if (!open) break;
       bny_pool_run(pool, run_stages, &wave);
     }
+    count_reads(&wave);
   }
   if (!pool) free(memory);
   return BANYAN_OK;

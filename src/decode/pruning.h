@@ -4,8 +4,15 @@
 
 #include "decode/job.h"
 
-/* The next stage. SEGMENTS: all keys are summed except pruned.segments. */
-typedef enum bny_prune_stage { BNY_PRUNE_WEIGH, BNY_PRUNE_READ, BNY_PRUNE_SEGMENTS, BNY_PRUNE_DONE } bny_prune_stage;
+/* The next stage. CHOOSE: all row blocks of a KV head choose together. SEGMENTS: all keys are summed except
+ * pruned.segments. */
+typedef enum bny_prune_stage {
+  BNY_PRUNE_WEIGH,
+  BNY_PRUNE_CHOOSE,
+  BNY_PRUNE_READ,
+  BNY_PRUNE_SEGMENTS,
+  BNY_PRUNE_DONE
+} bny_prune_stage;
 
 /* Pages are weighed in chunks of this size, so that masses do not depend on threads. */
 enum { BNY_PRUNE_CHUNK = 64 };
@@ -22,9 +29,10 @@ typedef struct bny_prune_block {
   /* By page, [pages][rows] or [pages]. Masses are relative to 2^tops, later to the row's `top`. INFINITY: the page must
    * be read. */
   float *masses, *tops, *values;
-  int32_t *order; /* pages by falling score */
-  int32_t *list;  /* pages that are read next */
-  uint8_t *chosen, *mask;
+  int32_t *order;  /* pages by falling score */
+  int32_t *list;   /* pages that are read next */
+  uint8_t *chosen; /* by page: it is read next; at the end, it was read */
+  uint8_t *mask;
   double top[BNY_ATTENTION_HEADS_MAX], rest[BNY_ATTENTION_HEADS_MAX];
   int32_t forced, done, count, end; /* pages in `order`: must be read, were read, are read next, may be read */
 
@@ -41,8 +49,10 @@ typedef struct bny_prune_block {
 /* Bounds the masses of pages [first, end); `first` is a multiple of BNY_PRUNE_CHUNK. */
 void bny_prune_weigh(bny_prune_block *block, int32_t first, int32_t end);
 
-/* Chooses the first pages to be read, after all pages are weighed. */
+/* Chooses the first pages to be read, after all pages are weighed. With top_pages, the `count` row blocks of a KV head
+ * then choose the same ones. */
 void bny_prune_choose(bny_prune_block *block);
+void bny_prune_choose_top(bny_prune_block *blocks, int32_t count);
 
 /* Chooses the next stage, after the list was read. `segment_keys` is the length of a segment of all keys. */
 void bny_prune_go_on(bny_prune_block *block, int32_t segment_keys);

@@ -34,9 +34,20 @@ static bny_attention_sight seen_of(const banyan_attention_desc *desc, int32_t pa
   if (!bny_decode_hides_keys(desc)) return (bny_attention_sight){.end = keys};
   for (int32_t i = 0; i < part; i++) first += bny_decode_keys(&desc->parts[i], sequence);
   bny_attention_sight seen = bny_decode_sight(desc, sequence, queries.first);
-  seen.end = bny_decode_sight(desc, sequence, queries.first + queries.count - 1).end;
-  if (desc->queries->tree_mask) seen.end = bny_decode_keys(desc, sequence);
+  for (int32_t i = 1; desc->queries->tree_mask && i < queries.count; i++)
+    seen.tree_bits |= bny_decode_sight(desc, sequence, queries.first + i).tree_bits;
+  if (!desc->queries->tree_mask) {
+    seen.end = bny_decode_sight(desc, sequence, queries.first + queries.count - 1).end;
+    seen.tree_first = seen.end;
+  }
   return bny_decode_part_sight(seen, first, keys);
+}
+
+/* Returns the first key from `key` on that some query sees or, with `sees` false, that none sees; `end` without one. */
+static int64_t next_key(const bny_leaf *leaf, int64_t key, bool sees) {
+  for (; key < leaf->end; key++)
+    if ((bny_attention_sees(&leaf->seen, (int32_t)key) && (!leaf->mask || leaf->mask[key])) == sees) break;
+  return key;
 }
 
 static int32_t longest_of(const banyan_attention_desc *desc, int32_t part) {
@@ -62,10 +73,14 @@ static void next_leaf(const banyan_attention_desc *desc, bny_leaf *at) {
     }
     at->end = 0;
     if (at->part == bny_decode_parts(desc)) return;
-    bny_attention_sight seen = seen_of(desc, at->part, at->sequence);
-    if (at->first >= seen.end || at->first + LEAF_KEYS <= seen.first) continue;
-    at->end = seen.end - at->first < LEAF_KEYS ? seen.end : (int32_t)(at->first + LEAF_KEYS);
-    return;
+    int32_t keys = bny_decode_keys(bny_decode_part(desc, at->part), at->sequence), before = 0;
+    if (at->first >= keys) continue;
+    const uint8_t *mask = bny_decode_mask(desc, at->sequence);
+    for (int32_t i = 0; i < at->part; i++) before += bny_decode_keys(&desc->parts[i], at->sequence);
+    at->mask = mask ? mask + before : NULL;
+    at->seen = seen_of(desc, at->part, at->sequence);
+    at->end = keys - at->first < LEAF_KEYS ? keys : (int32_t)(at->first + LEAF_KEYS);
+    if (next_key(at, at->first, true) < at->end) return;
   }
 }
 
@@ -78,15 +93,25 @@ typedef struct stretch {
   uintptr_t page;
 } stretch;
 
+/* EINVAL means that the system does not know the advice, or that memory may not be read. This tells them apart by
+ * memory that can be read. */
+static bool is_known(int advice, uintptr_t page) {
+  static const char readable = 0;
+  return madvise((void *)((uintptr_t)&readable / page * page), 1, advice) == 0;
+}
+
 static void flush(stretch *s) {
   uintptr_t first = s->first / s->page * s->page;
-  bool failed = s->end > s->first && madvise((void *)first, s->end - first, s->advice) != 0;
-  if (failed && errno != EINVAL) s->error = errno; /* EINVAL: the system does not know the advice */
+  if (s->end > s->first && madvise((void *)first, s->end - first, s->advice) != 0) {
+    s->error = errno;
+    if (errno == EINVAL) s->error = is_known(s->advice, s->page) ? EACCES : 0;
+  }
   s->first = s->end = 0;
 }
 
+/* Only adjacent pages are joined, because others may be hidden from all queries. */
 static void extend(stretch *s, uintptr_t first, uintptr_t end) {
-  if (first > s->end + s->page || end + s->page < s->first) flush(s);
+  if (first / s->page > (s->end - 1) / s->page + 1 || (end - 1) / s->page + 1 < s->first / s->page) flush(s);
   if (s->end == 0) s->first = first;
   s->first = first < s->first ? first : s->first;
   s->end = end > s->end ? end : s->end;
@@ -102,10 +127,10 @@ static int advise_tensor(const banyan_attention_desc *desc, const bny_leaf *leaf
   const banyan_attention_desc *part = bny_decode_part(desc, leaf->part);
   const int32_t *pages = bny_decode_pages(part, leaf->sequence);
   stretch s = {.advice = advice, .page = (uintptr_t)sysconf(_SC_PAGESIZE)};
-  for (int64_t key = leaf->first, count; key < leaf->end; key += count) {
+  for (int64_t key = leaf->first, count; (key = next_key(leaf, key, true)) < leaf->end; key += count) {
     int64_t within = pages ? key % part->pages.keys : key,
             outer = pages ? pages[key / part->pages.keys] : leaf->sequence;
-    count = leaf->end - key;
+    count = next_key(leaf, key, false) - key;
     if (pages && part->pages.keys - within < count) count = part->pages.keys - within;
     for (int32_t h = 0; h < desc->kv_heads; h++) {
       int64_t at = outer * t->batch_stride + h * t->head_stride + within * t->token_stride;

@@ -95,8 +95,7 @@ static uint64_t number_of_fault(int32_t rank) { return UINT64_C(1) << 63 | (uint
 /* Lets other ranks report the text of this rank's own failure. */
 static void explain_fault(bny_exec *exec, banyan_status status, const char *text) {
   uint64_t number = number_of_fault(exec->transport->rank);
-  bny_rejection reason = {
-      .first = number, .last = number, .rank = exec->transport->rank, .status = (int32_t)status};
+  bny_rejection reason = {.first = number, .last = number, .rank = exec->transport->rank, .status = (int32_t)status};
   snprintf(reason.text, sizeof reason.text, "%.*s", (int)sizeof reason.text - 1, text);
   bny_rejection_add(exec->transport, &reason);
 }
@@ -232,8 +231,7 @@ static banyan_status take_fault(bny_exec *exec, const bny_notice *call) {
   char rejected[sizeof exec->failure.text];
   if (status == BANYAN_ERR_PEER && is_rejected_by(exec, culprit, rejected, sizeof rejected))
     return record(exec, status, culprit, rejected);
-  if (is_explained_by(exec, culprit, status, rejected, sizeof rejected))
-    return record(exec, status, culprit, rejected);
+  if (is_explained_by(exec, culprit, status, rejected, sizeof rejected)) return record(exec, status, culprit, rejected);
   char text[sizeof exec->failure.text];
   size_t length = 0;
   const char *what = status == BANYAN_ERR_PEER      ? "died, left or is broken"

@@ -112,6 +112,13 @@ static void take_nan_for_empty(problem *p) {
   p->desc.empty = BANYAN_EMPTY_NAN;
 }
 
+/* Keys with a NaN count as absent, and the sink stays. */
+static const float some[5] = {1, -2, 0, 3, 5};
+static void leave_out_nan_keys(problem *p) {
+  for (int32_t i = 0; i < p->seq_lens[0]; i += 5) store(p->k.data, i * p->desc.k_token_stride, BANYAN_F32, NAN);
+  p->desc.empty = BANYAN_EMPTY_NAN, p->desc.sinks = some;
+}
+
 /* A row whose logits are all -inf is empty. Its values are 0 even if the values of its keys are NaN or infinite. */
 static void leave_no_weight(problem *p) {
   for (int32_t h = 0; h < p->desc.heads; h++) {
@@ -158,6 +165,7 @@ static const struct {
     {2, 2, 2, 20, 20, BANYAN_F32, BANYAN_F32, {1, 300}, 1, 0.1, 1e-6, put_nan_into_a_key},
     {2, 2, 2, 20, 20, BANYAN_F32, BANYAN_F32, {300, 300}, 1, 0.1, 1e-6, put_nan_into_a_key},
     {2, 2, 2, 20, 20, BANYAN_F32, BANYAN_F32, {300, 300}, 1, 0.1, 1e-6, take_nan_for_empty},
+    {1, 5, 1, 24, 16, BANYAN_F32, BANYAN_F32, {700}, 1, 0.1, 1e-6, leave_out_nan_keys},
     {1, 2, 2, 20, 20, BANYAN_F32, BANYAN_F32, {1}, 1, 0.1, 1e-6, leave_no_weight},
     {1, 5, 1, 24, 16, BANYAN_F32, BANYAN_F32, {37}, 1, 0.1, 1e-6, set_largest_cap},
     {1, 5, 1, 24, 16, BANYAN_F32, BANYAN_F32, {37}, 1, 0.1, 1e-6, set_largest_sinks},

@@ -30,7 +30,7 @@ typedef struct whole {
   bool has_sinks, has_tree;
   uint64_t tree[BATCH_MAX * QUERIES_MAX];
   uint8_t mask[BATCH_MAX][LENGTH_MAX];
-  bool has_mask;
+  bool has_mask, has_nan;                /* has_nan: some keys are NaN, and count as absent */
   char *q, *k[BATCH_MAX], *v[BATCH_MAX]; /* [tokens][heads][dim]; [kv_heads][length][dim] */
 } whole;
 
@@ -105,6 +105,10 @@ static void draw(whole *all, int i, world_random *random) {
     all->v[b] = random_array(random, (size_t)(all->kv_heads * all->lengths[b] * all->value_dim), all->kv_dtype, 2);
     for (int32_t t = 0; t < all->lengths[b]; t++) all->mask[b][t] = !random_one_in(random, 3);
   }
+  all->has_nan = all->kv_dtype != BANYAN_I8 && random_one_in(random, 3);
+  for (int32_t b = 0; b < all->batch && all->has_nan; b++)
+    for (int32_t t = 0; t < all->kv_heads * all->lengths[b]; t++)
+      if (random_one_in(random, 40)) write_element(all->k[b], (size_t)(t * all->dim), NAN, all->kv_dtype);
   for (int32_t t = 0; t < BATCH_MAX * QUERIES_MAX; t++) all->tree[t] = (uint64_t)random_below(random, 16);
   all->q = random_array(random, (size_t)(tokens_of(all, 0, all->batch) * all->heads * all->dim), all->q_dtype, 3);
 }
@@ -208,8 +212,7 @@ static void cut(const sharding *how, const shard *s, banyan_attention_desc *desc
     part->v = (const char *)desc->v + begin * desc->v_token_stride * element;
   }
   desc->parts = list->parts, desc->part_count = how->parts;
-  desc->k = desc->v = NULL, desc->kv_dtype = (banyan_dtype)0;
-  desc->pages = (banyan_pages){0}, desc->scales = (banyan_kv_scales){0};
+  attention_clear_keys(desc);
 }
 
 static void attend(world_rank *self) {
@@ -232,7 +235,7 @@ static void attend(world_rank *self) {
     queries.key_pattern = pattern, queries.key_block = BLOCK, queries.key_stride = PERIOD * BLOCK;
   banyan_attention_desc desc = attention_desc_of(how->batch, all->heads, all->kv_heads, width, all->dim, all->value_dim,
                                                  all->q_dtype, all->kv_dtype, s.q, s.k, s.v, s.lens);
-  desc.queries = &queries, desc.soft_cap = all->soft_cap;
+  desc.queries = &queries, desc.soft_cap = all->soft_cap, desc.empty = all->has_nan ? BANYAN_EMPTY_NAN : 0;
   if (all->has_sinks) desc.sinks = all->sinks;
   if (!bny_dtype_is_float(all->kv_dtype)) desc.scales.k = &all->k_scale, desc.scales.v = &all->v_scale;
   if (how->page_keys) {
@@ -339,6 +342,26 @@ TEST_RANDOM(bits_depend_on_keys_and_queries_alone, 100) {
   release(&all);
 }
 
+/* All ranks report the row of a NaN logit, and what to do. */
+static void attend_to_nan(world_rank *self) {
+  float q[3] = {1, 1, 1}, k[1] = {self->rank == 1 ? NAN : 1}, out[3], lse[3];
+  const int32_t keys = 1;
+  banyan_attention_desc desc = attention_desc_of(1, 3, 1, 1, 1, 1, BANYAN_F32, BANYAN_F32, q, k, k, &keys);
+  banyan_combine_desc combine = BANYAN_COMBINE_DESC_INIT;
+  combine.tokens = 1, combine.heads = 3, combine.value_dim = 1, combine.order = *(const banyan_order *)self->argument;
+  banyan_partial result;
+  banyan_partial_init(&result, out, BANYAN_F32, lse, BANYAN_F32, 3, 1);
+  banyan_status status = banyan_attention_combine(self->comm, &desc, &combine, &result);
+  world_check(self, status == BANYAN_ERR_DATA, "status %d", (int)status);
+  const char *text = "rank 1: statistics of token 0, head 0 are invalid: NaN or +inf that `empty` does not declare";
+  world_check(self, strstr(banyan_last_error(), text) != NULL, "%s", banyan_last_error());
+}
+
+TEST(nan_logits_are_named_on_all_ranks) {
+  static const banyan_order orders[] = {BANYAN_ORDER_PLAN, BANYAN_ORDER_EXACT};
+  for (int i = 0; i < 2; i++) WORLD_RUN(attend_to_nan, .nranks = 3, .argument = (void *)(uintptr_t)&orders[i]);
+}
+
 /* A shard that begins inside a block is rejected, and the text names the position. */
 static void rejected(world_rank *self) {
   float k[512 * 4] = {0}, out[8], lse[2];
@@ -365,11 +388,10 @@ static void rejected(world_rank *self) {
     start[0] = i == 2 ? 1 << 28 : 512 * self->rank, lens[0] = i == 2 ? 88 : part_lens[0] + part_lens[1];
     parts[0].seq_lens = part_lens, parts[1].seq_lens = part_lens + 1;
     parts[0].queries = parts[1].queries = NULL;
-    desc.parts = i == 3 ? parts : NULL, desc.part_count = i == 3 ? 2 : 0;
-    desc.k = desc.v = i == 3 ? NULL : k, desc.kv_dtype = i == 3 ? (banyan_dtype)0 : BANYAN_F32;
-    desc.k_token_stride = desc.v_token_stride = i == 3 ? 0 : 4;
+    banyan_attention_desc given = desc;
+    if (i == 3) attention_clear_keys(&given), given.parts = parts, given.part_count = 2;
     combine.wire = i == 4 ? BANYAN_F16 : 0;
-    status = banyan_attention_combine(self->comm, &desc, &combine, &result);
+    status = banyan_attention_combine(self->comm, &given, &combine, &result);
     world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), says[i]), "%s: status %d: %s",
                 says[i], (int)status, banyan_last_error());
   }

@@ -166,9 +166,13 @@ static void check_page_reads(const world *w, const char *text) {
   for (int32_t b = 0; b < d->batch; b++) {
     int32_t token = d->queries ? w->loc[b] : b, rows = group * (d->queries ? w->loc[b + 1] - w->loc[b] : 1);
     int32_t pages = (w->lens[b] + w->page_keys - 1) / w->page_keys;
-    for (int32_t h = 0; h < d->kv_heads; h++)
-      for (int32_t row = 0; row < rows; row += BNY_ATTENTION_HEADS_MAX)
-        wanted += pages * (double)w->read[(token + row / group) * d->heads + h * group + row % group];
+    for (int32_t h = 0; h < d->kv_heads; h++) {
+      float share = w->read[token * d->heads + h * group];
+      wanted += pages * (double)share;
+      for (int32_t row = 0; row < rows; row++)
+        ck_assert_msg(w->read[(token + row / group) * d->heads + h * group + row % group] == share,
+                      "%s: rows of a KV head read other shares", text);
+    }
   }
   for (int32_t i = 0; i < BATCH * KEYS; i++) counted += (double)w->page_reads[i];
   ck_assert_msg(fabs(wanted - counted) < 0.01, "%s: %g pages read, %g counted", text, wanted, counted);
@@ -254,6 +258,41 @@ TEST_RANDOM(certificates_hold, 100) {
   bny_pool_free(pool);
   ck_assert_msg(skipped > 100, "only %d rows left out a page", skipped);
   ck_assert_msg(skipped_zero > 0, "with epsilon 0 no row that sees all keys left out a page");
+}
+
+/* All heads of a KV head read the same pages: those with the largest bounds and, of equal ones, the first. */
+TEST(top_pages_of_many_heads) {
+  enum { ROWS = 128, PAGES = 20, EACH = 4, LENGTH = 8, TOP = 4 };
+  static float q[ROWS * LENGTH], k[PAGES * EACH * LENGTH], out[ROWS * LENGTH], lse[ROWS], read[ROWS], *bounds;
+  uint64_t reads[PAGES] = {0};
+  int32_t keys = PAGES * EACH;
+  random_state = 3;
+  for (int i = 0; i < ROWS * LENGTH; i++) q[i] = (float)random_normal();
+  for (int i = 0; i < PAGES * EACH * LENGTH; i++) k[i] = i / (EACH * LENGTH) < 8 ? 1 : 2;
+  banyan_attention_desc desc =
+      attention_desc_of(1, ROWS, 1, keys, LENGTH, LENGTH, BANYAN_F32, BANYAN_F32, q, k, k, &keys);
+  desc.prune = (banyan_prune){.keys = EACH, .codes = 1, .batch_pages = PAGES};
+  bounds = malloc(PAGES * (size_t)bny_prune_floats(&desc) * sizeof(float));
+  desc.prune.bounds = bounds, desc.prune.read = read, desc.prune.page_reads = reads;
+  ck_assert_int_eq(banyan_page_bounds_update(&desc, NULL), BANYAN_OK);
+  desc.prune.top_pages = TOP;
+  banyan_partial partial;
+  banyan_partial_init(&partial, out, BANYAN_F32, lse, BANYAN_F32, ROWS, LENGTH);
+  ck_assert_msg(banyan_attention(&desc, &partial) == BANYAN_OK, "%s", banyan_last_error());
+  for (int h = 0; h < ROWS; h++) ck_assert_msg(read[h] == (float)TOP / PAGES, "row %d read %g", h, (double)read[h]);
+  for (int i = 0; i < PAGES; i++) ck_assert_uint_le(reads[i], 1);
+  uint64_t all = 0;
+  for (int i = 0; i < PAGES; i++) all += reads[i];
+  ck_assert_uint_eq(all, TOP);
+  for (int i = 0; i < LENGTH * EACH * PAGES; i++) k[i] = 1; /* all pages are equal */
+  memset(reads, 0, sizeof reads);
+  ck_assert_int_eq(banyan_page_bounds_update(&desc, NULL), BANYAN_OK);
+  ck_assert_int_eq(banyan_attention(&desc, &partial), BANYAN_OK);
+  for (int i = 0; i < PAGES; i++) ck_assert_uint_eq(reads[i], i < TOP);
+  desc.prune = (banyan_prune){.error = read};
+  ck_assert_int_eq(banyan_attention(&desc, &partial), BANYAN_ERR_ARGUMENT);
+  ck_assert_msg(strstr(banyan_last_error(), "prune.bounds is NULL"), "%s", banyan_last_error());
+  free(bounds);
 }
 
 int main(void) { return suite_main(suite_of("prune", 120)); }

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 unit_tests += \
+  %D%/test_hidden \
   %D%/test_ownership \
   %D%/test_parts

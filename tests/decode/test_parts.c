@@ -8,6 +8,7 @@
 #include "merge_math.h"
 #include "tests/api/attention_local.h"
 #include "tests/support/sanitized.h"
+#include "tests/support/world.h"
 
 enum { PARTS = 4, BATCH = 3 };
 
@@ -46,7 +47,7 @@ TEST_RANDOM(parts_of_different_types, 120) {
     if (random_range(0, 2) == 0) parts[p].read_ahead_bytes = random_range(1, 1 << 20);
   }
   desc = all[0].desc;
-  desc.k = desc.v = NULL, desc.kv_dtype = (banyan_dtype)0, desc.scales = (banyan_kv_scales){0};
+  attention_clear_keys(&desc);
   desc.parts = parts, desc.part_count = count, desc.seq_lens = sum;
   banyan_partial out;
   result got = result_make(&desc, &out), each[PARTS];
@@ -96,7 +97,7 @@ static void two_parts_make(two_parts *t) {
     t->parts[p] = t->halves[p].desc, t->parts[p].key_first = &t->first[p];
   }
   t->desc = t->parts[0];
-  t->desc.k = t->desc.v = NULL, t->desc.kv_dtype = (banyan_dtype)0, t->desc.key_first = NULL;
+  attention_clear_keys(&t->desc);
   t->desc.parts = t->parts, t->desc.part_count = 2, t->desc.seq_lens = t->sum;
 }
 
@@ -121,6 +122,7 @@ TEST(lists_that_are_wrong_are_rejected) {
   REJECTED(BANYAN_ERR_ARGUMENT, "part_count is 9, must be 1 to 8", t.desc.part_count = 9);
   REJECTED(BANYAN_ERR_ARGUMENT, "parts[1]: k is NULL", t.parts[1].k = NULL);
   REJECTED(BANYAN_ERR_ARGUMENT, "k is set next to parts", t.desc.k = t.parts[0].k);
+  REJECTED(BANYAN_ERR_ARGUMENT, "v_token_stride is set next to parts", t.desc.v_token_stride = 16);
   REJECTED(BANYAN_ERR_ARGUMENT, "kv_dtype is set next to parts", t.desc.kv_dtype = BANYAN_F16);
   REJECTED(BANYAN_ERR_ARGUMENT, "parts[1].size is 8", t.parts[1].size = 8);
   REJECTED(BANYAN_ERR_ARGUMENT, "parts[0]: read_ahead_bytes is -1", t.parts[0].read_ahead_bytes = -1);
@@ -215,7 +217,7 @@ TEST(a_file_that_was_cut_off_is_an_error) {
   static const uint16_t recent[KEY];
   banyan_attention_desc desc = file_desc(q, NULL, &sum),
                         parts[2] = {file_desc(NULL, map, &keys[0]), file_desc(NULL, recent, &keys[1])};
-  desc.kv_dtype = (banyan_dtype)0, desc.parts = parts, desc.part_count = 2;
+  attention_clear_keys(&desc), desc.parts = parts, desc.part_count = 2;
   parts[0].read_ahead_bytes = 1 << 20;
   banyan_partial out;
   result r = result_make(&desc, &out);
@@ -235,6 +237,35 @@ TEST(a_file_that_was_cut_off_is_an_error) {
   munmap(map, bytes);
   close(file);
 }
+
+/* Memory that may not be read is an error of all ranks, which names the part, and not the end of the process. */
+static void attend_to_unreadable(world_rank *self) {
+  static const float q[HEADS * DIM];
+  const int32_t keys = CHUNK;
+  const size_t bytes = (size_t)CHUNK * KEY * 2;
+  void *map = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ck_assert_ptr_ne(map, MAP_FAILED);
+  bool is_known = madvise(map, 4096, 22) == 0;
+  if (self->rank == 1 && is_known) ck_assert_int_eq(mprotect((char *)map + bytes / 2, 4096, PROT_NONE), 0);
+  banyan_attention_desc desc = file_desc(q, NULL, &keys), part = file_desc(NULL, map, &keys);
+  attention_clear_keys(&desc), desc.parts = &part, desc.part_count = 1, part.read_ahead_bytes = 1 << 20;
+  banyan_combine_desc combine = BANYAN_COMBINE_DESC_INIT;
+  combine.tokens = 1, combine.heads = HEADS, combine.value_dim = DIM;
+  banyan_partial out;
+  result r = result_make(&desc, &out);
+  banyan_status status = banyan_attention_combine(self->comm, &desc, &combine, &out);
+  if (is_known) {
+    world_check(self, status == (self->rank == 1 ? BANYAN_ERR_SYSTEM : BANYAN_ERR_PEER), "status %d", (int)status);
+    world_check(self, strstr(banyan_last_error(), "keys 2048 to 4095 of sequence 0 of parts[0] cannot be read") != NULL,
+                "%s", banyan_last_error());
+  } else {
+    world_ok(self, status, "attention");
+  }
+  result_free(&r);
+  munmap(map, bytes);
+}
+
+TEST(unreadable_memory_is_an_error_of_all_ranks) { WORLD_RUN(attend_to_unreadable, .nranks = 3); }
 
 TEST(a_file_larger_than_memory) {
   static float q[HEADS * DIM];
@@ -256,7 +287,7 @@ TEST(a_file_larger_than_memory) {
   read_through(file, q, o, lse);
   banyan_attention_desc desc = file_desc(q, NULL, &sum),
                         parts[2] = {file_desc(NULL, map, &keys[0]), file_desc(NULL, recent, &keys[1])};
-  desc.kv_dtype = (banyan_dtype)0, desc.parts = parts, desc.part_count = 2;
+  attention_clear_keys(&desc), desc.parts = parts, desc.part_count = 2;
   parts[0].read_ahead_bytes = 8 << 20;
   banyan_partial out;
   result r = result_make(&desc, &out);

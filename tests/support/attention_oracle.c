@@ -46,7 +46,7 @@ static int32_t length_of(const banyan_attention_desc *desc, int32_t b) {
 static uint64_t below(int64_t bit) { return (UINT64_C(1) << bit) - 1; }
 
 /* In a tree the window counts depths: the depth of a draft is the number of earlier drafts that its query sees. */
-static bool sees(const banyan_attention_desc *desc, int32_t b, int32_t token, int32_t t) {
+bool attention_oracle_sees(const banyan_attention_desc *desc, int32_t b, int32_t token, int32_t t) {
   const banyan_queries *of = desc->queries;
   if (!of) return true;
   if (of->key_mask && !of->key_mask[b * of->key_mask_stride + t]) return false;
@@ -113,6 +113,7 @@ static void add_key(const banyan_attention_desc *desc, int64_t page, int32_t kv_
   for (int32_t i = 0; i < value_dim && scales->v; i++) v[i] *= (double)scales->v[scale_at];
   row->products = fmax(row->products, fabs(scale) * size);
   dot *= scale;
+  if (desc->empty == BANYAN_EMPTY_NAN && isnan(dot)) return;
   add(row, desc->soft_cap > 0 ? (double)desc->soft_cap * tanh(dot / (double)desc->soft_cap) : dot, v, value_dim);
 }
 
@@ -126,11 +127,10 @@ void attention_oracle_add(const banyan_attention_desc *desc, int32_t token, int3
   if (desc->sinks) add(row, (double)desc->sinks[head], NULL, value_dim);
   const int64_t first = pages->table ? (pages->indptr ? pages->indptr[b] : b * pages->table_stride) : 0;
   for (int32_t t = 0, keys = length_of(desc, b); t < keys; t++) {
-    if (!sees(desc, b, token, t)) continue;
+    if (!attention_oracle_sees(desc, b, token, t)) continue;
     const int64_t page = pages->table ? pages->table[first + t / pages->keys] : b;
     add_key(desc, page, kv_head, pages->table ? t % pages->keys : t, q, row);
   }
-  if (desc->empty == BANYAN_EMPTY_NAN && isnan(row->sum)) attention_oracle_clear(row);
 }
 
 void attention_oracle(const banyan_attention_desc *desc, int32_t token, int32_t head, attention_row *row) {
@@ -174,4 +174,11 @@ banyan_attention_desc attention_desc_of(int32_t batch, int32_t heads, int32_t kv
   made.k_batch_stride = kv_heads * made.k_head_stride, made.v_batch_stride = kv_heads * made.v_head_stride;
   made.seq_lens = seq_lens;
   return made;
+}
+
+void attention_clear_keys(banyan_attention_desc *desc) {
+  desc->k = desc->v = NULL, desc->kv_dtype = (banyan_dtype)0, desc->key_first = NULL;
+  desc->k_batch_stride = desc->k_head_stride = desc->k_token_stride = 0;
+  desc->v_batch_stride = desc->v_head_stride = desc->v_token_stride = 0;
+  desc->pages = (banyan_pages){0}, desc->scales = (banyan_kv_scales){0};
 }

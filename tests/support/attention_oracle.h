@@ -4,6 +4,7 @@
  * library. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "banyan.h"
@@ -26,6 +27,9 @@ typedef struct attention_row {
 
 void attention_oracle(const banyan_attention_desc *desc, int32_t token, int32_t head, attention_row *row);
 
+/* Returns true if query token `token` sees key `t` of sequence `b`. */
+bool attention_oracle_sees(const banyan_attention_desc *desc, int32_t b, int32_t token, int32_t t);
+
 /* Adds the keys of one more shard, and its sinks, to a row that was computed or cleared. */
 void attention_oracle_clear(attention_row *row);
 void attention_oracle_add(const banyan_attention_desc *desc, int32_t token, int32_t head, attention_row *row);
@@ -41,6 +45,9 @@ oracle_row attention_oracle_row(const attention_row *row, int32_t value_dim);
 banyan_attention_desc attention_desc_of(int32_t batch, int32_t heads, int32_t kv_heads, int32_t keys, int32_t head_dim,
                                         int32_t value_dim, banyan_dtype q_dtype, banyan_dtype kv_dtype, const void *q,
                                         const void *k, const void *v, const int32_t *seq_lens);
+
+/* Clears the fields of keys that only parts have. */
+void attention_clear_keys(banyan_attention_desc *desc);
 
 #ifdef __cplusplus
 }

@@ -73,6 +73,8 @@ void decode_parts_describe(const decode_problem *problem, decode_parts *parts, b
   recent->k_head_stride = recent->v_head_stride = head;
   recent->k_batch_stride = recent->v_batch_stride = head * problem->kv_heads;
   desc->k = desc->v = NULL;
+  desc->k_batch_stride = desc->k_head_stride = desc->k_token_stride = 0;
+  desc->v_batch_stride = desc->v_head_stride = desc->v_token_stride = 0;
   desc->kv_dtype = (banyan_dtype)0;
   desc->parts = parts->descs;
   desc->part_count = 2;
