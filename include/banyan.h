@@ -223,7 +223,11 @@ banyan_status banyan_comm_reject(banyan_comm *comm, banyan_status status, const 
 /* Sets a function that is called about every 50 ms while a call of this thread waits for other ranks on the host. A
  * runtime can run its signal handlers there. If `check` returns nonzero, the call fails, and its communicator is
  * aborted as by banyan_comm_abort(). Later waits of the thread end the same way, until the next banyan_on_wait(). NULL
- * removes the function. Local; affects only the calling thread. */
+ * removes the function. Local; affects only the calling thread.
+ *
+ * If `check`, a signal handler or an allgather of the caller forks during a call, the parent's call goes on. The child's
+ * call ends with BANYAN_ERR_STATE, and its peers do not notice, whatever the child's `check` returns. Before the child
+ * waits on a communicator of its own, it calls banyan_on_wait(). */
 void banyan_on_wait(int (*check)(void *context), void *context);
 
 /* Makes a communicator from the ranks that survived a failure. They keep their order and the settings of the old

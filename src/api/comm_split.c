@@ -44,7 +44,7 @@ static banyan_status end_exchange(banyan_comm *comm, banyan_status status) {
 
 static banyan_status make_subs(banyan_comm *comm, const banyan_bootstrap *bootstrap, wish *wishes,
                                const int32_t *color_of, banyan_comm **sub) {
-  bny_exchange all = {bootstrap, INT64_MAX};
+  bny_exchange all = {bootstrap, INT64_MAX, comm->process};
   bny_group_exchange group;
   banyan_status status = bny_group_exchange_begin(&all, color_of, &group);
   if (status != BANYAN_OK) return end_exchange(comm, status);

@@ -6,6 +6,7 @@
 
 #include "banyan.h"
 #include "base/clock.h"
+#include "base/process.h"
 
 static _Thread_local struct {
   int (*check)(void *context);
@@ -25,7 +26,8 @@ bool bny_interrupted(void) {
   if (!of_thread.check || of_thread.ended) return of_thread.ended;
   int64_t now_ns = bny_clock_ns();
   if (now_ns < of_thread.next_ns) return false;
-  of_thread.ended = of_thread.check(of_thread.context) != 0;
+  uint64_t process = bny_process();
+  of_thread.ended = of_thread.check(of_thread.context) != 0 || process != bny_process();
   of_thread.next_ns = bny_clock_ns() + BNY_INTERRUPT_MS * INT64_C(1000000);
   return of_thread.ended;
 }

@@ -24,6 +24,7 @@ int bny_deadline_poll_ms(int64_t moment_ns);
 /* The longest time that a wait may last between two calls of bny_interrupted(). */
 enum { BNY_INTERRUPT_MS = 50 };
 
-/* Returns true if the check of banyan_on_wait() has ended the waits of this thread. It calls the check at most every
- * BNY_INTERRUPT_MS. */
+/* Returns true if the check of banyan_on_wait() has ended the waits of this thread, or has forked and this is the child.
+ * The child must write nothing that it shares with its parent, so the caller then compares its owner with
+ * bny_process(). Calls the check at most every BNY_INTERRUPT_MS. */
 bool bny_interrupted(void);

@@ -46,9 +46,12 @@ banyan_status bny_exchange_all(const bny_exchange *exchange, const void *mine, v
     return bny_fail(BANYAN_ERR_TIMEOUT,
                     "the deadline passed before ranks had exchanged their settings (timeout_ns is in ns; 0: 30 s)");
   const banyan_bootstrap *bootstrap = exchange->bootstrap;
+  banyan_status status = bny_boot_check_process(exchange->process);
+  if (status != BANYAN_OK) return status;
   bny_fail(BANYAN_OK, "%s", "");
   int result = bootstrap->allgather(bootstrap->context, mine, all, bytes, left_ns);
-  if (result == 0) return BANYAN_OK;
+  status = bny_boot_check_process(exchange->process); /* a callback may have forked, and this may be the child */
+  if (result == 0 || status != BANYAN_OK) return status;
   /* The bootstraps of this library set an error text and return a status. */
   const char *why = banyan_last_error();
   if (*why && result > BANYAN_OK && result <= BANYAN_ERR_ABORTED) return bny_fail((banyan_status)result, "%s", why);
@@ -66,7 +69,8 @@ _Static_assert(sizeof(report) == BNY_REPORT_BYTES, "no padding");
 /* A failed rank waits for only a part of its time, because the rank at fault may never arrive. */
 static bny_exchange shortened(const bny_exchange *exchange, bool has_failed) {
   int64_t now_ns = bny_deadline_now(), left_ns = exchange->deadline_ns - now_ns;
-  return (bny_exchange){exchange->bootstrap, has_failed ? now_ns + left_ns / 4 : exchange->deadline_ns};
+  return (bny_exchange){exchange->bootstrap, has_failed ? now_ns + left_ns / 4 : exchange->deadline_ns,
+                        exchange->process};
 }
 
 banyan_status bny_exchange_settle_round(const bny_exchange *exchange, banyan_status own, const char *what,
@@ -165,7 +169,7 @@ banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *g
     if (i == bootstrap->rank) group->bootstrap.rank = group->bootstrap.nranks;
     group->ranks[group->bootstrap.nranks++] = i;
   }
-  group->exchange = (bny_exchange){&group->bootstrap, all->deadline_ns};
+  group->exchange = (bny_exchange){&group->bootstrap, all->deadline_ns, all->process};
   return BANYAN_OK;
 }
 

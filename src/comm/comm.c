@@ -209,7 +209,8 @@ static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, cons
     if (connects && status == BANYAN_OK) status = bny_comm_agree_end(comm);
     if (status == BANYAN_OK && settings->device) status = bny_comm_join_device(comm, exchange, settings, &map);
     /* Only some ranks may notice a rank that is lost here. The barrier had its own deadline. */
-    bny_exchange last = {exchange->bootstrap, exchange->deadline_ns + 2 * settings->timeout_ns};
+    bny_exchange last = {exchange->bootstrap, exchange->deadline_ns + 2 * settings->timeout_ns,
+                         exchange->process};
     status = bny_comm_confirm_connected(comm, &last, status);
   }
   bny_node_map_free(&map);
@@ -294,7 +295,7 @@ static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstr
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for a communicator of %d ranks", bootstrap->rank,
                     bootstrap->nranks);
   }
-  bny_exchange exchange = {bootstrap, bny_deadline_now() + settings->timeout_ns};
+  bny_exchange exchange = {bootstrap, bny_deadline_now() + settings->timeout_ns, comm->process};
   bny_facts_gather(bootstrap, settings, own_status, &own);
   banyan_status status = bny_exchange_all(&exchange, &own, all, sizeof own);
   if (status != BANYAN_OK) all[bootstrap->rank] = own; /* this rank's own error precedes that of the exchange */
@@ -386,7 +387,7 @@ void banyan_comm_abort(banyan_comm *comm, const char *reason) {
 
 /* Returns the failure of this communicator. Looks first at what peers have reported. */
 static const bny_failure *failure_of(const banyan_comm *comm) {
-  if (bny_comm_is_inherited(comm)) return &bny_failure_of_child;
+  if (bny_comm_is_inherited(comm)) return &bny_exec_failure_of_child;
   if (comm->exec->progress) comm->exec->progress(comm->transport);
   bny_comm_check((banyan_comm *)(uintptr_t)comm);
   return &comm->exec->failure;

@@ -96,8 +96,9 @@ void bny_comm_abort_device(banyan_comm *comm, const char *reason); /* any thread
 /* Returns true in the child of a fork, which has a copy of its parent's communicator. Hot. */
 static inline bool bny_comm_is_inherited(const banyan_comm *comm) { return comm->process != bny_process(); }
 /* Returns BANYAN_ERR_STATE, the status of calls on such a copy. */
-banyan_status bny_comm_reject_child(const banyan_comm *comm);
-extern const bny_failure bny_failure_of_child;
+static inline banyan_status bny_comm_reject_child(const banyan_comm *comm) {
+  return bny_exec_check_process(comm->exec);
+}
 
 /* Returns the failure that this rank knows, on host and device. A failure also ends kernels that run on the device. */
 banyan_status bny_comm_check(banyan_comm *comm);

@@ -97,12 +97,3 @@ bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings
       .record = record_of(comm, &settings->options),
   };
 }
-
-const bny_failure bny_failure_of_child = {
-    BANYAN_ERR_STATE, -1,
-    "this process is the child of a fork, and the communicator is its parent's: the child may destroy its copy and "
-    "make a communicator of its own, and do nothing else"};
-
-banyan_status bny_comm_reject_child(const banyan_comm *comm) {
-  return bny_fail(bny_failure_of_child.status, "rank %d: %s", comm->rank, bny_failure_of_child.text);
-}

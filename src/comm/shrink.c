@@ -99,6 +99,7 @@ static bool is_addressed(const rendezvous *self, kind kind, int32_t rank) {
 /* Posts a message in two pieces. */
 static void post(rendezvous *self, kind kind, const void *head, size_t head_bytes, const void *text, size_t bytes) {
   bny_transport *transport = self->transport;
+  if (bny_comm_is_inherited(self->comm)) return;
   self->round++;
   self->kind = kind;
   bny_rendezvous *own = message_of(self, transport->rank);
@@ -198,6 +199,7 @@ static banyan_status collect(rendezvous *self, unsigned char *present) {
     if (!has(self->view, r) || r == self->transport->rank) continue;
     if (!await(self, r)) {
       if (bny_interrupted()) {
+        if (bny_comm_is_inherited(self->comm)) return bny_comm_reject_child(self->comm);
         withdraw(self);
         return bny_fail(BANYAN_ERR_ABORTED, "rank %d was interrupted while it shrank its communicator",
                         self->transport->rank);

@@ -294,9 +294,9 @@ static banyan_status reach_peer(bny_run *run, bny_transport *transport, int32_t 
     banyan_status status = bny_wait_round(exec, &run->call, &run->patience, peer, BNY_WAIT_REACH);
     if (status != BANYAN_OK) return status;
   }
-  bny_wait_end(exec, &run->patience);
-  bny_record_wait_end(&exec->record, since, exec->epoch, "wait to reach rank", peer, 0);
-  return BANYAN_OK;
+  banyan_status status = bny_wait_end(exec, &run->patience);
+  if (status == BANYAN_OK) bny_record_wait_end(&exec->record, since, exec->epoch, "wait to reach rank", peer, 0);
+  return status;
 }
 
 banyan_status bny_run_reach(bny_run *run, const bny_run *of) {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/process.h"
 #include "base/status.h"
 
 /* Measured on nodes with two to a hundred cores: a poll with its pause takes 15 to 40 ns, a switch between ranks that
@@ -44,6 +45,7 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
     return status;
   }
   *made = (bny_exec){
+      .process = bny_process(),
       .transport = transport,
       .kernels = config->kernels,
       .fault = transport->fault,

@@ -44,6 +44,7 @@ typedef struct bny_readers {
 } bny_readers;
 
 typedef struct bny_exec {
+  uint64_t process; /* the process that made it; the child of a fork writes nothing that peers read */
   bny_transport *transport;
   const bny_kernels *kernels;
   bny_signal *fault;
@@ -84,6 +85,10 @@ typedef struct bny_exec_config {
 
 banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *config, bny_exec **exec);
 void bny_exec_free(bny_exec *exec); /* NULL is allowed; not the transport */
+
+/* The failure of each call on an executor in the child of a fork. Its check: BANYAN_OK in the process that made it. */
+extern const bny_failure bny_exec_failure_of_child;
+banyan_status bny_exec_check_process(const bny_exec *exec);
 
 /* Fails the communicator on all ranks with this rank's text, unless it has already failed. Returns the status. */
 banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culprit, const char *format, ...)

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/process.h"
 #include "base/status.h"
 #include "exec/run.h"
 #include "transport/rejection.h"
@@ -28,6 +29,17 @@ static void describe_run(const bny_run *run, char *text, size_t bytes) {
     bny_append(text, bytes, &length, ", at its beginning");
   else if (step->kind == BNY_STEP_WAIT)
     bny_append(text, bytes, &length, ", waiting for rank %d", plan->messages[step->message].peer);
+}
+
+const bny_failure bny_exec_failure_of_child = {
+    BANYAN_ERR_STATE, -1,
+    "this process is the child of a fork, and the communicator is its parent's: the child may destroy its copy and "
+    "make a communicator of its own, and do nothing else"};
+
+banyan_status bny_exec_check_process(const bny_exec *exec) {
+  if (exec->process == bny_process()) return BANYAN_OK;
+  return bny_fail(bny_exec_failure_of_child.status, "rank %d: %s", exec->transport->rank,
+                  bny_exec_failure_of_child.text);
 }
 
 static banyan_status keep(bny_exec *exec, const bny_failure *failure) {
@@ -65,6 +77,7 @@ static void bring_forward(bny_exec *exec, uint64_t fault) {
 }
 
 banyan_status bny_exec_adopt(bny_exec *exec, const bny_failure *failure) {
+  if (bny_exec_check_process(exec) != BANYAN_OK) return bny_exec_failure_of_child.status;
   uint64_t first = 0, fault = bny_fault_pack(failure->status, failure->culprit, exec->transport->rank);
   if (!atomic_compare_exchange_strong(exec->fault, &first, fault)) return bny_exec_check(exec, NULL);
   return keep(exec, failure);
@@ -73,6 +86,7 @@ banyan_status bny_exec_adopt(bny_exec *exec, const bny_failure *failure) {
 static banyan_status take_fault(bny_exec *exec, const bny_notice *call);
 
 static banyan_status fail(bny_exec *exec, uint64_t fault, const char *text) {
+  if (bny_exec_check_process(exec) != BANYAN_OK) return bny_exec_failure_of_child.status;
   banyan_status status = bny_fault_status(fault);
   int32_t culprit = bny_fault_culprit(fault);
   uint64_t first = 0;
@@ -121,6 +135,7 @@ banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culpri
 static const char no_room[] = "cannot hold the statistics of %s of its result in the type of out.stats_dtype";
 
 banyan_status bny_exec_fail_result(bny_exec *exec, int32_t culprit, const char *row) {
+  if (bny_exec_check_process(exec) != BANYAN_OK) return bny_exec_failure_of_child.status;
   uint64_t first = 0, fault = bny_fault_of_result(bny_fault_pack(BANYAN_ERR_DATA, culprit, exec->transport->rank));
   bool is_first = atomic_compare_exchange_strong(exec->fault, &first, fault);
   /* Another rank that reported this fault first does not know the row. */
@@ -145,6 +160,7 @@ void bny_exec_abort(bny_exec *exec, const char *reason) {
 }
 
 void bny_exec_stop(bny_exec *exec, banyan_status status, int32_t culprit) {
+  if (exec->process != bny_process()) return;
   uint64_t fine = 0;
   atomic_compare_exchange_strong(exec->fault, &fine, bny_fault_pack(status, culprit, exec->transport->rank));
   if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport, 0);
@@ -252,6 +268,7 @@ static banyan_status take_fault(bny_exec *exec, const bny_notice *call) {
 }
 
 banyan_status bny_exec_check(bny_exec *exec, const bny_notice *call) {
+  if (bny_exec_check_process(exec) != BANYAN_OK) return bny_exec_failure_of_child.status;
   if (exec->failure.status != BANYAN_OK) return bny_fail(exec->failure.status, "%s", exec->failure.text);
   uint64_t fault = atomic_load_explicit(exec->fault, memory_order_acquire);
   if (!fault) return BANYAN_OK;
@@ -269,6 +286,7 @@ static void pass_over(bny_exec *exec) {
 }
 
 void bny_exec_reject(bny_exec *exec, banyan_status status, const char *why) {
+  if (exec->process != bny_process()) return;
   bny_rejection rejection = {
       .first = exec->epoch + 1, .last = exec->epoch + 1, .rank = exec->transport->rank, .status = (int32_t)status};
   snprintf(rejection.text, sizeof rejection.text, "%s", why);

@@ -59,7 +59,8 @@ static banyan_status wait_kernels(bny_run *run, int32_t slot, bool block, bool *
     banyan_status status = wait_round(run, block, proxy->suspect(context), BNY_WAIT_PEER);
     if (status != BANYAN_OK || !block) return status;
   }
-  bny_wait_end(exec, &run->patience);
+  banyan_status status = bny_wait_end(exec, &run->patience);
+  if (status != BANYAN_OK) return status;
   if (since) bny_record_wait_end(&exec->record, since, exec->epoch, "wait for kernels of rank", rank, 0);
   *made = true;
   return BANYAN_OK;
@@ -173,7 +174,8 @@ static banyan_status wait_half(bny_run *run, bool block) {
     status = wait_round(run, block, busy, BNY_WAIT_DONE);
     if (status != BANYAN_OK || !block) return status;
   }
-  if (run->patience.since_ns) bny_wait_end(exec, &run->patience);
+  if (run->patience.since_ns) status = bny_wait_end(exec, &run->patience);
+  if (status != BANYAN_OK) return status;
   if (since) bny_record_wait_end(&exec->record, since, exec->epoch, "wait for memory read by rank", busy, 0);
   bny_readers *readers = &exec->readers[exec->epoch & 1];
   readers->epoch = exec->epoch;
@@ -208,7 +210,8 @@ static banyan_status wait_message(bny_run *run, const bny_step *step, const bny_
     banyan_status status = wait_round(run, block, message->peer, message->slot);
     if (status != BANYAN_OK || !block) return status;
   }
-  if (run->patience.since_ns) bny_wait_end(exec, &run->patience);
+  banyan_status ended = run->patience.since_ns ? bny_wait_end(exec, &run->patience) : BANYAN_OK;
+  if (ended != BANYAN_OK) return ended;
   if (since) bny_record_wait_end(&exec->record, since, exec->epoch, "wait for rank", message->peer, bytes);
   /* The peer has begun this run, so it has finished the one before. */
   if (exec->known_done[message->peer] < exec->epoch - 1) exec->known_done[message->peer] = exec->epoch - 1;
@@ -384,7 +387,8 @@ static banyan_status settle(bny_run *run, bool block, bool *settled) {
     banyan_status status = wait_round(run, block, peer, BNY_WAIT_PEER);
     if (status != BANYAN_OK || !block) return status;
   }
-  bny_wait_end(exec, &run->patience);
+  banyan_status ended = bny_wait_end(exec, &run->patience);
+  if (ended != BANYAN_OK) return ended;
   if (since && peer >= 0)
     bny_record_wait_end(&exec->record, since, exec->epoch, "wait for messages taken by rank", peer, 0);
   *settled = true;

@@ -189,3 +189,14 @@ banyan_status bny_wait_round(bny_exec *exec, const bny_notice *call, bny_patienc
   if (status == BANYAN_OK) nanosleep(&(struct timespec){0, SLEEP_FIRST_NS}, NULL);
   return status;
 }
+
+banyan_status bny_wait_end(bny_exec *exec, bny_patience *patience) {
+  banyan_status status = patience->since_ns ? bny_exec_check_process(exec) : BANYAN_OK;
+  if (!patience->since_ns || status != BANYAN_OK) return status;
+  uint64_t waiting = atomic_load_explicit(&exec->line->waiting, memory_order_relaxed);
+  bny_record_long_wait_end(&exec->record, exec->epoch, waiting);
+  atomic_store_explicit(&exec->line->waiting, 0, memory_order_relaxed);
+  atomic_store_explicit(&exec->line->suspect, 0, memory_order_relaxed);
+  patience->since_ns = 0;
+  return BANYAN_OK;
+}

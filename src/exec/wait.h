@@ -31,13 +31,5 @@ banyan_status bny_wait_round(bny_exec *exec, const bny_notice *call, bny_patienc
 /* Does the same without yielding or sleeping, for callers that only test. */
 banyan_status bny_wait_look(bny_exec *exec, const bny_notice *call, bny_patience *patience, int32_t peer, int32_t slot);
 
-/* The wait is over. */
-static inline void bny_wait_end(bny_exec *exec, bny_patience *patience) {
-  if (patience->since_ns) {
-    uint64_t waiting = atomic_load_explicit(&exec->line->waiting, memory_order_relaxed);
-    bny_record_long_wait_end(&exec->record, exec->epoch, waiting);
-    atomic_store_explicit(&exec->line->waiting, 0, memory_order_relaxed);
-    atomic_store_explicit(&exec->line->suspect, 0, memory_order_relaxed);
-    patience->since_ns = 0;
-  }
-}
+/* Ends the current wait, if there is one. Returns an error in the child of a fork, which a handler made meanwhile. */
+banyan_status bny_wait_end(bny_exec *exec, bny_patience *patience);

@@ -19,6 +19,7 @@
 
 #include "base/deadline.h"
 #include "base/file.h"
+#include "base/process.h"
 #include "base/status.h"
 
 enum { NAME_BYTES = 24, SECRET_BYTES = 16, FDS_PER_PARCEL = 128 };
@@ -157,6 +158,7 @@ static banyan_status receive_all(int socket_fd, int32_t peer, int *fds, int32_t 
 
 /* Rank 0: sends the thread's error to the others, as long as they receive. */
 static void send_failure(const bny_fd_passing *passing, banyan_status status) {
+  if (passing->process != bny_process()) return; /* a callback has forked, and this is the child */
   parcel parcel = {.status = (int32_t)status};
   snprintf(parcel.why, sizeof parcel.why, "%s", banyan_last_error());
   for (int32_t i = 1; i < passing->nranks; i++) send_parcel(passing->sockets[i], &parcel, NULL, 0, 0);
@@ -302,7 +304,8 @@ banyan_status bny_fd_passing_meet(const bny_exchange *exchange, bny_fd_passing *
   int32_t rank = exchange->bootstrap->rank, nranks = exchange->bootstrap->nranks;
   int listener = -1;
   ticket own = {.name = ""}, *tickets = calloc((size_t)nranks, sizeof *tickets);
-  *passing = (bny_fd_passing){.rank = rank, .nranks = nranks, .sockets = malloc((size_t)nranks * sizeof(int))};
+  *passing = (bny_fd_passing){
+      .process = exchange->process, .rank = rank, .nranks = nranks, .sockets = malloc((size_t)nranks * sizeof(int))};
   banyan_status status = BANYAN_OK;
   if (!tickets || !passing->sockets)
     status = bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to meet %d ranks", rank, nranks);

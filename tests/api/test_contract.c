@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Promises of the header beyond normal use: impossible sizes, calls that differ after their first part, planning while
  * operations run, unlimited deadlines, failures found by asking, and forked children of ranks. */
+#include <signal.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 
 #include "tests/support/world.h"
@@ -231,6 +233,128 @@ TEST_LOOP(children_take_no_part, (int)(sizeof families / sizeof families[0])) {
   if (families[_i].nodes && !world_has_network()) return;
   if (families[_i].nodes) world_be_nodes(families[_i].nodes);
   WORLD_RUN(have_children, .nranks = families[_i].nranks, .processes = families[_i].processes);
+}
+
+/* ---- children of callbacks --------------------------------------------------------------------------------------- */
+
+/* How a child comes about while its parent is in a call, and how it continues. */
+typedef enum way { CHECK_RETURNS, CHECK_ENDS_WAIT, SIGNAL_HANDLER, ALLGATHER } way;
+
+static struct callback {
+  way way;
+  pid_t child;
+  int how, calls;
+  bool is_child;
+  world *world;
+  banyan_bootstrap bootstrap; /* ALLGATHER: the one that is wrapped */
+} callback;
+
+/* The child returns from the callback at once. The parent returns when the child has ended, and then the other ranks
+ * come. */
+static bool fork_once(void) {
+  if (callback.child || callback.is_child) return false;
+  pid_t child = fork();
+  callback.is_child = child == 0;
+  callback.child = child;
+  if (child > 0) callback.how = end_of(child);
+  if (child != 0) world_signal(callback.world, 1);
+  return child == 0;
+}
+
+static int check_forks(void *context) {
+  (void)context;
+  return fork_once() && callback.way == CHECK_ENDS_WAIT;
+}
+
+static void handler_forks(int signal) {
+  (void)signal;
+  fork_once();
+}
+
+static int allgather_forks(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
+  (void)context;
+  callback.calls++;
+  if (fork_once()) return 0;
+  return callback.bootstrap.allgather(callback.bootstrap.context, mine, all, bytes, timeout_ns);
+}
+
+static bool child_makes_its_own(void) {
+  banyan_threads *group;
+  banyan_bootstrap bootstrap;
+  banyan_comm *own;
+  banyan_on_wait(NULL, NULL);
+  if (banyan_threads_create(1, &group) != BANYAN_OK || banyan_threads_bootstrap(group, 0, &bootstrap) != BANYAN_OK ||
+      banyan_comm_create(&bootstrap, NULL, &own) != BANYAN_OK)
+    return false;
+  bool good = banyan_barrier(own) == BANYAN_OK;
+  banyan_comm_destroy(own);
+  banyan_threads_destroy(group);
+  return good;
+}
+
+/* Returns 0 if the child got the error, took no further part, and may go on alone. */
+static int use_as_child(banyan_comm *comm, banyan_status status) {
+  if (status != BANYAN_ERR_STATE || !strstr(banyan_last_error(), "child of a fork")) return 1;
+  if (callback.calls > 1) return 2;
+  if (comm && banyan_barrier(comm) != BANYAN_ERR_STATE) return 3;
+  banyan_comm_destroy(comm);
+  return child_makes_its_own() ? 0 : 4;
+}
+
+static bool begin_forks(world_rank *self) {
+  callback.world = self->world;
+  if (self->rank > 0) return world_await(self->world, 1, WORLD_GUARD_S);
+  if (callback.way != SIGNAL_HANDLER) banyan_on_wait(check_forks, NULL);
+  if (callback.way != SIGNAL_HANDLER) return true;
+  signal(SIGALRM, handler_forks);
+  return setitimer(ITIMER_REAL, &(struct itimerval){.it_value.tv_usec = 30000}, NULL) == 0;
+}
+
+static void end_forks(world_rank *self, banyan_status status) {
+  if (callback.is_child) _exit(use_as_child(self->comm, status));
+  banyan_on_wait(NULL, NULL);
+  if (!world_ok(self, status, "the call")) return;
+  if (self->rank == 0)
+    world_check(self, callback.child > 0 && callback.how == 0, "the child ended with %#x", callback.how);
+  world_ok(self, banyan_barrier(self->comm), "barrier after the child");
+}
+
+/* Rank 0 forks while it waits for the others. */
+static void fork_in_wait(world_rank *self) {
+  banyan_op *op = NULL;
+  if (!world_ok(self, banyan_barrier_init(self->comm, &op), "init") || !begin_forks(self)) return;
+  banyan_status status = banyan_start(op);
+  if (status == BANYAN_OK) status = banyan_wait(op);
+  if (!callback.is_child) banyan_op_free(op);
+  end_forks(self, status);
+}
+
+TEST_LOOP(children_of_callbacks_take_no_part, (3 * (int)(sizeof families / sizeof families[0]))) {
+  int which = _i / 3;
+  callback = (struct callback){.way = (way)(_i % 3)};
+  if (families[which].nranks == 1 || (callback.way == SIGNAL_HANDLER && !families[which].processes)) return;
+  if (families[which].nodes && !world_has_network()) return;
+  if (families[which].nodes) world_be_nodes(families[which].nodes);
+  WORLD_RUN(fork_in_wait, .nranks = families[which].nranks, .processes = families[which].processes);
+}
+
+/* Rank 0 forks while its communicator is made. */
+static void fork_in_creation(world_rank *self) {
+  if (callback.way == ALLGATHER && self->rank == 0) {
+    callback.bootstrap = self->bootstrap;
+    callback.world = self->world;
+    self->bootstrap.allgather = allgather_forks;
+  } else if (!begin_forks(self)) {
+    return;
+  }
+  banyan_status status = banyan_comm_create(&self->bootstrap, NULL, &self->comm);
+  end_forks(self, status);
+}
+
+TEST_LOOP(children_of_a_creation_take_no_part, 4) {
+  static const way ways[] = {CHECK_RETURNS, CHECK_ENDS_WAIT, ALLGATHER, ALLGATHER};
+  callback = (struct callback){.way = ways[_i]};
+  WORLD_RUN(fork_in_creation, .nranks = 3, .bare = true, .processes = _i == 3);
 }
 
 int main(void) { return world_main(suite_of("contract", 120)); }

@@ -5,6 +5,7 @@
 #include <dirent.h>
 
 #include "base/clock.h"
+#include "base/process.h"
 #include "device/arena.h"
 #include "tests/device/device_util.h"
 #include "tests/support/world.h"
@@ -133,7 +134,8 @@ static void share_and_check(world_rank *self, const task *task, bny_device *devi
   banyan_bootstrap bootstrap = self->bootstrap;
   bootstrap.context = &fades;
   bootstrap.allgather = gather_fading;
-  bny_exchange exchange = {&bootstrap, bny_clock_ns() + (task->deadline_ms ? task->deadline_ms : 15000) * MS};
+  bny_exchange exchange = {&bootstrap, bny_clock_ns() + (task->deadline_ms ? task->deadline_ms : 15000) * MS,
+                           bny_process()};
   bny_arenas *arenas = NULL;
   banyan_status status = bny_arenas_make(device, &exchange, &config, &arenas);
   bool silent = odd && task->odd_gathers >= 0; /* the result of the silent rank is not checked */
@@ -295,7 +297,7 @@ TEST(sizes_must_agree) {
 TEST(arenas_too_small_are_rejected) {
   bny_device *device = NULL;
   banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .nranks = 4};
-  bny_exchange exchange = {&bootstrap, 0};
+  bny_exchange exchange = {&bootstrap, 0, bny_process()};
   int32_t zeros[4] = {0};
   bny_arenas_config config = {.bytes = 4 * 2 * BNY_ARENAS_CELL_BYTES - 16, .nodes = zeros, .processes = zeros};
   bny_arenas *arenas = NULL;
@@ -400,7 +402,7 @@ static void map_and_use(world_rank *self) {
   device->ops = &ops;
   device->facts.memory_kinds &= what->kinds;
   const bny_arenas_config config = {.bytes = BYTES, .nodes = nodes, .processes = processes, .strict = what->strict};
-  const bny_exchange exchange = {&self->bootstrap, bny_clock_ns() + WORLD_GUARD_NS};
+  const bny_exchange exchange = {&self->bootstrap, bny_clock_ns() + WORLD_GUARD_NS, bny_process()};
   if (!breaks && device->facts.memory_kinds == 0) {
     if (self->rank == 0) world_skip("mappings", "the device does not have this kind of memory");
     device->ops->close(device);

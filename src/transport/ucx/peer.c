@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/deadline.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "base/status.h"
 #include "transport/ucx/ucx.h"
 
@@ -196,7 +197,8 @@ static bool progress_until(const bny_net *net, bool (*holds)(const bny_net *net,
                            int64_t deadline_ns) {
   while (!holds(net, request)) {
     if (bny_clock_ns() >= deadline_ns) return false;
-    if (net->closes) (void)bny_interrupted(); /* the check must not run while another thread may need the worker */
+    /* The check must not run while another thread may need the worker. It may fork. */
+    if (net->closes && bny_interrupted() && net->process != bny_process()) return false;
     net->ucx.ucp_worker_progress(net->worker);
   }
   return true;

@@ -3,6 +3,7 @@
 
 #include "base/deadline.h"
 #include "base/clock.h"
+#include "base/process.h"
 #include "transport/ucx/ucx.h"
 
 /* Three times: the least time for which a rank's report counts; when an open question is asked again; and the limit for
@@ -275,6 +276,7 @@ void bny_net_send_goodbye(bny_net *net) {
   int64_t begun_ns = bny_clock_ns();
   while (!have_parted(net)) {
     bool hurries = bny_interrupted() || load(net->transport.fault) != 0;
+    if (net->process != bny_process()) return;
     if (bny_clock_ns() - begun_ns > (hurries ? PARTING_AT_FAULT_NS : PARTING_NS)) break;
     if (net->ucx.ucp_worker_progress(net->worker)) continue;
     bny_net_answer(net);
