@@ -43,6 +43,9 @@ extern "C" {
  * - A struct that begins with `size` needs size = sizeof of the struct. BANYAN_COMM_CONFIG_INIT and the other *_INIT
  *   macros set it, in C and in C++. A field that is 0 takes its default. The enums of banyan_partial have no default,
  *   because the library never guesses what memory means.
+ * - Calls compute in the usual floating-point mode, whatever mode the calling thread has: rounding to nearest, with
+ *   denormal numbers, without traps. So results do not depend on a library that sets another. Each call restores the
+ *   caller's mode at its end, and for callbacks.
  * - Later versions append fields to structs, so a program runs with older and newer libraries. A field that the
  *   caller's struct lacks counts as 0. A field that the library does not know must be 0, or the call returns
  *   BANYAN_ERR_ARGUMENT. */

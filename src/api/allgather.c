@@ -29,10 +29,12 @@ static banyan_status gather(banyan_comm *comm, const void *mine, void *all, cons
 }
 
 banyan_status banyan_allgather(banyan_comm *comm, const void *mine, void *all, const size_t *counts) {
+  BNY_FLOAT_MODE;
   return gather(comm, mine, all, counts, NULL);
 }
 
 banyan_status banyan_allgather_init(banyan_comm *comm, const void *mine, void *all, const size_t *counts,
                                     banyan_op **op) {
+  BNY_FLOAT_MODE;
   return op ? gather(comm, mine, all, counts, op) : bny_api_reject_init(comm);
 }

@@ -189,10 +189,12 @@ static banyan_status gather(banyan_comm *comm, const banyan_heads_desc *desc, co
 }
 
 banyan_status banyan_allgather_heads(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all) {
+  BNY_FLOAT_MODE;
   return gather(comm, desc, mine, all, NULL);
 }
 
 banyan_status banyan_allgather_heads_init(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,
                                           banyan_op **op) {
+  BNY_FLOAT_MODE;
   return op ? gather(comm, desc, mine, all, op) : bny_api_reject_init(comm);
 }

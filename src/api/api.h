@@ -3,6 +3,7 @@
 #pragma once
 
 #include "op/operation.h"
+#include "base/float_control.h"
 
 /* Checks everything but memory. *desc then points to a struct of this library's form, in `room` if the caller's has
  * another size. */

@@ -39,6 +39,7 @@ static banyan_status key_within(banyan_comm *comm, const banyan_combine_desc *de
 }
 
 banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, banyan_op **op) {
+  BNY_FLOAT_MODE;
   bny_call key;
   const banyan_valid_rows *valid = NULL;
   banyan_valid_rows room;
@@ -110,6 +111,7 @@ static banyan_status check_memory_attention(banyan_comm *comm, const banyan_atte
 
 banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                                     banyan_op **op) {
+  BNY_FLOAT_MODE;
   if (!comm || !op) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and op must not be NULL");
   bny_attention *attention = NULL;
   bny_attention_room desc_room;
@@ -304,10 +306,12 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
 banyan_status banyan_attention_combine_init(banyan_comm *comm, const banyan_attention_desc *desc,
                                             const banyan_combine_desc *combine, const banyan_partial *out,
                                             banyan_op **op) {
+  BNY_FLOAT_MODE;
   return op ? attend_and_combine(comm, desc, combine, out, op) : bny_api_reject_init(comm);
 }
 
 banyan_status banyan_attention_combine(banyan_comm *comm, const banyan_attention_desc *desc,
                                        const banyan_combine_desc *combine, const banyan_partial *out) {
+  BNY_FLOAT_MODE;
   return attend_and_combine(comm, desc, combine, out, NULL);
 }

@@ -21,9 +21,11 @@ static banyan_status broadcast(banyan_comm *comm, void *data, size_t bytes, int3
 }
 
 banyan_status banyan_broadcast(banyan_comm *comm, void *data, size_t bytes, int32_t root) {
+  BNY_FLOAT_MODE;
   return broadcast(comm, data, bytes, root, NULL);
 }
 
 banyan_status banyan_broadcast_init(banyan_comm *comm, void *data, size_t bytes, int32_t root, banyan_op **op) {
+  BNY_FLOAT_MODE;
   return op ? broadcast(comm, data, bytes, root, op) : bny_api_reject_init(comm);
 }

@@ -135,12 +135,14 @@ static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc,
 
 banyan_status banyan_combine(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
                              const banyan_partial *out) {
+  BNY_FLOAT_MODE;
   banyan_op *op = bny_op_repeated(comm, desc, in, out);
   return op ? bny_op_run(op) : combine(comm, desc, in, out, NULL);
 }
 
 banyan_status banyan_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
                                   const banyan_partial *out, banyan_op **op) {
+  BNY_FLOAT_MODE;
   return op ? combine(comm, desc, in, out, op) : bny_api_reject_init(comm);
 }
 

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 
 #include "op/operation.h"
+#include "base/float_control.h"
 #include "base/sized.h"
 #include "base/status.h"
 
@@ -35,6 +36,7 @@ static banyan_status check_config(const banyan_comm_config *config) {
 
 banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan_comm_config *config,
                                  banyan_comm **comm) {
+  BNY_FLOAT_MODE;
   banyan_bootstrap bootstrap_room;
   banyan_comm_config config_room;
   if (!bootstrap || !comm) return bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap and comm must not be NULL");

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/float_control.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "op/operation.h"
@@ -68,6 +69,7 @@ static banyan_status make_subs(banyan_comm *comm, const banyan_bootstrap *bootst
 }
 
 banyan_status banyan_comm_split(banyan_comm *comm, int32_t color, int32_t key, banyan_comm **sub) {
+  BNY_FLOAT_MODE;
   if (!comm || !sub) return bny_op_reject(comm, bny_fail(BANYAN_ERR_ARGUMENT, "comm and sub must not be NULL"), true);
   if (bny_comm_is_inherited(comm)) return bny_comm_reject_child(comm);
   *sub = NULL;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Implements the public calls on persistent operations. */
 #include "op/operation.h"
+#include "base/float_control.h"
 #include "base/sized.h"
 #include "base/status.h"
 
@@ -11,22 +12,28 @@ static banyan_status check(const banyan_op *op) {
 }
 
 banyan_status banyan_start(banyan_op *op) {
+  BNY_FLOAT_MODE;
   banyan_status status = check(op);
   return status == BANYAN_OK ? bny_op_start(op) : status;
 }
 
 banyan_status banyan_test(banyan_op *op, int *done) {
+  BNY_FLOAT_MODE;
   if (!done) return bny_fail(BANYAN_ERR_ARGUMENT, "done is NULL");
   banyan_status status = check(op);
   return status == BANYAN_OK ? bny_op_finish(op, false, done) : status;
 }
 
 banyan_status banyan_wait(banyan_op *op) {
+  BNY_FLOAT_MODE;
   banyan_status status = check(op);
   return status == BANYAN_OK ? bny_op_finish(op, true, NULL) : status;
 }
 
-void banyan_op_free(banyan_op *op) { bny_op_free(op); }
+void banyan_op_free(banyan_op *op) {
+  BNY_FLOAT_MODE;
+  bny_op_free(op);
+}
 
 banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
   if (!info) return bny_fail(BANYAN_ERR_ARGUMENT, "info is NULL");

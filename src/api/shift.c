@@ -25,10 +25,12 @@ static banyan_status shift(banyan_comm *comm, const void *send, void *receive, s
 }
 
 banyan_status banyan_shift(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance) {
+  BNY_FLOAT_MODE;
   return shift(comm, send, receive, bytes, distance, NULL);
 }
 
 banyan_status banyan_shift_init(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance,
                                 banyan_op **op) {
+  BNY_FLOAT_MODE;
   return op ? shift(comm, send, receive, bytes, distance, op) : bny_api_reject_init(comm);
 }

@@ -6,6 +6,7 @@
 
 #include "banyan.h"
 #include "base/clock.h"
+#include "base/float_control.h"
 #include "base/process.h"
 
 static _Thread_local struct {
@@ -27,7 +28,9 @@ bool bny_interrupted(void) {
   int64_t now_ns = bny_clock_ns();
   if (now_ns < of_thread.next_ns) return false;
   uint64_t process = bny_process();
+  bny_float_lend();
   of_thread.ended = of_thread.check(of_thread.context) != 0 || process != bny_process();
+  bny_float_take_back();
   of_thread.next_ns = bny_clock_ns() + BNY_INTERRUPT_MS * INT64_C(1000000);
   return of_thread.ended;
 }

@@ -4,7 +4,7 @@ libbanyan_core_la_SOURCES += \
   %D%/deadline.c %D%/deadline.h \
   %D%/file.c %D%/file.h \
   %D%/flight.c %D%/flight.h \
-  %D%/float_control.h \
+  %D%/float_control.c %D%/float_control.h \
   %D%/hash.h \
   %D%/interface.c %D%/interface.h \
   %D%/log.c %D%/log.h \

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/deadline.h"
+#include "base/float_control.h"
 #include "base/process.h"
 #include "base/status.h"
 
@@ -49,7 +50,9 @@ banyan_status bny_exchange_all(const bny_exchange *exchange, const void *mine, v
   banyan_status status = bny_boot_check_process(exchange->process);
   if (status != BANYAN_OK) return status;
   bny_fail(BANYAN_OK, "%s", "");
+  bny_float_lend();
   int result = bootstrap->allgather(bootstrap->context, mine, all, bytes, left_ns);
+  bny_float_take_back();
   status = bny_boot_check_process(exchange->process); /* a callback may have forked, and this may be the child */
   if (result == 0 || status != BANYAN_OK) return status;
   /* The bootstraps of this library set an error text and return a status. */

@@ -27,6 +27,7 @@
 
 #include "base/clock.h"
 #include "base/deadline.h"
+#include "base/float_control.h"
 #include "comm/comm.h"
 #include "exec/wait.h"
 #include "base/log.h"
@@ -400,6 +401,7 @@ static banyan_status shrink(rendezvous *self, banyan_comm **shrunk) {
 }
 
 banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_comm **shrunk) {
+  BNY_FLOAT_MODE;
   if (!comm || !shrunk) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and shrunk must not be NULL");
   if (bny_comm_is_inherited(comm)) return bny_comm_reject_child(comm);
   if (banyan_comm_status(comm) == BANYAN_OK)

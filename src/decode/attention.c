@@ -2,6 +2,7 @@
  * Runs a call of local attention: the checks, then job.c, prune_run.c and sweep.c in turn, then errors. */
 #include <inttypes.h>
 
+#include "base/float_control.h"
 #include "base/status.h"
 #include "base/trace.h"
 #include "decode/pruning.h"
@@ -38,6 +39,7 @@ banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, c
 }
 
 banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_partial *out) {
+  BNY_FLOAT_MODE;
   bny_attention_room desc_room;
   banyan_partial out_room;
   banyan_status status = bny_decode_attention_check_call(&desc, &desc_room, &out, &out_room, true);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "decode/decode.h"
+#include "base/float_control.h"
 #include "base/status.h"
 #include "f8.h"
 #include "flashmla.h"
@@ -126,6 +127,7 @@ static void update_page(const banyan_attention_desc *desc, int32_t b, int32_t he
 }
 
 banyan_status banyan_page_bounds_update(const banyan_attention_desc *desc, const int32_t *first) {
+  BNY_FLOAT_MODE;
   bny_attention_room room;
   banyan_status status = bny_decode_attention_read(&desc, &room);
   if (status != BANYAN_OK) return status;

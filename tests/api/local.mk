@@ -14,6 +14,7 @@ unit_tests += \
   %D%/test_convert \
   %D%/test_energy \
   %D%/test_exact_attention \
+  %D%/test_float_mode \
   %D%/test_heads \
   %D%/test_valid \
   %D%/test_valid_calls \
