@@ -13,7 +13,7 @@
 typedef struct bny_exchange {
   const banyan_bootstrap *bootstrap;
   int64_t deadline_ns; /* by bny_deadline_now() of the calling thread */
-  uint64_t process;    /* of the caller: the child of a fork takes no further part */
+  uint64_t process;    /* its owner: the child of a fork takes no further part */
 } bny_exchange;
 
 /* All-gathers `bytes` bytes of each rank into `all`, in rank order. On failure base/status.h has the text. */

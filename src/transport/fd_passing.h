@@ -11,7 +11,7 @@
 #include "transport/transport.h"
 
 typedef struct bny_fd_passing {
-  uint64_t process; /* that of the exchange */
+  uint64_t process; /* its owner: the exchange has the same */
   int32_t rank, nranks;
   int64_t deadline_ns; /* half of the exchange's time, so that a failure can still reach all ranks */
   int *sockets;        /* by rank: on rank 0 to every other rank, elsewhere to rank 0; else -1 */

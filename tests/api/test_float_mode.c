@@ -18,7 +18,7 @@ typedef struct rows {
 typedef struct task {
   banyan_order order;
   rows *usual[RANKS]; /* [CALLS] results in the usual mode */
-  uint64_t mode;      /* of rank 1 */
+  uint64_t mode;      /* the caller of rank 1 has it */
 } task;
 
 /* Mode `index` of MODES: rounding, flushing of results and of inputs, and whether exceptions trap. */
