@@ -4,10 +4,9 @@
 # tests run with the others.
 timed_tests = \
   tests/boot/test_boot \
-  tests/boot/test_boot_fail \
   tests/boot/test_boot_jobs \
+  tests/boot/test_boot_many \
   tests/boot/test_boot_tcp \
-  tests/boot/test_boot_tree \
   tests/device/test_device_nodes_fail \
   tests/device/test_device_arenas \
   tests/comm/test_facts \

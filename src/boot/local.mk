@@ -2,16 +2,14 @@
 libbanyan_core_la_SOURCES += \
   %D%/exchange.c %D%/exchange.h \
   %D%/tcp.c %D%/tcp.h \
-  %D%/tcp_address.c %D%/tcp_address.h \
-  %D%/tcp_fail.c \
+  %D%/tcp_accept.c \
+  %D%/tcp_connect.c \
   %D%/tcp_gather.c \
-  %D%/tcp_join.c \
   %D%/tcp_link.c %D%/tcp_link.h \
   %D%/tcp_listen.c \
-  %D%/tcp_pending.c %D%/tcp_pending.h \
-  %D%/tcp_seek.c \
+  %D%/tcp_process.c \
   %D%/tcp_settings.c \
-  %D%/tcp_user.c \
+  %D%/tcp_socket.c %D%/tcp_socket.h \
   %D%/threads.c
 
 # Ranks of an MPI_Comm are in a separate library, so that libbanyan never links MPI.

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -13,7 +14,7 @@
 #include "base/interface.h"
 #include "base/process.h"
 #include "boot/exchange.h"
-#include "boot/tcp_address.h"
+#include "boot/tcp_socket.h"
 
 static int allgather_tcp(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
   struct banyan_env *env = context;
@@ -46,9 +47,8 @@ void bny_exchange_interface(const banyan_bootstrap *bootstrap, char name[BNY_INT
   char text[64];
   name[0] = '\0';
   if (bootstrap->allgather != allgather_tcp || env->failure) return;
-  int fd = env->parent.fd;
-  for (int32_t i = 0; i < env->nchildren && env->settings.rank == 0; i++)
-    if (!env->children[i].local) fd = env->children[i].fd;
+  int fd = -1;
+  for (int32_t i = 0; i < env->nlinks && fd < 0; i++) fd = env->links[i].fd;
   if (fd < 0 || getsockname(fd, own, &bytes) != 0 || own->sa_family == AF_UNIX || bny_boot_address_is_loopback(own) ||
       getnameinfo(own, bytes, text, sizeof text, NULL, 0, NI_NUMERICHOST) != 0)
     return;
@@ -57,11 +57,10 @@ void bny_exchange_interface(const banyan_bootstrap *bootstrap, char name[BNY_INT
 
 /* Meets the other ranks. `*listens`: rank 0 has its listener. */
 static banyan_status join(struct banyan_env *env, int64_t deadline_ns, bool *listens) {
-  banyan_status status =
-      env->settings.rank > 0 ? bny_boot_seek(env, deadline_ns) : bny_boot_listen_as_rank_0(env, deadline_ns);
+  if (env->settings.rank > 0) return bny_boot_connect(env, deadline_ns);
+  banyan_status status = bny_boot_listen(env, deadline_ns);
   *listens = status == BANYAN_OK;
-  if (!status && env->settings.rank == 0) status = bny_boot_issue_listen(env, deadline_ns);
-  return status ? status : bny_boot_join_all(env, deadline_ns);
+  return status ? status : bny_boot_accept_all(env, deadline_ns);
 }
 
 /* Meets the others without BANYAN_INTERFACE, which is wrong on this rank, so that they get the reason and do not wait
@@ -88,10 +87,10 @@ static banyan_status meet(struct banyan_env *env, int64_t timeout_ns) {
   if (wrong && nranks == 1) return wrong;
   banyan_status status = wrong ? BANYAN_OK : bny_boot_user_check(settings);
   if (status || nranks == 1) return status;
-  env->parents = settings->rank == 0 ? calloc((size_t)nranks, sizeof *env->parents) : NULL;
-  if (!env->parents && settings->rank == 0)
-    return bny_fail(BANYAN_ERR_MEMORY, "banyan_env_create: no memory for %d ranks", nranks);
-  for (int32_t rank = 1; rank < nranks && env->parents; rank++) env->parents[rank] = -1;
+  env->links = calloc(settings->rank == 0 ? (size_t)nranks : 1, sizeof *env->links);
+  if (!env->links) return bny_fail(BANYAN_ERR_MEMORY, "banyan_env_create: no memory for %d ranks", nranks);
+  env->nlinks = settings->rank == 0 ? nranks : 1;
+  for (int32_t i = 0; i < env->nlinks; i++) env->links[i] = (struct bny_boot_link){.fd = -1, .rank = i};
   if (!wrong) status = join(env, deadline_ns, &listens);
   /* Rank 0 could not listen at the interface. */
   if (settings->rank == 0 && settings->interface[0] && !listens && status == BANYAN_ERR_ARGUMENT) wrong = status;
@@ -105,9 +104,7 @@ banyan_status bny_boot_env_make(const struct bny_boot_settings *settings, int64_
   made->process = bny_process();
   made->settings = *settings;
   made->began_s = (uint64_t)time(NULL);
-  made->parent.fd = -1;
-  for (int i = 0; i < BNY_BOOT_LISTENERS; i++) made->listen_fds[i] = -1;
-  bny_boot_issue_begin(made);
+  made->listen_fd = -1;
   banyan_status status = meet(made, timeout_ns);
   if (status) {
     banyan_env_destroy(made);
@@ -133,24 +130,22 @@ banyan_status banyan_env_create(int64_t timeout_ns, banyan_env **env, banyan_boo
 }
 
 /* The child of a fork leaves the connections to its parent. */
-static void leave(struct bny_boot_link *link) {
-  if (link->fd >= 0) close(link->fd);
-  link->fd = -1;
-}
-
 void banyan_env_destroy(banyan_env *env) {
+  struct rlimit files;
   if (!env) return;
   bool inherited = env->process != bny_process();
-  for (int32_t i = 0; inherited && i < env->nchildren; i++) leave(&env->children[i]);
-  if (inherited) leave(&env->parent);
-  for (int i = 0; i < BNY_BOOT_LISTENERS; i++)
-    if (env->listen_fds[i] >= 0) close(env->listen_fds[i]);
-  for (int32_t i = 0; i < env->nchildren; i++) bny_boot_link_close(&env->children[i]);
-  bny_boot_link_close(&env->parent);
-  free(env->parents);
-  free(env->children);
+  if (env->listen_fd >= 0) close(env->listen_fd);
+  for (int32_t i = 0; i < env->nlinks; i++) {
+    if (inherited && env->links[i].fd >= 0) close(env->links[i].fd);
+    if (inherited) env->links[i].fd = -1;
+    bny_boot_link_close(&env->links[i]);
+  }
+  if (env->files && getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = (rlim_t)env->files;
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
+  free(env->links);
   bny_boot_key_erase(&env->settings, sizeof env->settings);
-  bny_boot_key_erase(env->issued_key, sizeof env->issued_key);
   free(env);
 }
 

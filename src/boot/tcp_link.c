@@ -7,7 +7,6 @@
 #include <endian.h>
 #include <errno.h>
 #include <sodium.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/types.h>
@@ -18,7 +17,6 @@ enum { LABEL_BYTES = 16 };
 static const char label_hello[LABEL_BYTES] = "banyan hello";
 static const char label_welcome[LABEL_BYTES] = "banyan welcome";
 static const char label_session[LABEL_BYTES] = "banyan session";
-static const char label_name[LABEL_BYTES] = "banyan name";
 static const char label_secret[LABEL_BYTES] = "banyan secret"; /* at least crypto_generichash_KEYBYTES_MIN */
 
 static const uint8_t magic[8] = {'b', 'a', 'n', 'y', 'a', 'n', '\r', '\n'};
@@ -47,12 +45,6 @@ static void authenticate(const uint8_t *key, const char label[LABEL_BYTES], cons
     if (parts[i].iov_len) crypto_auth_hmacsha512256_update(&state, parts[i].iov_base, parts[i].iov_len);
   crypto_auth_hmacsha512256_final(&state, mac);
   sodium_memzero(&state, sizeof state);
-}
-
-void bny_boot_name_derive(const uint8_t *key, const char *text, char name[BNY_BOOT_NAME_BYTES]) {
-  uint8_t mac[BNY_BOOT_MAC_BYTES];
-  authenticate(key, label_name, (struct iovec[3]){{(void *)(uintptr_t)text, strlen(text)}}, mac);
-  sodium_bin2hex(name, BNY_BOOT_NAME_BYTES, mac, (BNY_BOOT_NAME_BYTES - 1) / 2);
 }
 
 void bny_boot_challenge_make(struct bny_boot_challenge *challenge) {
@@ -105,22 +97,19 @@ void bny_boot_session_derive(const uint8_t *key, const struct bny_boot_challenge
 
 /* ---- frames ------------------------------------------------------------------------------------------------------ */
 
-static const char label_to_server[LABEL_BYTES] = "banyan to server";
-static const char label_to_client[LABEL_BYTES] = "banyan to client";
-static const size_t queue_least = 1024;
+static const char label_to_rank_0[LABEL_BYTES] = "banyan to rank 0";
+static const char label_from_rank_0[LABEL_BYTES] = "banyan from 0";
 
 _Static_assert(sizeof(struct bny_boot_frame) == 96, "no padding on the wire");
-_Static_assert(sizeof(struct bny_boot_join) == 24, "no padding on the wire");
-_Static_assert(sizeof(struct bny_boot_answer) == 224, "no padding on the wire");
 
 void bny_boot_payload_hash(const void *payload, size_t bytes, uint8_t hash[BNY_BOOT_HASH_BYTES]) {
   crypto_generichash(hash, BNY_BOOT_HASH_BYTES, payload, bytes, NULL, 0);
 }
 
-static void authenticate_frame(const struct bny_boot_link *link, bool to_server, const struct bny_boot_frame *frame,
+static void authenticate_frame(const struct bny_boot_link *link, bool to_rank_0, const struct bny_boot_frame *frame,
                                uint8_t mac[BNY_BOOT_MAC_BYTES]) {
   const struct iovec parts[3] = {{(void *)(uintptr_t)frame, offsetof(struct bny_boot_frame, mac)}};
-  authenticate(link->session, to_server ? label_to_server : label_to_client, parts, mac);
+  authenticate(link->session, to_rank_0 ? label_to_rank_0 : label_from_rank_0, parts, mac);
 }
 
 static void make_frame(struct bny_boot_link *link, const struct bny_boot_says *says, size_t bytes,
@@ -129,40 +118,20 @@ static void make_frame(struct bny_boot_link *link, const struct bny_boot_says *s
                                    .status = htole32((uint32_t)says->status),
                                    .sequence = htole64(link->nsent++),
                                    .bytes = htole64(bytes),
-                                   .left_ms = htole32(says->left_ms),
-                                   .rank = htole32((uint32_t)says->rank)};
+                                   .left_ms = htole32(says->left_ms)};
   memcpy(frame->hash, hash, BNY_BOOT_HASH_BYTES);
-  authenticate_frame(link, !link->at_server, frame, frame->mac);
+  authenticate_frame(link, !link->at_rank_0, frame, frame->mac);
 }
 
-static bool reserve(struct bny_boot_link *link, size_t bytes) {
-  size_t needed = link->queue_bytes + bytes, capacity = link->queue_capacity;
-  if (needed <= capacity) return true;
-  /* sent bytes are removed first, so that a queue that never runs dry does not grow forever */
-  if (link->queue_done > 0) {
-    link->queue_bytes -= link->queue_done;
-    memmove(link->queue, link->queue + link->queue_done, link->queue_bytes);
-    link->queue_done = 0;
-    return reserve(link, bytes);
-  }
-  if (capacity < queue_least) capacity = queue_least;
-  while (capacity < needed) capacity *= 2;
-  char *larger = realloc(link->queue, capacity);
-  if (!larger) return false;
-  link->queue = larger;
-  link->queue_capacity = capacity;
-  return true;
-}
-
-bool bny_boot_link_post(struct bny_boot_link *link, const struct bny_boot_says *says, const void *payload,
-                        size_t bytes) {
+bool bny_boot_link_post(struct bny_boot_link *link, const struct bny_boot_says *says, const char *note) {
   struct bny_boot_frame frame;
   uint8_t hash[BNY_BOOT_HASH_BYTES];
-  if (!reserve(link, sizeof frame + bytes)) return false;
-  bny_boot_payload_hash(payload, bytes, hash);
+  size_t bytes = strlen(note);
+  if (sizeof frame + bytes > sizeof link->queue - link->queue_bytes) return false;
+  bny_boot_payload_hash(note, bytes, hash);
   make_frame(link, says, bytes, hash, &frame);
   memcpy(link->queue + link->queue_bytes, &frame, sizeof frame);
-  if (bytes > 0) memcpy(link->queue + link->queue_bytes + sizeof frame, payload, bytes);
+  memcpy(link->queue + link->queue_bytes + sizeof frame, note, bytes);
   link->queue_bytes += sizeof frame + bytes;
   return true;
 }
@@ -175,8 +144,8 @@ void bny_boot_link_prepare(struct bny_boot_link *link, const struct bny_boot_say
   link->out_done = 0;
 }
 
-size_t bny_boot_link_waiting(const struct bny_boot_link *link) {
-  return link->queue_bytes - link->queue_done + (link->out_bytes - link->out_done);
+bool bny_boot_link_is_sending(const struct bny_boot_link *link) {
+  return link->queue_bytes > link->queue_done || link->out_bytes > link->out_done;
 }
 
 /* Makes one recv() of up to `bytes` and advances *done. */
@@ -232,14 +201,13 @@ enum bny_boot_progress bny_boot_link_receive_header(struct bny_boot_link *link) 
     if (progress != BNY_BOOT_DONE) return progress;
   }
   uint8_t mac[BNY_BOOT_MAC_BYTES];
-  authenticate_frame(link, link->at_server, &link->in, mac);
+  authenticate_frame(link, link->at_rank_0, &link->in, mac);
   if (sodium_memcmp(mac, link->in.mac, sizeof mac) != 0) return BNY_BOOT_FORGED;
   link->in.kind = le32toh(link->in.kind);
   link->in.status = le32toh(link->in.status);
   link->in.sequence = le64toh(link->in.sequence);
   link->in.bytes = le64toh(link->in.bytes);
   link->in.left_ms = le32toh(link->in.left_ms);
-  link->in.rank = le32toh(link->in.rank);
   return link->in.sequence == link->nreceived ? BNY_BOOT_DONE : BNY_BOOT_FORGED;
 }
 
@@ -276,9 +244,7 @@ void bny_boot_socket_close(int fd) {
 void bny_boot_link_close(struct bny_boot_link *link) {
   if (link->fd >= 0) bny_boot_socket_close(link->fd);
   link->fd = -1;
-  free(link->queue);
-  link->queue = NULL;
-  link->queue_bytes = link->queue_done = link->queue_capacity = 0;
+  link->queue_bytes = link->queue_done = 0;
   link->out_bytes = link->out_done = 0;
   sodium_memzero(link->session, sizeof link->session);
 }

@@ -2,8 +2,7 @@
  * How two processes prove to each other that they know the secret (fixed-size messages, integers little-endian):
  *
  *   listener -> connecting side   challenge   magic, its nonce
- *   connecting side -> listener   hello       version, rank, nranks, time left, its listen address, its job, its nonce;
- *                                             MAC
+ *   connecting side -> listener   hello       version, rank, nranks, time left, its process, its job, its nonce; MAC
  *   listener -> connecting side   welcome     verdict, version, its rank, reason; MAC
  *
  * A MAC is HMAC-SHA512-256 over all earlier bytes of the exchange, with a key that is a hash of the secret. Except for
@@ -22,13 +21,13 @@
 /* ---- joining ----------------------------------------------------------------------------------------------------- */
 
 enum {
-  BNY_BOOT_VERSION = 3, /* version of the protocol */
+  BNY_BOOT_VERSION = 4, /* version of the protocol */
   BNY_BOOT_KEY_BYTES = 32,
   BNY_BOOT_NONCE_BYTES = 32,
   BNY_BOOT_MAC_BYTES = 32,
   BNY_BOOT_HASH_BYTES = 32,
   BNY_BOOT_ADDRESS_BYTES = 96, /* text of an address */
-  BNY_BOOT_LISTEN_BYTES = 56,  /* a listener's name, which is short */
+  BNY_BOOT_PROCESS_BYTES = 52, /* text of a process */
   BNY_BOOT_JOB_BYTES = 32,
   BNY_BOOT_REASON_BYTES = 212
 };
@@ -42,16 +41,17 @@ struct bny_boot_hello {
   uint32_t version;
   uint32_t rank;
   uint32_t nranks;
-  uint32_t left_ms;                    /* until this rank gives up */
-  char address[BNY_BOOT_LISTEN_BYTES]; /* listen address for redirected ranks, once it has joined; "": none */
-  char job[BNY_BOOT_JOB_BYTES];        /* the same on all ranks of a job; "": no launcher names it */
-  uint64_t began_s;                    /* when this rank began to connect, since 1970; for texts */
+  uint32_t left_ms;                     /* until this rank gives up */
+  uint32_t attempt;                     /* how often the launcher has restarted this rank */
+  char process[BNY_BOOT_PROCESS_BYTES]; /* for texts: "process 12 of node-a" */
+  char job[BNY_BOOT_JOB_BYTES];         /* the same on all ranks of a job; "": no launcher names it */
+  uint64_t began_s;                     /* when this rank began to connect, since 1970; for texts */
   uint8_t nonce[BNY_BOOT_NONCE_BYTES];
   uint8_t mac[BNY_BOOT_MAC_BYTES];
 };
 
-/* REDIRECTED: `reason` is the address to connect to. OTHER_JOB: rank 0 of the peer's own job may listen here later. */
-enum bny_boot_verdict { BNY_BOOT_ACCEPTED = 1, BNY_BOOT_REJECTED = 2, BNY_BOOT_REDIRECTED = 3, BNY_BOOT_OTHER_JOB = 4 };
+/* OTHER_JOB: rank 0 of the peer's own job may listen here later. */
+enum bny_boot_verdict { BNY_BOOT_ACCEPTED = 1, BNY_BOOT_REJECTED = 2, BNY_BOOT_OTHER_JOB = 4 };
 
 struct bny_boot_welcome {
   uint32_t verdict;
@@ -64,10 +64,6 @@ struct bny_boot_welcome {
 /* Derives the key of a secret. Returns false if the crypto library cannot be initialised. */
 bool bny_boot_key_derive(const void *secret, size_t bytes, uint8_t key[BNY_BOOT_KEY_BYTES]);
 void bny_boot_key_erase(void *key, size_t bytes);
-
-/* Derives a name in hexadecimal digits from `text`, which only a holder of the key can compute. */
-enum { BNY_BOOT_NAME_BYTES = 33 };
-void bny_boot_name_derive(const uint8_t *key, const char *text, char name[BNY_BOOT_NAME_BYTES]);
 
 void bny_boot_challenge_make(struct bny_boot_challenge *challenge);
 bool bny_boot_challenge_check(const struct bny_boot_challenge *challenge);
@@ -86,11 +82,10 @@ void bny_boot_session_derive(const uint8_t *key, const struct bny_boot_challenge
 /* ---- frames ------------------------------------------------------------------------------------------------------ */
 
 enum bny_boot_kind {
-  BNY_BOOT_READY = 1,   /* down: all ranks have joined */
-  BNY_BOOT_DATA = 2,    /* up: a rank's block; down: all blocks */
-  BNY_BOOT_FAILURE = 3, /* up and down: the text of an error */
-  BNY_BOOT_JOIN = 4,    /* up: struct bny_boot_join */
-  BNY_BOOT_VERDICT = 5  /* down: struct bny_boot_answer */
+  BNY_BOOT_READY = 1,   /* from rank 0: all ranks have joined */
+  BNY_BOOT_DATA = 2,    /* to rank 0: a rank's block; from rank 0: all blocks */
+  BNY_BOOT_FAILURE = 3, /* the text of an error */
+  BNY_BOOT_AGAIN = 4    /* from rank 0: another rank 0 has come, which this rank must join */
 };
 
 /* Header of a frame; the payload follows. The mac covers the header and, through `hash`, the payload. `bytes` can thus
@@ -100,23 +95,10 @@ struct bny_boot_frame {
   uint32_t status; /* FAILURE: the banyan_status */
   uint64_t sequence;
   uint64_t bytes;   /* size of the payload */
-  uint32_t left_ms; /* DATA upwards: until the sender gives up */
-  uint32_t rank;    /* DATA upwards: owner of the block */
+  uint32_t left_ms; /* DATA to rank 0: until the sender gives up */
+  uint32_t reserved;
   uint8_t hash[BNY_BOOT_HASH_BYTES];
   uint8_t mac[BNY_BOOT_MAC_BYTES];
-};
-
-/* A request to join below `parent`. The ticket distinguishes requests, because two may claim to be the same rank. */
-struct bny_boot_join {
-  uint64_t ticket;
-  uint32_t rank, parent;
-  uint32_t left_ms;
-  uint32_t reserved; /* 0 */
-};
-
-struct bny_boot_answer {
-  uint64_t ticket;
-  char reason[BNY_BOOT_REASON_BYTES + 4]; /* "": it may join */
 };
 
 enum bny_boot_progress {
@@ -126,21 +108,22 @@ enum bny_boot_progress {
   BNY_BOOT_FORGED /* not from the authenticated peer */
 };
 
+/* At most two small frames wait at a time: READY, and FAILURE. */
+enum { BNY_BOOT_QUEUE_BYTES = 2 * (sizeof(struct bny_boot_frame) + BNY_ERROR_TEXT_BYTES) };
+
 struct bny_boot_link {
-  int fd;         /* -1: none */
-  int32_t rank;   /* the peer */
-  int32_t nbelow; /* a child's link: ranks reached through it */
-  bool at_server; /* the peer connected to this side */
-  bool local;     /* the peer is on this node */
+  int fd;       /* -1: none */
+  int32_t rank; /* the peer */
+  bool at_rank_0;
   int error;
-  char address[BNY_BOOT_ADDRESS_BYTES]; /* the child's listen address for redirected ranks; "": none */
+  char process[BNY_BOOT_PROCESS_BYTES]; /* at rank 0: the peer's, for texts */
   uint8_t session[BNY_BOOT_KEY_BYTES];
   uint64_t nsent, nreceived; /* frames */
   struct bny_boot_frame in;
   size_t in_done;                              /* bytes of header and payload */
   _Alignas(8) char note[BNY_ERROR_TEXT_BYTES]; /* payload of a small frame */
-  char *queue;                                 /* frames to be sent */
-  size_t queue_bytes, queue_done, queue_capacity;
+  char queue[BNY_BOOT_QUEUE_BYTES];            /* small frames to be sent */
+  size_t queue_bytes, queue_done;
   struct bny_boot_frame out; /* a large frame after the queue, whose payload the caller owns */
   const void *out_payload;
   size_t out_bytes, out_done;
@@ -151,22 +134,18 @@ struct bny_boot_says {
   enum bny_boot_kind kind;
   banyan_status status;
   uint32_t left_ms;
-  int32_t rank;
 };
 
 void bny_boot_payload_hash(const void *payload, size_t bytes, uint8_t hash[BNY_BOOT_HASH_BYTES]);
 
-/* Appends a frame to the queue and copies the payload; not between prepare and the end of its frame. Returns false
- * without memory. */
-bool bny_boot_link_post(struct bny_boot_link *link, const struct bny_boot_says *says, const void *payload,
-                        size_t bytes);
+/* Queues a small frame; not between prepare and the end of its frame. Returns false if the queue is full. */
+bool bny_boot_link_post(struct bny_boot_link *link, const struct bny_boot_says *says, const char *note);
 
 /* Makes a large frame that follows the queue. The caller keeps the payload until it is sent. */
 void bny_boot_link_prepare(struct bny_boot_link *link, const struct bny_boot_says *says, const void *payload,
                            size_t bytes, const uint8_t hash[BNY_BOOT_HASH_BYTES]);
 
-/* Returns the bytes still to be sent. */
-size_t bny_boot_link_waiting(const struct bny_boot_link *link);
+bool bny_boot_link_is_sending(const struct bny_boot_link *link);
 
 /* None of these blocks. After header is DONE, link->in is verified and in host byte order. A note is a small frame,
  * received completely and ended by a NUL. */

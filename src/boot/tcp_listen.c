@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Makes rank 0's listener: finds an address and a port, and asks who holds the port if it is taken. */
-#include "boot/tcp_address.h"
+#include "boot/tcp_socket.h"
 
 #ifdef HAVE_SODIUM
 #include <errno.h>
@@ -20,30 +20,6 @@ static const int64_t bind_patience_ns = 2000000000;
 
 /* The interval at which rank 0 asks the holder of its port. */
 static const int64_t holder_interval_ns = 250000000;
-
-/* Copies the inherited socket, which its owner keeps. */
-static banyan_status use_inherited(const struct bny_boot_settings *settings, int *listen_fd,
-                                   char address[BNY_BOOT_ADDRESS_BYTES]) {
-  int listening = 0;
-  socklen_t bytes = sizeof listening;
-  struct sockaddr_storage name;
-  socklen_t name_bytes = sizeof name;
-  int fd = settings->listen_fd;
-  char text[16];
-  snprintf(text, sizeof text, "%d", fd);
-  if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &bytes) != 0 || !listening ||
-      getsockname(fd, (struct sockaddr *)&name, &name_bytes) != 0 ||
-      (name.ss_family != AF_INET && name.ss_family != AF_INET6) || bny_boot_socket_configure(fd) != 0)
-    return bny_boot_reject("BANYAN_LISTEN_FD is \"%s\", which is not a listening TCP socket of this process", text);
-  banyan_status status =
-      bny_boot_address_check(settings, "BANYAN_LISTEN_FD", text, (struct sockaddr *)&name, name_bytes);
-  if (status) return status;
-  int copy = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-  if (copy < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "banyan_env_create: BANYAN_LISTEN_FD %d", fd);
-  bny_boot_address_text((struct sockaddr *)&name, name_bytes, address);
-  *listen_fd = copy;
-  return BANYAN_OK;
-}
 
 /* Rejects an interface if MASTER_ADDR is an address of another interface of this node, because the other ranks connect
  * to that one. A loopback address is accepted: ranks of this node try the interface too. */
@@ -89,14 +65,14 @@ static int listen_at_one_of(struct banyan_env *env, const struct addrinfo *list,
   for (;;) {
     error = 0; /* another address of the name would work, but ranks try the address in use first */
     for (const struct addrinfo *each = list; each && fd < 0 && error != EADDRINUSE; each = each->ai_next) {
-      fd = bny_boot_listen_at(each->ai_addr, each->ai_addrlen);
+      fd = bny_boot_socket_listen(&env->settings, each->ai_addr, each->ai_addrlen);
       error = errno;
       bny_boot_address_text(each->ai_addr, each->ai_addrlen, env->address);
     }
     int64_t now_ns = bny_deadline_now();
     if (fd >= 0 || error != EADDRINUSE || bny_deadline_is_late(deadline_ns)) break;
     if (now_ns >= ask_ns) {
-      *holder = bny_boot_seek_holder(env, list, deadline_ns);
+      *holder = bny_boot_find_holder(env, list, deadline_ns);
       ask_ns = bny_deadline_now() + holder_interval_ns;
       if (*holder == BNY_BOOT_ANOTHER_JOB) patience_ns = bny_deadline_now() + bind_patience_ns;
       if (*holder == BNY_BOOT_THIS_JOB) break;
@@ -104,8 +80,41 @@ static int listen_at_one_of(struct banyan_env *env, const struct addrinfo *list,
     if (bny_deadline_is_late(patience_ns) || env->settings.nports > 0) break;
     poll(NULL, 0, 50);
   }
-  env->listen_fds[0] = fd;
+  env->listen_fd = fd;
   return fd < 0 ? error : 0;
+}
+
+static banyan_status fail_to_listen(const struct banyan_env *env, int error, enum bny_boot_holder holder) {
+  if (holder != BNY_BOOT_UNKNOWN) return bny_fail(BANYAN_ERR_BOOTSTRAP, "%s", banyan_last_error());
+  return bny_fail_errno(BANYAN_ERR_BOOTSTRAP, error, "banyan_env_create: rank 0 cannot listen on %s (%s)", env->address,
+                        error == EADDRINUSE ? "set BANYAN_PORT to a free port on all ranks"
+                                            : "MASTER_ADDR must be an address of rank 0's node");
+}
+
+/* Copies the inherited socket, which its owner keeps, or takes its address without a secret. */
+static banyan_status use_inherited(struct banyan_env *env, int64_t deadline_ns) {
+  const struct bny_boot_settings *settings = &env->settings;
+  int listening = 0;
+  socklen_t bytes = sizeof listening;
+  struct sockaddr_storage name;
+  struct addrinfo one = {.ai_addr = (struct sockaddr *)&name, .ai_addrlen = sizeof name};
+  enum bny_boot_holder holder;
+  char text[16];
+  snprintf(text, sizeof text, "%d", settings->listen_fd);
+  if (getsockopt(settings->listen_fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &bytes) != 0 || !listening ||
+      getsockname(settings->listen_fd, one.ai_addr, &one.ai_addrlen) != 0 ||
+      (name.ss_family != AF_INET && name.ss_family != AF_INET6) || bny_boot_socket_configure(settings->listen_fd) != 0)
+    return bny_boot_reject("BANYAN_LISTEN_FD is \"%s\", which is not a listening TCP socket of this process", text);
+  banyan_status status = bny_boot_address_check(settings, "BANYAN_LISTEN_FD", text, one.ai_addr, one.ai_addrlen);
+  if (status) return status;
+  if (!settings->has_secret) {
+    int error = listen_at_one_of(env, &one, deadline_ns, &holder);
+    return error ? fail_to_listen(env, error, holder) : BANYAN_OK;
+  }
+  env->listen_fd = fcntl(settings->listen_fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  bny_boot_address_text(one.ai_addr, one.ai_addrlen, env->address);
+  return env->listen_fd >= 0 ? BANYAN_OK
+                             : bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "banyan_env_create: BANYAN_LISTEN_FD %s", text);
 }
 
 /* Looks the host up and listens once. *again: the name may get another address. *is_taken: another port may do. */
@@ -124,13 +133,7 @@ static banyan_status try_to_listen(struct banyan_env *env, int64_t deadline_ns, 
   *again = error == EADDRNOTAVAIL && list == resolved && bny_boot_address_is_name(settings);
   *is_taken = error == EADDRINUSE && holder != BNY_BOOT_THIS_JOB;
   freeaddrinfo(resolved);
-  if (error && holder != BNY_BOOT_UNKNOWN) return bny_fail(BANYAN_ERR_BOOTSTRAP, "%s", banyan_last_error());
-  if (error)
-    status =
-        bny_fail_errno(BANYAN_ERR_BOOTSTRAP, error, "banyan_env_create: rank 0 cannot listen on %s (%s)", env->address,
-                       error == EADDRINUSE ? "set BANYAN_PORT to a free port on all ranks"
-                                           : "MASTER_ADDR must be an address of rank 0's node");
-  return status;
+  return error ? fail_to_listen(env, error, holder) : status;
 }
 
 /* Listens on the first port that is free. */
@@ -146,10 +149,10 @@ static banyan_status try_ports(struct banyan_env *env, int64_t deadline_ns, bool
   return status;
 }
 
-banyan_status bny_boot_listen_as_rank_0(struct banyan_env *env, int64_t deadline_ns) {
+banyan_status bny_boot_listen(struct banyan_env *env, int64_t deadline_ns) {
   enum { PAUSE_MS = 200 };
   bool again = false;
-  if (env->settings.listen_fd >= 0) return use_inherited(&env->settings, &env->listen_fds[0], env->address);
+  if (env->settings.listen_fd >= 0) return use_inherited(env, deadline_ns);
   for (int attempts = 1;; attempts++) {
     banyan_status status = try_ports(env, deadline_ns, &again);
     int left_ms = bny_deadline_is_late(deadline_ns) ? 0 : bny_deadline_left_ms(deadline_ns);

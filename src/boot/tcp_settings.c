@@ -104,7 +104,9 @@ static void read_job(struct bny_boot_settings *settings) {
   enum { KEPT = 20 };
   char name[512];
   name_job(settings, name, sizeof name);
+  const char *attempt = getenv("TORCHELASTIC_RESTART_COUNT");
   uint64_t hash = bny_hash_add_bytes(0, name, strlen(name));
+  settings->attempt = attempt ? (uint32_t)strtoul(attempt, NULL, 10) : 0;
   if (strlen(name) < sizeof settings->job)
     strcpy(settings->job, name);
   else
@@ -132,10 +134,13 @@ void bny_boot_append_origin(char *text, size_t bytes, size_t *length, const stru
   bny_append(text, bytes, length, ")");
 }
 
+bool bny_boot_is_at_loopback(const struct banyan_env *env) {
+  return strncmp(env->address, "127.", 4) == 0 || strncmp(env->address, "[::1]", 5) == 0;
+}
+
 void bny_boot_append_loopback(char *text, size_t bytes, size_t *length, const char *before,
                               const struct banyan_env *env) {
-  bool is_loopback = strncmp(env->address, "127.", 4) == 0 || strncmp(env->address, "[::1]", 5) == 0;
-  if (is_loopback && !env->settings.is_one_node)
+  if (bny_boot_is_at_loopback(env) && !env->settings.is_one_node)
     bny_append(text, bytes, length,
                "%sa loopback address that ranks of other nodes cannot reach: for these set BANYAN_INTERFACE to a "
                "network of all nodes",
@@ -271,7 +276,6 @@ banyan_status bny_boot_settings_read(struct bny_boot_settings *settings) {
   bny_log_read();
   memset(settings, 0, sizeof *settings);
   settings->listen_fd = -1;
-  settings->fanout = BNY_BOOT_FANOUT;
   banyan_status status = read_rank(settings);
   if (status) return status;
   read_job(settings);

@@ -2,10 +2,9 @@
 unit_tests += \
   %D%/test_boot \
   %D%/test_boot_env \
-  %D%/test_boot_fail \
   %D%/test_boot_jobs \
-  %D%/test_boot_tcp \
-  %D%/test_boot_tree
+  %D%/test_boot_many \
+  %D%/test_boot_tcp
 libbanyan_tests_la_SOURCES += %D%/ranks.h
 
 # Tests ranks of an MPI_Comm; skipped without MPI.

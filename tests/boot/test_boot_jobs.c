@@ -227,56 +227,6 @@ TEST_LOOP(knows_the_launcher_behind_wrappers, 8) {
 
 enum { NOBODY = 65534 };
 
-static const uint8_t *empty_key(void) {
-  static uint8_t key[BNY_BOOT_KEY_BYTES];
-  ck_assert(bny_boot_key_derive("", 0, key));
-  return key;
-}
-
-/* Every user can connect to the port and knows the empty secret. */
-TEST(takes_in_nobody_over_tcp_alone) {
-  struct bny_boot_challenge challenge;
-  struct bny_boot_welcome welcome;
-  struct bny_boot_hello hello = {
-      .version = htole32(BNY_BOOT_VERSION), .rank = htole32(1), .nranks = htole32(2), .left_ms = htole32(5000)};
-  start(0, (struct part){.rank = 0, .nranks = 2, .timeout_s = 0.5});
-  int fd = dial();
-  ck_assert_int_eq(recv(fd, &challenge, sizeof challenge, MSG_WAITALL), sizeof challenge);
-  bny_boot_hello_sign(empty_key(), &challenge, &hello);
-  ck_assert_int_eq(send(fd, &hello, sizeof hello, MSG_NOSIGNAL), sizeof hello);
-  ck_assert_msg(recv(fd, &welcome, sizeof welcome, MSG_WAITALL) <= 0, "it was welcomed");
-  close(fd);
-  finish(0);
-  ck_assert_int_eq(outcomes[0].create, BANYAN_ERR_TIMEOUT);
-  assert_text(0, "rank 1 of 2 did not connect");
-  assert_text(0, "failed to authenticate");
-}
-
-/* Another process owns rank 0's port and accepts all connections. */
-TEST(joins_nobody_over_tcp_alone) {
-  struct bny_boot_challenge challenge;
-  fcntl(listen_fd, F_SETFL, O_NONBLOCK);
-  start(1, (struct part){.rank = 1, .nranks = 2, .timeout_s = 5});
-  int met = 0;
-  for (double until = now_s() + 10; now_s() < until && waitpid(pids[1], NULL, WNOHANG) == 0; sleep_s(0.002)) {
-    struct bny_boot_hello hello;
-    struct bny_boot_welcome welcome = {.verdict = htole32(BNY_BOOT_ACCEPTED), .version = htole32(BNY_BOOT_VERSION)};
-    int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
-    if (fd < 0) continue;
-    bny_boot_challenge_make(&challenge);
-    send(fd, &challenge, sizeof challenge, MSG_NOSIGNAL);
-    if (recv(fd, &hello, sizeof hello, MSG_WAITALL) == sizeof hello) {
-      bny_boot_welcome_sign(empty_key(), &challenge, &hello, &welcome);
-      send(fd, &welcome, sizeof welcome, MSG_NOSIGNAL);
-      met++;
-    }
-    close(fd);
-  }
-  ck_assert_int_gt(met, 0);
-  ck_assert_int_eq(outcomes[1].create, BANYAN_ERR_BOOTSTRAP);
-  assert_text(1, "does not know the secret");
-}
-
 /* Rank 1 or rank 0 runs as another user. Both ranks report it, and with a secret they connect. */
 TEST_LOOP(takes_in_no_other_user, 4) {
   int other = _i % 2;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Resolves addresses, and makes connections and listeners of the TCP bootstrap. */
-#include "boot/tcp_address.h"
+#include "boot/tcp_socket.h"
 
 #ifdef HAVE_SODIUM
 #include <arpa/inet.h>
@@ -58,6 +58,11 @@ banyan_status bny_boot_address_check(const struct bny_boot_settings *settings, c
   const struct in6_addr *ipv6 = &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
   bool is_ipv4 = ipv4_of(address, &ipv4), is_ipv6 = !is_ipv4 && address->sa_family == AF_INET6;
   bool is_wildcard = is_ipv4 ? ipv4 == 0 : is_ipv6 && IN6_IS_ADDR_UNSPECIFIED(ipv6);
+  if (is_ipv6 && IN6_IS_ADDR_LINKLOCAL(ipv6) &&
+      ((const struct sockaddr_in6 *)(const void *)address)->sin6_scope_id == 0)
+    return bny_boot_reject("%s is \"%s\", a link-local address without its scope, which is the interface on this node: "
+                           "append %%eth0, or the interface's name, on each node",
+                           name, value);
   if (is_wildcard)
     return bny_boot_reject("%s is \"%s\": must be the address of one interface of rank 0's node, not of all", name,
                            value);
@@ -238,16 +243,12 @@ int bny_boot_socket_configure(int fd) {
   return setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-bool bny_boot_socket_user(int fd, struct bny_boot_user *user) {
+bool bny_boot_socket_is_own(int fd, struct bny_boot_user *user) {
   struct ucred peer;
   socklen_t bytes = sizeof peer;
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) return false;
   *user = (struct bny_boot_user){.process = peer.pid, .uid = peer.uid};
-  return true;
-}
-
-bool bny_boot_socket_is_own(int fd, struct bny_boot_user *user) {
-  return bny_boot_socket_user(fd, user) && (user->uid == geteuid() || user->uid == 0);
+  return peer.uid == geteuid();
 }
 
 int bny_boot_socket_receive(int fd, void *place, size_t bytes, int64_t limit_ns) {
@@ -287,10 +288,23 @@ static int choose_source(const struct bny_boot_settings *settings, int fd, const
   return bind(fd, (struct sockaddr *)&source, bny_boot_address_bytes(&source)) == 0 ? 0 : errno;
 }
 
+/* Makes the name of the local socket of an address. A name in the abstract namespace vanishes with its socket. */
+static const struct sockaddr *local_address(const struct sockaddr *address, socklen_t *bytes,
+                                            struct sockaddr_un *name) {
+  char text[BNY_BOOT_ADDRESS_BYTES];
+  bny_boot_address_text(address, *bytes, text);
+  *name = (struct sockaddr_un){.sun_family = AF_UNIX};
+  int length = snprintf(name->sun_path + 1, sizeof name->sun_path - 1, "banyan-%s", text);
+  *bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+  return (const struct sockaddr *)name;
+}
+
 int bny_boot_socket_connect(const struct bny_boot_settings *settings, const struct sockaddr *address, socklen_t bytes,
                             int64_t limit_ns) {
   int error = 0;
   socklen_t error_bytes = sizeof error;
+  struct sockaddr_un name;
+  if (!settings->has_secret) address = local_address(address, &bytes, &name);
   int fd = bny_file_above_stderr(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd < 0) return -1;
   if (bny_boot_socket_configure(fd) != 0) error = errno;
@@ -314,47 +328,10 @@ int bny_boot_socket_connect(const struct bny_boot_settings *settings, const stru
   return -1;
 }
 
-/* Parses "10.0.0.1:29500" or "[fd00::1]:29500", in digits. */
-static bool parse_address(const char *text, struct sockaddr_storage *address) {
-  char host[BNY_BOOT_ADDRESS_BYTES];
-  const char *port = strrchr(text, ':');
-  struct addrinfo hints = {
-      .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
-  struct addrinfo *list;
-  if (!port) return false;
-  bool brackets = text[0] == '[' && port > text && port[-1] == ']';
-  snprintf(host, sizeof host, "%.*s", (int)(port - text) - (brackets ? 2 : 0), text + brackets);
-  if (getaddrinfo(host, port + 1, &hints, &list) != 0) return false;
-  memcpy(address, list->ai_addr, list->ai_addrlen);
-  freeaddrinfo(list);
-  return true;
-}
-
-/* Makes the address of "@name" in the abstract namespace, where a name vanishes with its socket. */
-static socklen_t local_address(const char *text, struct sockaddr_un *name) {
-  size_t length = strlen(text);
-  *name = (struct sockaddr_un){.sun_family = AF_UNIX};
-  if (length > sizeof name->sun_path) length = sizeof name->sun_path;
-  memcpy(name->sun_path + 1, text + 1, length - 1);
-  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length);
-}
-
-int bny_boot_socket_connect_text(const struct bny_boot_settings *settings, const char *text, int64_t limit_ns) {
-  struct sockaddr_storage address;
-  struct sockaddr_un name;
-  memset(&address, 0, sizeof address);
-  if (text[0] == '@') {
-    socklen_t bytes = local_address(text, &name);
-    return bny_boot_socket_connect(settings, (struct sockaddr *)&name, bytes, limit_ns);
-  }
-  if (parse_address(text, &address))
-    return bny_boot_socket_connect(settings, (struct sockaddr *)&address, bny_boot_address_bytes(&address), limit_ns);
-  errno = EINVAL;
-  return -1;
-}
-
-int bny_boot_listen_at(const struct sockaddr *address, socklen_t bytes) {
+int bny_boot_socket_listen(const struct bny_boot_settings *settings, const struct sockaddr *address, socklen_t bytes) {
   int on = 1;
+  struct sockaddr_un name;
+  if (!settings->has_secret) address = local_address(address, &bytes, &name);
   int fd = bny_file_above_stderr(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd < 0) return -1;
   if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 && bind(fd, address, bytes) == 0 &&
@@ -364,50 +341,6 @@ int bny_boot_listen_at(const struct sockaddr *address, socklen_t bytes) {
   close(fd);
   errno = error;
   return -1;
-}
-
-int bny_boot_listen_by_name(const char *address) {
-  struct sockaddr_un name;
-  socklen_t bytes = local_address(address, &name);
-  return bny_boot_listen_at((struct sockaddr *)&name, bytes);
-}
-
-int bny_boot_listen_locally(char address[BNY_BOOT_ADDRESS_BYTES]) {
-  struct sockaddr_un name = {.sun_family = AF_UNIX};
-  socklen_t bytes = sizeof(sa_family_t); /* no name: the kernel chooses one of five digits */
-  int fd = bny_boot_listen_at((struct sockaddr *)&name, bytes);
-  bytes = sizeof name;
-  if (fd < 0) return -1;
-  address[0] = '\0';
-  if (getsockname(fd, (struct sockaddr *)&name, &bytes) == 0 && bytes > offsetof(struct sockaddr_un, sun_path) + 1)
-    snprintf(address, BNY_BOOT_ADDRESS_BYTES, "@%.*s", (int)(bytes - offsetof(struct sockaddr_un, sun_path) - 1),
-             name.sun_path + 1);
-  return fd;
-}
-
-int bny_boot_listen_beside(const struct bny_boot_settings *settings, int connected,
-                           char address[BNY_BOOT_ADDRESS_BYTES]) {
-  struct sockaddr_storage name;
-  socklen_t bytes = sizeof name;
-  if (getsockname(connected, (struct sockaddr *)&name, &bytes) != 0) return -1;
-  struct sockaddr_storage chosen;
-  if (!bny_boot_address_is_loopback((struct sockaddr *)&name) &&
-      bny_boot_interface_find(settings, name.ss_family, NULL, &chosen) == BANYAN_OK && chosen.ss_family != AF_UNSPEC)
-    name = chosen;
-  bny_boot_address_set_port(&name, 0);
-  int fd = bny_boot_listen_at((struct sockaddr *)&name, bny_boot_address_bytes(&name));
-  bytes = sizeof name;
-  if (fd >= 0 && getsockname(fd, (struct sockaddr *)&name, &bytes) == 0)
-    bny_boot_address_text((struct sockaddr *)&name, bytes, address);
-  return fd;
-}
-
-int bny_boot_listen_as_front(const struct bny_boot_settings *settings, char address[BNY_BOOT_ADDRESS_BYTES]) {
-  char text[sizeof settings->host + sizeof settings->locality + sizeof settings->job + 32], name[BNY_BOOT_NAME_BYTES];
-  snprintf(text, sizeof text, "%s %d %s %s", settings->host, settings->port, settings->locality, settings->job);
-  bny_boot_name_derive(settings->key, text, name); /* only holders of the secret can compute it */
-  snprintf(address, BNY_BOOT_ADDRESS_BYTES, "@banyan-%s", name);
-  return bny_boot_listen_by_name(address);
 }
 
 #endif

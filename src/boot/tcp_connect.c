@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Finds a parent for a rank other than 0 of the TCP bootstrap, and authenticates the two to each other. Rank 0 may
- * start later, so a failed attempt is repeated until the deadline. */
-#include "boot/tcp_address.h"
+ * Connects a rank to rank 0, and authenticates the two to each other. Rank 0 may start later, so a failed attempt is
+ * repeated until the deadline. */
+#include "boot/tcp_socket.h"
 
 #ifdef HAVE_SODIUM
 #include <endian.h>
@@ -15,9 +15,11 @@
 #include "boot/exchange.h"
 #include "base/deadline.h"
 
+static const char doing[] = "banyan_env_create";
+
 /* A server that hangs up on a hello most likely has another secret; it may also have dropped this rank for lack of
  * room. */
-enum { REJECTIONS_AT_MOST = 5, REDIRECTIONS_AT_MOST = 32, PAUSE_FIRST_MS = 10, PAUSE_LAST_MS = 500 };
+enum { REJECTIONS_AT_MOST = 5, PAUSE_FIRST_MS = 10, PAUSE_LAST_MS = 500 };
 
 /* The least time between look-ups of a name that has addresses, to spare the DNS. */
 static const int64_t look_up_interval_ns = 1000000000;
@@ -25,14 +27,10 @@ static const int64_t look_up_interval_ns = 1000000000;
 struct seeker {
   struct banyan_env *env;
   int64_t deadline_ns;
-  bool is_front;                      /* this process is the front of its node and holds env->listen_fds[1] */
-  char front[BNY_BOOT_ADDRESS_BYTES]; /* name of the front */
-  bool at_rank_0;                     /* the current peer is rank 0 */
-  int nrejections;                    /* number of rejections by rank 0 */
-  int nrounds;                        /* over all its addresses */
-  char reason[256];                   /* why the last attempt failed */
-  char next[BNY_BOOT_ADDRESS_BYTES];  /* address to which this rank is redirected; "": none */
-  struct addrinfo *list;              /* rank 0's addresses; NULL: none yet */
+  int nrejections;       /* number of rejections by rank 0 */
+  int nrounds;           /* over all its addresses */
+  char reason[256];      /* why the last attempt failed */
+  struct addrinfo *list; /* rank 0's addresses; NULL: none yet */
   int64_t looked_up_ns;
   bool met_other_job;   /* the last welcome came from another job */
   bool knows_other_job; /* any welcome did */
@@ -66,69 +64,35 @@ static void note(struct seeker *seeker, const char *what, int error) {
            error ? strerror_r(error, text, sizeof text) : "");
 }
 
-/* The current peer is on this node. */
-static bool is_local(const struct banyan_env *env) { return env->address[0] == '@'; }
-
-/* Handles the welcome. Returns whether this rank has joined; a rejection sets final, a redirection next. */
+/* Handles the welcome. Returns whether this rank has joined; a rejection sets final. */
 static bool read_welcome(struct seeker *seeker, const struct bny_boot_challenge *challenge,
                          const struct bny_boot_hello *hello, struct bny_boot_welcome *welcome) {
-  struct banyan_env *env = seeker->env;
+  const struct banyan_env *env = seeker->env;
   const struct bny_boot_settings *settings = &env->settings;
-  if (!bny_boot_welcome_check(bny_boot_key_of(env, is_local(env)), challenge, hello, welcome)) {
-    seeker->nrejections += seeker->at_rank_0;
+  if (!bny_boot_welcome_check(settings->key, challenge, hello, welcome)) {
+    seeker->nrejections++;
     note(seeker, "it does not know the secret of this rank", 0);
     return false;
   }
   uint32_t verdict = le32toh(welcome->verdict);
   welcome->reason[sizeof welcome->reason - 1] = '\0';
-  env->parent.rank = (int32_t)le32toh(welcome->rank);
   if (verdict == BNY_BOOT_ACCEPTED) return true;
-  seeker->met_other_job = verdict == BNY_BOOT_OTHER_JOB;
-  seeker->knows_other_job |= seeker->met_other_job;
   if (verdict == BNY_BOOT_OTHER_JOB) {
+    seeker->met_other_job = seeker->knows_other_job = true;
     note(seeker, welcome->reason, 0);
     return false;
   }
-  if (verdict == BNY_BOOT_REDIRECTED)
-    snprintf(seeker->next, sizeof seeker->next, "%.*s", (int)sizeof seeker->next - 1, welcome->reason);
-  else
-    seeker->final = bny_fail(BANYAN_ERR_BOOTSTRAP, "banyan_env_create: rank %d at %s rejected rank %d of %d: %s",
-                             env->parent.rank, env->address, settings->rank, settings->nranks, welcome->reason);
+  seeker->final = bny_fail(BANYAN_ERR_BOOTSTRAP, "banyan_env_create: rank 0 at %s rejected rank %d of %d: %s",
+                           env->address, settings->rank, settings->nranks, welcome->reason);
   return false;
 }
 
-/* Returns whether the number of ranks requires a tree. */
-static bool is_tree(const struct bny_boot_settings *settings) { return settings->nranks - 1 > settings->fanout; }
-
-/* Makes the listener for ranks that are redirected to this one. A rank that cannot listen becomes a leaf. */
-static void listen_for_others(struct seeker *seeker, int fd, char shown[BNY_BOOT_LISTEN_BYTES]) {
-  struct banyan_env *env = seeker->env;
-  bool local = is_local(env);
-  char address[BNY_BOOT_ADDRESS_BYTES] = "";
-  if (!is_tree(&env->settings) || env->settings.rank == 0) return;
-  if (env->listen_fds[0] >= 0) close(env->listen_fds[0]); /* from a failed attempt */
-  env->listen_fds[0] = local ? bny_boot_listen_locally(address) : bny_boot_listen_beside(&env->settings, fd, address);
-  if (strlen(address) < BNY_BOOT_LISTEN_BYTES) strcpy(shown, address);
-}
-
-/* Without a secret: gets the key of rank 0, which has just sent a challenge. Returns false if rank 0 belongs to another
- * user or another job; without an id, the ranks of a job have one launcher. A process that gives no key has a secret,
- * or is not rank 0, and does not know this rank's key either. */
-static bool get_key(struct seeker *seeker) {
-  struct banyan_env *env = seeker->env;
-  struct bny_boot_user user;
+/* Without a secret: returns whether rank 0 is a process of this user. */
+static bool trusts(struct seeker *seeker, int fd) {
+  const struct bny_boot_settings *settings = &seeker->env->settings;
+  struct bny_boot_user user = {.process = 0};
   char reason[sizeof seeker->reason];
-  if (env->settings.has_secret || !seeker->at_rank_0) return true;
-  enum bny_boot_issue outcome = bny_boot_issue_ask(env, attempt_limit(seeker), &user);
-  seeker->met_other_job =
-      outcome == BNY_BOOT_ISSUED && !env->settings.job[0] && bny_boot_launcher_differs(user.process);
-  seeker->knows_other_job |= seeker->met_other_job;
-  if (seeker->met_other_job) {
-    note(seeker, "rank 0 there was started by another process than this rank; " BNY_BOOT_LAUNCHER_HINT, 0);
-    return false;
-  }
-  if (outcome == BNY_BOOT_NOT_ASKED) note(seeker, "cannot ask it for its key", errno);
-  if (outcome != BNY_BOOT_OTHER_USER) return outcome != BNY_BOOT_NOT_ASKED;
+  if (settings->has_secret || bny_boot_socket_is_own(fd, &user)) return true;
   snprintf(reason, sizeof reason,
            "it is a process of user %ld, and this rank of user %ld: without a secret all ranks must be of one user "
            "(set BANYAN_SECRET or BANYAN_SECRET_FILE to the same secret on all ranks)",
@@ -158,12 +122,11 @@ static bool authenticate(struct seeker *seeker, int fd) {
                                  .rank = htole32((uint32_t)settings->rank),
                                  .nranks = htole32((uint32_t)settings->nranks),
                                  .left_ms = htole32((uint32_t)bny_deadline_left_ms(seeker->deadline_ns)),
+                                 .attempt = htole32(settings->attempt),
                                  .began_s = htole64(env->began_s)};
   memcpy(hello.job, settings->job, sizeof hello.job);
-  if (!get_key(seeker)) return false;
-  const uint8_t *key = bny_boot_key_of(env, is_local(env));
-  listen_for_others(seeker, fd, hello.address);
-  bny_boot_hello_sign(key, &challenge, &hello);
+  bny_boot_process_text(hello.process);
+  bny_boot_hello_sign(settings->key, &challenge, &hello);
   if (send(fd, &hello, sizeof hello, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof hello) {
     note(seeker, "connection lost", errno);
     return false;
@@ -171,7 +134,7 @@ static bool authenticate(struct seeker *seeker, int fd) {
   /* This waits until the deadline: this rank may have been accepted, and others then rely on this connection. */
   error = bny_boot_socket_receive(fd, &welcome, sizeof welcome, seeker->deadline_ns);
   if (error) {
-    seeker->nrejections += seeker->at_rank_0 && error != ETIMEDOUT;
+    seeker->nrejections += error != ETIMEDOUT;
     if (error == ETIMEDOUT && seeker->reason[0]) return false; /* as in note(): the earlier reason is more useful */
     note(seeker,
          error == ETIMEDOUT ? "no answer to the authentication of this rank"
@@ -181,46 +144,22 @@ static bool authenticate(struct seeker *seeker, int fd) {
     return false;
   }
   if (!read_welcome(seeker, &challenge, &hello, &welcome)) return false;
-  bny_boot_session_derive(key, &challenge, &hello, env->parent.session);
+  *env->links = (struct bny_boot_link){.fd = fd};
+  bny_boot_session_derive(settings->key, &challenge, &hello, env->links->session);
   return true;
 }
 
-/* Joins through a connection; without one fd is -1, with errno. On failure it closes the connection. */
-static bool join_through(struct seeker *seeker, int fd) {
-  seeker->is_rejected = fd < 0 && errno == ECONNREFUSED;
-  if (fd < 0) {
-    note(seeker, "cannot connect", errno);
-    return false;
-  }
-  if (!authenticate(seeker, fd)) {
-    bny_boot_socket_close(fd);
-    return false;
-  }
-  seeker->env->parent.fd = fd;
-  return true;
-}
-
-/* Follows redirections one by one. */
-static bool follow(struct seeker *seeker) {
-  char *address = seeker->env->address;
-  for (int hops = 0; seeker->next[0] && !seeker->final && hops < REDIRECTIONS_AT_MOST; hops++) {
-    memcpy(address, seeker->next, sizeof seeker->next);
-    seeker->next[0] = '\0';
-    if (join_through(seeker, bny_boot_socket_connect_text(&seeker->env->settings, address, attempt_limit(seeker))))
-      return true;
-  }
-  return false;
-}
-
+/* Returns whether this rank has joined. */
 static bool try_address(struct seeker *seeker, const struct sockaddr *address, socklen_t bytes) {
   struct banyan_env *env = seeker->env;
   seeker->met_other_job = false;
   bny_boot_address_text(address, bytes, env->address);
-  seeker->next[0] = '\0';
-  seeker->at_rank_0 = true;
-  bool joined = join_through(seeker, bny_boot_socket_connect(&env->settings, address, bytes, attempt_limit(seeker)));
-  seeker->at_rank_0 = false;
-  return joined || follow(seeker);
+  int fd = bny_boot_socket_connect(&env->settings, address, bytes, attempt_limit(seeker));
+  seeker->is_rejected = fd < 0 && errno == ECONNREFUSED;
+  if (fd < 0) note(seeker, "cannot connect", errno);
+  if (fd < 0 || (trusts(seeker, fd) && authenticate(seeker, fd))) return fd >= 0;
+  bny_boot_socket_close(fd);
+  return false;
 }
 
 static bool try_ports(struct seeker *seeker, const struct sockaddr *address, socklen_t bytes) {
@@ -266,28 +205,6 @@ static bool try_rank_0(struct seeker *seeker) {
   return false;
 }
 
-/* Meets the other processes of this node: becomes their front, or joins them through it. A front that stays silent for
- * a while has not reached rank 0 itself, and is skipped. */
-static bool try_front(struct seeker *seeker) {
-  struct banyan_env *env = seeker->env;
-  struct bny_boot_user user;
-  if (seeker->is_front || !is_tree(&env->settings)) return false;
-  int fd = bny_boot_listen_as_front(&env->settings, seeker->front);
-  if (fd >= 0 || errno != EADDRINUSE) {
-    env->listen_fds[1] = fd;
-    seeker->is_front = fd >= 0;
-    return false;
-  }
-  memcpy(env->address, seeker->front, sizeof seeker->front);
-  seeker->next[0] = '\0';
-  fd = bny_boot_socket_connect_text(&env->settings, seeker->front, attempt_limit(seeker));
-  if (fd >= 0 && !bny_boot_socket_is_own(fd, &user)) {
-    close(fd);
-    return false;
-  }
-  return join_through(seeker, fd) || follow(seeker);
-}
-
 /* Pauses twice as long each time, with a random part, so that many ranks do not retry at once. */
 static void pause_before_retry(const struct seeker *seeker, int *pause_ms) {
   int wait_ms = *pause_ms / 2 + (int)randombytes_uniform((uint32_t)(*pause_ms / 2 + 1));
@@ -304,15 +221,16 @@ static banyan_status fail_late(const struct seeker *seeker, int64_t begun_ns) {
   if (!seeker->list)
     return bny_fail(BANYAN_ERR_BOOTSTRAP, "%s (for %.3g s on rank %d of %d)", banyan_last_error(), waited_s,
                     settings->rank, settings->nranks);
-  if (seeker->is_rejected && !seeker->knows_other_job) {
-    bny_append(origin, sizeof origin, &length, "; if rank 0 has ended with an error, its output says why");
-    size_t before = length;
-    bny_boot_append_loopback(origin, sizeof origin, &length, "; that is ", seeker->env);
-    if (length == before && !settings->interface[0])
-      bny_append(origin, sizeof origin, &length,
-                 " (if that node calls itself by a loopback address, set BANYAN_INTERFACE to a network of all nodes on "
-                 "all ranks)");
-  }
+  if (seeker->is_rejected && !seeker->knows_other_job)
+    bny_append(origin, sizeof origin, &length, "%s",
+               settings->has_secret ? "; if rank 0 has ended with an error, its output says why"
+                                    : "; if rank 0 has ended with an error, its output says why, and if it has a "
+                                      "secret (BANYAN_SECRET), this rank needs the same");
+  if (!seeker->knows_other_job) bny_boot_append_loopback(origin, sizeof origin, &length, "; that is ", seeker->env);
+  if (seeker->is_rejected && !bny_boot_is_at_loopback(seeker->env) && !settings->interface[0])
+    bny_append(origin, sizeof origin, &length,
+               " (if that node calls itself by a loopback address, set BANYAN_INTERFACE to a network of all nodes on "
+               "all ranks)");
   bny_boot_append_origin(origin, sizeof origin, &length, settings);
   return bny_fail(BANYAN_ERR_TIMEOUT,
                   "banyan_env_create: rank %d of %d could not join rank 0 at %s within %.3g s: %s%s", settings->rank,
@@ -323,7 +241,7 @@ static banyan_status seek(struct seeker *seeker) {
   const struct bny_boot_settings *settings = &seeker->env->settings;
   int64_t begun_ns = bny_deadline_now();
   int pause_ms = PAUSE_FIRST_MS;
-  while (!try_front(seeker) && !seeker->final && !try_rank_0(seeker)) {
+  while (!try_rank_0(seeker)) {
     if (seeker->final) return seeker->final;
     if (seeker->nrejections >= REJECTIONS_AT_MOST && settings->nports == 0)
       return bny_fail(BANYAN_ERR_BOOTSTRAP,
@@ -335,14 +253,36 @@ static banyan_status seek(struct seeker *seeker) {
   return seeker->final;
 }
 
-banyan_status bny_boot_seek(struct banyan_env *env, int64_t deadline_ns) {
-  struct seeker seeker = {.env = env, .deadline_ns = deadline_ns};
-  banyan_status status = seek(&seeker);
-  if (seeker.list) freeaddrinfo(seeker.list);
-  return status;
+/* Waits until all ranks have joined. *again: rank 0 has made way for another one. */
+static banyan_status wait_for_all(struct banyan_env *env, int64_t deadline_ns, bool *again) {
+  struct bny_boot_link *link = env->links;
+  for (;;) {
+    enum bny_boot_progress progress = bny_boot_link_receive_note(link);
+    uint32_t kind = progress == BNY_BOOT_DONE ? link->in.kind : 0;
+    *again = kind == BNY_BOOT_AGAIN;
+    if (*again) bny_boot_link_close(link);
+    if (*again || kind == BNY_BOOT_READY) return BANYAN_OK;
+    if (kind == BNY_BOOT_FAILURE) return bny_boot_fail_received(link);
+    if (progress != BNY_BOOT_MORE || bny_deadline_is_late(deadline_ns))
+      return bny_boot_fail_peer(env, link, progress, doing);
+    struct pollfd event = {.fd = link->fd, .events = POLLIN};
+    poll(&event, 1, bny_deadline_poll_ms(deadline_ns));
+  }
 }
 
-enum bny_boot_holder bny_boot_seek_holder(struct banyan_env *env, const struct addrinfo *list, int64_t deadline_ns) {
+banyan_status bny_boot_connect(struct banyan_env *env, int64_t deadline_ns) {
+  struct seeker seeker = {.env = env, .deadline_ns = deadline_ns};
+  banyan_status status = BANYAN_OK;
+  for (bool again = true; again && !status;) {
+    status = seek(&seeker);
+    if (!status && env->failure) status = bny_fail(env->failure, "%s", env->failure_text); /* joined to report it */
+    if (!status) status = wait_for_all(env, deadline_ns, &again);
+  }
+  if (seeker.list) freeaddrinfo(seeker.list);
+  return status ? bny_boot_fail_all(env, status) : BANYAN_OK;
+}
+
+enum bny_boot_holder bny_boot_find_holder(struct banyan_env *env, const struct addrinfo *list, int64_t deadline_ns) {
   static const int64_t patience_ns = 1000000000;
   struct seeker seeker = {.env = env, .deadline_ns = bny_deadline_now() + patience_ns};
   enum bny_boot_holder holder = BNY_BOOT_UNKNOWN;
@@ -352,8 +292,7 @@ enum bny_boot_holder bny_boot_seek_holder(struct banyan_env *env, const struct a
     if (seeker.final) holder = BNY_BOOT_THIS_JOB;
     if (seeker.met_other_job) holder = BNY_BOOT_ANOTHER_JOB;
   }
-  bny_boot_link_close(&env->parent); /* rank 0 has no parent, for any answer of the peer */
-  bny_boot_issue_begin(env);         /* the key may now be that of the other job */
+  bny_boot_link_close(env->links); /* rank 0 joins nobody, for any answer of the peer */
   if (holder == BNY_BOOT_UNKNOWN) return holder;
   bny_fail(BANYAN_ERR_BOOTSTRAP, "%s%s (%s)",
            holder == BNY_BOOT_THIS_JOB ? "" : "banyan_env_create: rank 0 cannot listen on its port: ",

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Addresses and sockets of the TCP bootstrap. As text an address is "10.0.0.1:29500", "[fd00::1]:29500", or "@name"
- * of a local socket in the abstract namespace. */
+ * Addresses and sockets of the TCP bootstrap. As text an address is "10.0.0.1:29500" or "[fd00::1]:29500". Without a
+ * secret, the socket of an address is a local one, "@banyan-127.0.0.1:29500" in the abstract namespace. Such a name is
+ * visible only in its network namespace, so all ranks must be on one node. */
 #pragma once
 
 #include <netdb.h>
@@ -36,34 +37,24 @@ banyan_status bny_boot_interface_find(const struct bny_boot_settings *settings, 
 socklen_t bny_boot_address_bytes(const struct sockaddr_storage *address);
 void bny_boot_address_set_port(struct sockaddr_storage *address, int port);
 
-/* ---- listening: each returns a socket, or -1 and errno ----------------------------------------------------------- */
+/* ---- sockets ----------------------------------------------------------------------------------------------------- */
 
-int bny_boot_listen_at(const struct sockaddr *address, socklen_t bytes);
-
-/* Makes another rank's listener, for ranks redirected to it: at any port of the chosen interface, or of the address
- * through which it reached rank 0 on `connected`. */
-int bny_boot_listen_beside(const struct bny_boot_settings *settings, int connected,
-                           char address[BNY_BOOT_ADDRESS_BYTES]);
-
-/* Listeners for processes of this node: the front's, which exists once and may fail with EADDRINUSE, and any other
- * rank's. `address` becomes the name. */
-int bny_boot_listen_as_front(const struct bny_boot_settings *settings, char address[BNY_BOOT_ADDRESS_BYTES]);
-int bny_boot_listen_locally(char address[BNY_BOOT_ADDRESS_BYTES]);
-int bny_boot_listen_by_name(const char *address); /* listens under this name, which also exists once */
-
-/* ---- connections ------------------------------------------------------------------------------------------------- */
+/* Returns a listening socket, or -1 and errno. */
+int bny_boot_socket_listen(const struct bny_boot_settings *settings, const struct sockaddr *address, socklen_t bytes);
 
 /* Returns a socket connected by limit_ns from the chosen interface, if there is one; or -1 and errno. */
 int bny_boot_socket_connect(const struct bny_boot_settings *settings, const struct sockaddr *address, socklen_t bytes,
                             int64_t limit_ns);
-int bny_boot_socket_connect_text(const struct bny_boot_settings *settings, const char *address, int64_t limit_ns);
 
 /* Sets non-blocking, close-on-exec and no delay; -1 and errno. */
 int bny_boot_socket_configure(int fd);
 
-/* Gets the process at the other end of a local socket. The second function also returns whether it runs as this user or
- * root. */
-bool bny_boot_socket_user(int fd, struct bny_boot_user *user);
+/* Gets the process at the other end of a local socket, and returns whether it runs as this user. Not even root may
+ * stand in for it. */
+struct bny_boot_user {
+  int64_t process;
+  uid_t uid;
+};
 bool bny_boot_socket_is_own(int fd, struct bny_boot_user *user);
 
 /* Receives exactly `bytes`; returns 0, or errno: ETIMEDOUT, ECONNRESET when the peer has closed. */
