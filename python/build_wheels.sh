@@ -4,8 +4,7 @@
 # ARCH=aarch64 builds for that architecture on another one, with libraries that apt-get downloads.
 #
 # Zig's clang, which pip brings, links against the symbols of glibc 2.28. libsodium is linked statically, and jansson
-# is brought along. Left out are hwloc and libxml2, whose ICU is larger than all else. UCX and CUDA are
-# loaded at run time.
+# is brought along. UCX and CUDA are loaded at run time.
 set -eu
 [ $# -ge 2 ] || { echo "usage: [ARCH=aarch64] $0 FOLDER PYTHON..." >&2; exit 2; }
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -81,7 +80,7 @@ for python; do
   if [ ! -e "$work/build/.libs/libbanyan.so" ]; then
     [ -e "$top/configure" ] || (cd "$top" && autoreconf -i)
     (cd "$work/build" && "$top/configure" --quiet --host="$arch-linux-gnu" CC=zig-cc CXX=no CFLAGS="-O3 -g0" LDFLAGS=-Wl,-s \
-      --without-mpi --without-libxml2 --without-hwloc --without-check --without-simgrid \
+      --without-mpi --without-libxml2 --without-check --without-simgrid \
       SODIUM_CFLAGS=" " SODIUM_LIBS=" " JANSSON_CFLAGS=" " JANSSON_LIBS=" " UCX_CFLAGS=" " UCX_LIBS=" ")
     make -s -C "$work/build" -j"$(nproc)" LIBS= libbanyan_core.la
     make -s -C "$work/build" LIBS="$work/lib/libsodium.a -L$work/lib -ljansson $detect -lpthread -ldl -lm" libbanyan.la

@@ -17,7 +17,7 @@ class Banyan(AutotoolsPackage, CudaPackage):
     variant("mpi", default=True, description="libbanyan-mpi, and tools that run under mpirun")
     variant("ucx", default=True, description="ranks on several nodes")
     variant("tools", default=True, description="banyan-decode, banyan-perf, banyan-plan, banyan-topo and banyan-info")
-    variant("topology", default=True, description="BANYAN_TOPO reads XML and JSON, and hwloc's variables count")
+    variant("topology", default=True, description="BANYAN_TOPO reads JSON, and the tools read XML")
 
     depends_on("c", type="build")
     depends_on("cxx", type="build")
@@ -29,7 +29,6 @@ class Banyan(AutotoolsPackage, CudaPackage):
     depends_on("jansson@2.11:", when="+tools")
     depends_on("jansson@2.11:", when="+topology")
     depends_on("libxml2@2.9:", when="+topology")
-    depends_on("hwloc@2.1:", when="+topology")
     depends_on("cuda@12.4:", when="+cuda")
     depends_on("check", type="test")
     conflicts("platform=darwin", msg="banyan is for Linux")
@@ -37,8 +36,7 @@ class Banyan(AutotoolsPackage, CudaPackage):
     def configure_args(self):
         args = ["--with-sodium"]
         args += self.with_or_without("mpi") + self.with_or_without("ucx")
-        for package in ("libxml2", "hwloc"):
-            args += self.with_or_without(package, variant="topology")
+        args += self.with_or_without("libxml2", variant="topology")
         args.append("--with-jansson" if self.spec.satisfies("+tools") or self.spec.satisfies("+topology") else "--without-jansson")
         if self.spec.satisfies("+mpi"):
             args.append("MPICC=" + self.spec["mpi"].mpicc)

@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/status.h"
 #include "locality/price.h"
+#include "topo/model/load.h"
 #include "topo/probe/binding.h"
 #include "topo/probe/probe.h"
 
@@ -57,10 +58,9 @@ static void place_bound(const bny_prices *prices, const bny_topo_binding *bindin
   if (binding->package < 0 && binding->npackages > 1) say(locality, "; bound to several packages");
 }
 
-static bool probe(machine *m, bool quick) {
+static bool probe(machine *m) {
   bny_topo_error why = {.text = ""};
-  bny_topo_probe_options options = {.quick = quick};
-  m->topo = bny_topo_probe_machine(&options, NULL, NULL, &why);
+  m->topo = bny_topo_probe_machine(NULL, NULL, NULL, &why);
   m->derived = m->topo ? bny_topo_derive(m->topo) : NULL;
   return m->derived != NULL;
 }
@@ -68,7 +68,7 @@ static bool probe(machine *m, bool quick) {
 /* If no probe knows the device, the rank stays at the locality of its processors. */
 static bool place_device(const bny_prices *prices, const char *bus_id, bny_locality *locality) {
   machine m = {.topo = NULL};
-  int32_t node = probe(&m, false) ? bny_topo_find_bus(m.topo, bus_id) : -1;
+  int32_t node = probe(&m) ? bny_topo_find_bus(m.topo, bus_id) : -1;
   int32_t rank = node >= 0 ? rank_at(&m, node) : -1;
   if (rank >= 0) {
     bny_locality_of(m.topo, m.derived, rank, prices, locality);
@@ -83,7 +83,7 @@ void bny_locality_find_nic(bny_locality *locality) {
   machine m = {.topo = NULL};
   bny_topo_binding binding;
   bny_topo_binding_find(NULL, &binding);
-  bool found = probe(&m, true) && m.derived->rank_kind == BNY_TOPO_NUMA;
+  bool found = probe(&m) && m.derived->rank_kind == BNY_TOPO_NUMA;
   for (int32_t r = 0; found && r < m.derived->nranks && !locality->nic; r++) {
     bny_locality there;
     if (m.topo->nodes[m.derived->ranks[r].node].index != binding.numa && m.derived->nranks > 1) continue;
@@ -190,7 +190,7 @@ static banyan_status place_from_file(const bny_locality_query *query, const bny_
   machine m = {.topo = NULL};
   bny_topo_error why = {.text = ""};
   char bus_id[BNY_TOPO_BUS_BYTES], unknown[128] = "";
-  m.topo = bny_topo_load(query->topo, NULL, &why);
+  m.topo = bny_topo_read(query->topo, &why);
   bool no_memory = !m.topo && strstr(why.text, "memory");
   if (!m.topo && !no_memory) return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_TOPO: %s", why.text);
   m.derived = m.topo ? bny_topo_derive(m.topo) : NULL;

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "locality/price.h"
-#include "topo/derive/levels.h"
+#include "topo/levels/levels.h"
 #include "topo/model/model.h"
 
 /* The locality of a rank in its machine and cluster (`place`), and the levels that follow from the localities of all

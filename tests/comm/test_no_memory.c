@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "tests/support/directory.h"
 #include "tests/support/placed.h"
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__)
@@ -156,11 +157,28 @@ static const struct {
   int32_t nranks, failing;
 } cases[] = {{PLACED_THREADS, 3, 1}, {PLACED_APART, 3, 1}, {PLACED_APART, 2, 0}, {PLACED_APART, 2, 1}};
 
+/* Writes the topology of a host with one NUMA node. Returns false if this build reads none. */
+static bool describe(void) {
+#ifdef HAVE_JANSSON
+  char path[128];
+  snprintf(path, sizeof path, "%s/machine.json", directory);
+  FILE *file = fopen(path, "w");
+  ck_assert_ptr_nonnull(file);
+  fputs("{\"nodes\": [{\"id\": \"h\", \"kind\": \"host\"}, {\"id\": \"n\", \"kind\": \"numa\", \"parent\": \"h\"}]}\n",
+        file);
+  ck_assert_int_eq(fclose(file), 0);
+  setenv("BANYAN_TOPO", path, 1);
+  return true;
+#else
+  return false;
+#endif
+}
+
 TEST_LOOP(creation, sizeof cases / sizeof cases[0]) {
   world_setup setup;
   if (!placed_set(cases[_i].kind, "a,a,b", "a,b,c", &setup)) return;
   /* NIC probes make hundreds of allocations, and a failed one only gives a coarser locality. */
-  if (cases[_i].kind == PLACED_APART) setenv("BANYAN_TOPO", "host numa", 1);
+  if (cases[_i].kind == PLACED_APART && !describe()) return;
   int nth = 1;
   while (nth < TRIALS_MAX && try_without(cases[_i].nranks, cases[_i].failing, nth)) nth++;
   ck_assert_int_lt(nth, TRIALS_MAX);
@@ -172,5 +190,5 @@ TEST_LOOP(creation, sizeof cases / sizeof cases[0]) {
 
 int main(void) {
   if (!CAN_FAIL) return 77;
-  return world_main(suite_of("no_memory", WORLD_GUARD_S));
+  return world_main(suite_with("no_memory", WORLD_GUARD_S, directory_make, directory_remove));
 }

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "topo/import/synthetic.h"
+#include "tools/topo/import/synthetic.h"
 #include "tests/topo/topo_laws.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The JSON format. A model that is written and read again is identical to the bit. Invalid input is rejected. */
-#include "topo/import/json.h"
+#include "topo/model/json.h"
 #include "topo/model/model.h"
 #include "tests/topo/topo_laws.h"
 #include "tests/topo/topo_util.h"

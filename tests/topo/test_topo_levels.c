@@ -4,7 +4,7 @@
 #include <stdarg.h>
 #include <time.h>
 
-#include "topo/derive/levels.h"
+#include "topo/levels/levels.h"
 #include "tests/topo/topo_laws.h"
 #include "tests/topo/topo_util.h"
 

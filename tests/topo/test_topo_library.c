@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The library decides as the tools show. For every dump and for synthetic machines, ranks get their localities from the
  * file. Levels, algorithm and counted bytes of their communicator are compared with the results of the tools' code.
- * hwloc's variables and BANYAN_TOPO change a real communicator, and ranks that disagree make one plan. */
+ * BANYAN_TOPO changes a real communicator, and ranks that disagree make one plan. */
+#include <ftw.h>
 #include <jansson.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -14,7 +15,7 @@
 #include "tests/support/world.h"
 #include "tests/topo/topo_util.h"
 #include "tools/plan/methods.h"
-#include "topo/import/json.h"
+#include "topo/model/json.h"
 
 enum { RANKS_MAX = 16, VALUES = 64, TEXT = 4096 };
 
@@ -134,6 +135,31 @@ static void compare_with_tool(const char *what, const bny_topo *topo, const bny_
   plan_ranks_release(&ranks);
 }
 
+static char scratch[64];
+
+static void scratch_make(void) {
+  strcpy(scratch, "/tmp/banyan-library-XXXXXX");
+  ck_assert_ptr_nonnull(mkdtemp(scratch));
+}
+
+static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *place) {
+  (void)about, (void)kind, (void)place;
+  return remove(path);
+}
+
+static void scratch_remove(void) { nftw(scratch, remove_one, 4, FTW_DEPTH | FTW_PHYS); }
+
+/* Writes a model as JSON, as the library reads it. Returns the path, which stays valid for the next two calls. */
+static const char *converted(const char *name, const bny_topo *topo) {
+  static char paths[3][128];
+  static int next;
+  char *path = paths[next++ % 3], *text = exported(bny_topo_export_json, topo);
+  snprintf(path, sizeof paths[0], "%s/%s", scratch, name);
+  FILE *file = fopen(path, "w");
+  ck_assert(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
+  return path;
+}
+
 static void compare(const char *what, const bny_topo *topo) {
   bny_topo_levels *derived = topo_derive(topo);
   int32_t chosen[RANKS_MAX], count = choose(derived, chosen);
@@ -148,7 +174,7 @@ static void compare(const char *what, const bny_topo *topo) {
   plan_ranks ranks = {.nranks = count};
   ck_assert_msg(bny_locality_levels(localities, count, NULL, NULL, &ranks.levels) == BANYAN_OK, "%s",
                 banyan_last_error());
-  setenv("BANYAN_TOPO", what, 1);
+  setenv("BANYAN_TOPO", converted("machine.json", topo), 1);
   setenv("BANYAN_TOPO_RANK", count > 1 ? list : "0", 1);
   world_setup setup = {.nranks = count, .argument = reports};
   world_run(&setup, tell);
@@ -186,7 +212,6 @@ static void compare(const char *what, const bny_topo *topo) {
 
 static const char *const folders[] = {"examined", "fabric", "hwloc", "nccl"};
 static bny_topo *before; /* the previous dump, for a cluster of two different machines */
-static char scratch[64];
 
 /* Prepends `prefix` to a member's text. */
 static void prefix_member(json_t *object, const char *key, const char *prefix) {
@@ -229,11 +254,10 @@ static void compare_file(const char *path, const char *name) {
 }
 
 TEST_LOOP(dumps, (int)(sizeof folders / sizeof *folders)) {
-  strcpy(scratch, "/tmp/banyan-library-XXXXXX");
-  ck_assert_ptr_nonnull(mkdtemp(scratch));
+  scratch_make();
   if (each_dump(folders[_i], "", compare_file) == 0) printf("%s: no dumps here\n", folders[_i]);
   before = NULL;
-  rmdir(scratch);
+  scratch_remove();
 }
 
 static const char *const synthetic[] = {"host:2 package:2 numa bridge:2 nvlink gpu:2@sm80 nic:2@200g",
@@ -245,12 +269,14 @@ static const char *const synthetic[] = {"host:2 package:2 numa bridge:2 nvlink g
                                         "host package:2 numa:4"};
 
 TEST(own_machines) {
+  scratch_make();
   for (size_t i = 0; i < OWN_TOPOLOGIES; i++) {
     char path[TEXT];
     own_path(own_topologies[i], "", path);
     compare(path, load_file(path));
   }
   for (size_t i = 0; i < sizeof synthetic / sizeof *synthetic; i++) compare(synthetic[i], load(synthetic[i]));
+  scratch_remove();
 }
 
 /* ---- processes --------------------------------------------------------------------------------------------------- */
@@ -258,7 +284,7 @@ TEST(own_machines) {
 /* Variables that each rank sets before it makes its communicator. NULL leaves one unset. */
 typedef struct rank_setup {
   int cpu; /* index among the CPUs that the process may use; -1: not bound */
-  const char *hwloc, *topo, *topo_rank;
+  const char *topo, *topo_rank;
 } rank_setup;
 
 typedef struct bound_world {
@@ -294,7 +320,6 @@ static void run_bound(world_rank *self) {
   const rank_setup *own_setup = &bound->ranks[self->rank];
   report *report = &bound->reports[self->rank];
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = WORLD_GUARD_NS};
-  set("HWLOC_SYNTHETIC", own_setup->hwloc);
   set("BANYAN_TOPO", own_setup->topo);
   set("BANYAN_TOPO_RANK", own_setup->topo_rank);
   if (own_setup->cpu >= 0 && !world_check(self, bind_to(own_setup->cpu), "cannot be bound")) return;
@@ -329,68 +354,70 @@ static uint64_t bytes_sent(const bound_world *bound, int32_t nranks) {
   return sum;
 }
 
-#define PACKAGES "package:2 numa:1 l3:1 pu:1"
-
 TEST(variables_change_the_plan) {
   enum { N = 16 };
-  static const char hosts[] = "host:2 package:1 numa:8 nic@100g";
-  rank_setup plain[N], packages[N], nodes[N];
+  rank_setup plain[N], nodes[N];
   if (!has_two_cpus()) return;
+  scratch_make();
+  const char *hosts = converted("hosts.json", load("host:2 package:1 numa:8 nic@100g"));
   for (int i = 0; i < N; i++) {
     plain[i] = (rank_setup){.cpu = i / (N / 2)};
-    packages[i] = (rank_setup){.cpu = i / (N / 2), .hwloc = PACKAGES};
     nodes[i] = (rank_setup){.cpu = i / (N / 2), .topo = hosts, .topo_rank = "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15"};
   }
-  bound_world *as_is = bound_run(plain, N), *by_hwloc = bound_run(packages, N), *by_topo = bound_run(nodes, N);
+  bound_world *as_is = bound_run(plain, N), *by_topo = bound_run(nodes, N);
   one_plan(as_is, N);
-  one_plan(by_hwloc, N);
   one_plan(by_topo, N);
-  ck_assert_int_eq(by_hwloc->reports[0].nlevels, 2);
-  ck_assert_int_eq(by_hwloc->reports[0].sizes[0], N / 2);
-  ck_assert_int_eq(by_hwloc->reports[0].sizes[1], 2);
   ck_assert_int_eq(by_topo->reports[0].nlevels, 2);
-  ck_assert(by_hwloc->reports[0].plan_hash != as_is->reports[0].plan_hash);
+  ck_assert_int_eq(by_topo->reports[0].sizes[0], N / 2);
+  ck_assert_int_eq(by_topo->reports[0].sizes[1], 2);
   ck_assert(by_topo->reports[0].plan_hash != as_is->reports[0].plan_hash);
-  ck_assert(bytes_sent(by_hwloc, N) != bytes_sent(as_is, N));
   ck_assert(bytes_sent(by_topo, N) != bytes_sent(as_is, N));
   world_unshare(as_is, sizeof *as_is);
-  world_unshare(by_hwloc, sizeof *by_hwloc);
   world_unshare(by_topo, sizeof *by_topo);
+  scratch_remove();
 }
 
-/* One rank is not bound, one sees another machine, and one reads a file. All ranks use one plan without packages. */
+/* One rank is not bound, and one reads a file of two packages. All ranks use one plan without packages. */
 TEST(ranks_that_differ_make_one_plan) {
   enum { N = 5 };
-  static const rank_setup ranks[N] = {{.cpu = 0, .hwloc = PACKAGES},
-                                      {.cpu = 0, .hwloc = PACKAGES},
-                                      {.cpu = 1, .hwloc = PACKAGES},
-                                      {.cpu = -1, .hwloc = PACKAGES},
-                                      {.cpu = 1, .topo = "host package:2 numa:2"}};
   if (!has_two_cpus()) return;
+  scratch_make();
+  const rank_setup ranks[N] = {{.cpu = 0},
+                               {.cpu = 0},
+                               {.cpu = 1},
+                               {.cpu = -1},
+                               {.cpu = 1, .topo = converted("two.json", load("host package:2 numa:2"))}};
   bound_world *bound = bound_run(ranks, N);
   one_plan(bound, N);
   ck_assert_int_eq(bound->reports[0].nlevels, 1);
   world_unshare(bound, sizeof *bound);
+  scratch_remove();
 }
 
 /* A setting that one rank cannot follow is an error on all ranks, with the reason. */
 TEST(settings_that_cannot_be_followed) {
-  char directory[] = "/tmp/banyan-library-XXXXXX", pipe[64];
-  ck_assert_ptr_nonnull(mkdtemp(directory));
-  snprintf(pipe, sizeof pipe, "%s/pipe", directory);
+  char pipe[128], xml[128];
+  scratch_make();
+  snprintf(pipe, sizeof pipe, "%s/pipe", scratch);
+  snprintf(xml, sizeof xml, "%s/machine.xml", scratch);
+  FILE *file = fopen(xml, "w");
+  ck_assert(file != NULL && fputs("<system version=\"1\"/>\n", file) >= 0 && fclose(file) == 0);
+  const char *cluster = converted("cluster.json", load("host:2 gpu:4"));
   ck_assert_int_eq(mkfifo(pipe, 0600), 0);
   const struct {
     rank_setup wrong;
     const char *text;
   } cases[] = {{{.cpu = -1, .topo = "/nowhere/machine.xml"}, "/nowhere/machine.xml"},
-               {{.cpu = -1, .topo = "host:2 gpu:4", .topo_rank = "8"}, "BANYAN_TOPO_RANK is 8"},
-               {{.cpu = -1, .topo = "host:2 gpu:4", .topo_rank = "one"}, "BANYAN_TOPO_RANK \"one\""},
-               {{.cpu = -1, .topo = "host:2 gpu:4", .topo_rank = "0,1"}, "fewer numbers"},
+               {{.cpu = -1, .topo = cluster, .topo_rank = "8"}, "BANYAN_TOPO_RANK is 8"},
+               {{.cpu = -1, .topo = cluster, .topo_rank = "one"}, "BANYAN_TOPO_RANK \"one\""},
+               {{.cpu = -1, .topo = cluster, .topo_rank = "0,1"}, "fewer numbers"},
                {{.cpu = -1, .topo_rank = "0"}, "BANYAN_TOPO, which names the file"},
                {{.cpu = -1, .topo = pipe}, "not a regular file"}, /* a pipe without a writer */
                {{.cpu = -1, .topo = "/dev/zero"}, "not a regular file"},
                {{.cpu = -1, .topo = "-"}, "No such file"},
-               {{.cpu = -1, .topo = "host:2 gpu:4"}, "none has the name of this one"}};
+               {{.cpu = -1, .topo = cluster}, "none has the name of this one"},
+               {{.cpu = -1, .topo = "host:2 gpu:4"}, "written by banyan-topo --from DESCRIPTION -o FILE.json"},
+               {{.cpu = -1, .topo = xml}, "machine.xml -o machine.json"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     rank_setup ranks[3] = {{.cpu = -1}, {.cpu = -1}, cases[i].wrong};
     bound_world *bound = bound_run(ranks, 3);
@@ -401,8 +428,7 @@ TEST(settings_that_cannot_be_followed) {
     }
     world_unshare(bound, sizeof *bound);
   }
-  unlink(pipe);
-  rmdir(directory);
+  scratch_remove();
 }
 
 int main(void) { return world_main(suite_with("topo_library", WORLD_GUARD_S, NULL, drop_kept)); }

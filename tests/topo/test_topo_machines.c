@@ -2,9 +2,9 @@
  * Machines that were once read wrongly. tests/corpus has small files with the same property. Dumps of the real machines
  * are read if present. */
 #include "tests/topo/topo_xml_util.h"
-#include "topo/derive/levels.h"
-#include "topo/export/export.h"
-#include "topo/import/json.h"
+#include "topo/levels/levels.h"
+#include "tools/topo/export/export.h"
+#include "topo/model/json.h"
 #include "topo/model/speed.h"
 
 typedef struct machine {
@@ -60,6 +60,14 @@ static const struct {
                                         "GPU5 nic hsi2; GPU6 nic hsi3; GPU7 nic hsi3"},
     {"examined/flux-core__ipa20.xml", "GPU0 nic mlx5_0; GPU1 nic mlx5_2; GPU2 nic mlx5_3; GPU3 nic mlx5_3"},
     {"examined/mpibind__g4dnmetal.xml", "GPU0 nic rdmap197s0; GPU4 nic rdmap197s0"},
+    /* InfiniBand serves both GPUs, since the RoCE adapter beside one of them is on another network */
+    {"nccl/two-fabrics.xml", "GPU0 nic mlx5_0; GPU1 nic mlx5_0; GPU1 mlx5_1 PIX"},
+    /* a dialect that says where devices are by attributes that NCCL does not know */
+    {"nccl/dialect.xml", "note <gpu pci=...> is no known attribute; note <nic pci=...> is no known attribute"},
+    /* without a width, half the generation of its siblings is a fault */
+    {"nccl/no-width.xml", "fault GPU3: its PCI link runs at 24 GB/s, those of its siblings at 48"},
+    /* without CUDA's names GPUs are numbered by bus id, not in the order of the file */
+    {"hwloc/bus-order.xml", "GPU0 bus 0000:04:00.0; GPU1 bus 0000:84:00.0"},
     /* NCCL's routes */
     {"nccl/ring-of-four.xml", "GPU0 GPU3 SYS; routed GPU0 GPU3 NVB; routed GPU0 GPU1 NVL; routed GPU0 mlx5_0 PIX;"
                               "routed GPU0 mlx5_1 PXN; routed mlx5_2 GPU0 PXN; routed GPU0 mlx5_3 SYS"},

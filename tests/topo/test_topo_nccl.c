@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Import and export of NCCL's format, and import of AMD's. */
-#include "topo/derive/levels.h"
-#include "topo/export/export.h"
+#include "topo/levels/levels.h"
+#include "tools/topo/export/export.h"
 #include "topo/model/guid.h"
 #include "tests/topo/topo_xml_util.h"
 

@@ -3,7 +3,7 @@
  * that the library is shut down and closed after any answer. */
 #include <dlfcn.h>
 
-#include "topo/derive/levels.h"
+#include "topo/levels/levels.h"
 #include "topo/probe/nvml.h"
 #include "topo/probe/probe.h"
 #include "topo/model/speed.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The probes of hwloc and sysfs, on made-up machines and on this machine. */
-#include "topo/derive/levels.h"
+#include "topo/levels/levels.h"
 #include "topo/probe/probe.h"
 #include "topo/probe/util.h"
 #include "tests/topo/topo_sysfs.h"
@@ -91,7 +91,6 @@ TEST(two_sockets) {
   const bny_topo_probe_report *said = report_of(reports, count, "sysfs");
   ck_assert_int_eq(said->outcome, BNY_TOPO_PROBE_FOUND);
   ck_assert_str_eq(said->text, "2 packages, 2 NUMA nodes, 2 GPUs on PCI, 3 NICs on PCI, 7 PCI links say their rating");
-  ck_assert_int_eq(report_of(reports, count, "hwloc")->outcome, BNY_TOPO_PROBE_ABSENT);
   for (int32_t n = 0; n < topo->nnodes; n++) ck_assert_int_eq(topo->nodes[n].source, BNY_TOPO_PROBED);
 }
 
@@ -287,101 +286,6 @@ TEST_LOOP(garbage, 40) {
   ck_assert_msg(topo != NULL, "seed %d: %s", _i, error.text);
 }
 
-/* ---- hwloc ------------------------------------------------------------------------------------------------------- */
-
-static bool hwloc_there(void) {
-#if defined HAVE_HWLOC && defined HAVE_LIBXML2
-  return true;
-#else
-  return false;
-#endif
-}
-
-/* The model holds exactly what hwloc learns from its variables. */
-static bny_topo *probe_told(const char *variable, const char *value) {
-  bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
-  int32_t count;
-  setenv(variable, value, 1);
-  bny_topo *topo = probe(NULL, reports, &count);
-  unsetenv(variable);
-  const bny_topo_probe_report *said = report_of(reports, count, "hwloc");
-  ck_assert_msg(said->outcome == BNY_TOPO_PROBE_FOUND, "%s: %s", value, said->text);
-  ck_assert_msg(strstr(said->text, "not this machine") != NULL, "%s", said->text);
-  ck_assert_msg(strstr(said->text, variable) != NULL, "%s", said->text);
-  ck_assert_int_eq(topo->nodes[0].source, BNY_TOPO_FILE);
-  for (int32_t i = 1; i < count; i++) {
-    ck_assert_int_eq(reports[i].outcome, BNY_TOPO_PROBE_NOTHING);
-    ck_assert_ptr_nonnull(strstr(reports[i].text, "not asked"));
-  }
-  return topo;
-}
-
-TEST(hwloc_synthetic) {
-  if (!hwloc_there()) return;
-  bny_topo *topo = probe_told("HWLOC_SYNTHETIC", "pack:2 numa:2 core:4 pu:1");
-  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_PACKAGE), 2);
-  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NUMA), 4);
-  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NIC) + bny_topo_count(topo, BNY_TOPO_GPU), 0);
-}
-
-/* The machine has two NUMA nodes, but a cgroup allows only the first. */
-static const char allowed_part[] =
-    "<?xml version=\"1.0\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology version=\"2.0\">\n"
-    "<object type=\"Machine\" os_index=\"0\" cpuset=\"0x3\" complete_cpuset=\"0x3\" allowed_cpuset=\"0x1\" "
-    "nodeset=\"0x3\" complete_nodeset=\"0x3\" allowed_nodeset=\"0x1\" gp_index=\"1\">\n"
-    "<object type=\"Package\" os_index=\"0\" cpuset=\"0x1\" complete_cpuset=\"0x1\" nodeset=\"0x1\" "
-    "complete_nodeset=\"0x1\" gp_index=\"2\"><object type=\"NUMANode\" os_index=\"0\" cpuset=\"0x1\" "
-    "complete_cpuset=\"0x1\" nodeset=\"0x1\" complete_nodeset=\"0x1\" gp_index=\"3\" local_memory=\"1048576\"/>"
-    "<object type=\"PU\" os_index=\"0\" cpuset=\"0x1\" complete_cpuset=\"0x1\" nodeset=\"0x1\" "
-    "complete_nodeset=\"0x1\" gp_index=\"4\"/></object>\n"
-    "<object type=\"Package\" os_index=\"1\" cpuset=\"0x2\" complete_cpuset=\"0x2\" nodeset=\"0x2\" "
-    "complete_nodeset=\"0x2\" gp_index=\"5\"><object type=\"NUMANode\" os_index=\"1\" cpuset=\"0x2\" "
-    "complete_cpuset=\"0x2\" nodeset=\"0x2\" complete_nodeset=\"0x2\" gp_index=\"6\" local_memory=\"1048576\"/>"
-    "<object type=\"PU\" os_index=\"1\" cpuset=\"0x2\" complete_cpuset=\"0x2\" nodeset=\"0x2\" "
-    "complete_nodeset=\"0x2\" gp_index=\"7\"/></object>\n</object></topology>\n";
-
-TEST(hwloc_allowed) {
-  if (!hwloc_there()) return;
-  tree t = tree_new();
-  char path[1024];
-  tree_bytes(&t, "machine.xml", allowed_part, sizeof allowed_part - 1);
-  tree_path(&t, path, "machine.xml");
-  bny_topo *topo = probe_told("HWLOC_XMLFILE", path);
-  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NUMA), 1);
-  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_PACKAGE), 1);
-}
-
-/* If hwloc ignores a variable, the probe must report it. */
-TEST(hwloc_told_wrong) {
-  if (!hwloc_there()) return;
-  bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
-  int32_t count;
-  setenv("HWLOC_XMLFILE", "/nowhere/machine.xml", 1);
-  probe(NULL, reports, &count);
-  unsetenv("HWLOC_XMLFILE");
-  const bny_topo_probe_report *said = report_of(reports, count, "hwloc");
-  bool noticed = strstr(said->text, "could not use HWLOC_XMLFILE") != NULL || said->outcome == BNY_TOPO_PROBE_FAILED;
-  ck_assert_msg(noticed, "%s", said->text);
-}
-
-static void same_as_file(const char *path, const char *name) {
-  bny_topo_error error = {0};
-  bny_topo *file = topo_load(path, NULL, &error);
-  if (file == NULL) return; /* rejected files belong to another test */
-  bny_topo *told = probe_told("HWLOC_XMLFILE", path);
-  /* hwloc leaves out CPUs that are not allowed, but keeps all devices. */
-  static const bny_topo_kind kinds[] = {BNY_TOPO_HOST, BNY_TOPO_GPU, BNY_TOPO_NIC};
-  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-    ck_assert_msg(bny_topo_count(file, kinds[i]) == bny_topo_count(told, kinds[i]), "%s: %d and %d of %s", name,
-                  bny_topo_count(file, kinds[i]), bny_topo_count(told, kinds[i]), bny_topo_kind_name(kinds[i]));
-  }
-}
-
-TEST(hwloc_dumps) {
-  int dumps = hwloc_there() ? each_dump("hwloc", ".xml", same_as_file) : 0;
-  if (dumps == 0) printf("no dumps of hwloc here\n");
-}
-
 /* ---- this machine ------------------------------------------------------------------------------------------------ */
 
 TEST(this_machine) {
@@ -398,17 +302,8 @@ TEST(this_machine) {
     printf("%s: %s: %s\n", reports[i].name, bny_topo_outcome_name(reports[i].outcome), reports[i].text);
   }
   ck_assert_ptr_null(bny_topo_probes[count]);
-  bool is_asked = hwloc_there() && bny_topo_probe_exists("/sys/devices/system/cpu");
-  const bny_topo_probe_report *hwloc = report_of(reports, count, "hwloc");
-  ck_assert_int_eq(hwloc->outcome, is_asked ? BNY_TOPO_PROBE_FOUND : BNY_TOPO_PROBE_ABSENT);
   bny_topo_levels *levels = topo_derive(topo);
   ck_assert_int_ge(levels->nranks, 1);
 }
 
-int main(void) {
-  /* hwloc inspects this machine unless a test sets one of these variables. */
-  static const char *const variables[] = {"HWLOC_XMLFILE",    "HWLOC_SYNTHETIC",  "HWLOC_FSROOT",
-                                          "HWLOC_CPUID_PATH", "HWLOC_THISSYSTEM", "HWLOC_COMPONENTS"};
-  for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) unsetenv(variables[i]);
-  return suite_main(suite_with("topo_probe", 60, NULL, drop_kept));
-}
+int main(void) { return suite_main(suite_with("topo_probe", 60, NULL, drop_kept)); }

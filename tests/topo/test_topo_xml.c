@@ -3,7 +3,7 @@
 #include <pthread.h>
 
 #include "tests/topo/topo_xml_util.h"
-#include "topo/import/xml.h"
+#include "tools/topo/import/xml.h"
 
 /* Threads that are the first to read XML in this process. */
 static void *read_first(void *together) {

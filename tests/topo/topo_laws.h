@@ -8,11 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/export/export.h"
-#include "topo/import/json.h"
-#include "topo/derive/levels.h"
+#include "tools/topo/export/export.h"
+#include "topo/model/json.h"
+#include "topo/levels/levels.h"
 #include "topo/model/model.h"
-#include "topo/import/xml.h"
+#include "tools/topo/import/import.h"
+#include "tools/topo/import/xml.h"
 
 enum { LAWS_DEVICES = 48, LAWS_NODES = 4000, LAWS_NAME = 48 };
 

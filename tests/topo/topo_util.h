@@ -7,7 +7,8 @@
 #include <sys/stat.h>
 
 #include "tools/topo/health.h"
-#include "topo/derive/levels.h"
+#include "tools/topo/import/import.h"
+#include "topo/levels/levels.h"
 #include "topo/model/model.h"
 #include "tests/support/generator.h"
 #include "tests/topo/kept.h"

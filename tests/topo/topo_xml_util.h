@@ -3,7 +3,7 @@
 #pragma once
 
 #include "topo/model/model.h"
-#include "topo/import/xml.h"
+#include "tools/topo/import/xml.h"
 #include "tests/topo/topo_util.h"
 
 #define NCCL_HEAD                                                                                     \

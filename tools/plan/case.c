@@ -7,6 +7,7 @@
 
 #include "base/options.h"
 #include "locality/price.h"
+#include "tools/topo/import/import.h"
 #include "topo/probe/probe.h"
 
 /* ---- ranks ------------------------------------------------------------------------------------------------------- */

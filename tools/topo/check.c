@@ -3,7 +3,7 @@
 #include "tools/topo/topo.h"
 
 #include "tools/topo/json.h"
-#include "topo/import/json.h"
+#include "topo/model/json.h"
 
 static char *check_json(const topo_view *view, const char *status) {
   json_t *model = bny_topo_json(view->topo);

@@ -35,7 +35,6 @@ void topo_put_findings(FILE *out, const topo_view *view) {
 static const struct {
   const char *probe, *advice;
 } advices[] = {
-    {"hwloc", "install hwloc with its headers (Debian, Ubuntu: libhwloc-dev) and build banyan again"},
     {"nvml", "where there are NVIDIA GPUs, install their driver; in a container, start it with --gpus all"},
     {"sysfs", "let /sys be seen from here: it is read, never written"},
 };

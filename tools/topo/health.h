@@ -2,7 +2,7 @@
  * The faults of a machine that slow a job down and that its user can mend. */
 #pragma once
 
-#include "topo/derive/levels.h"
+#include "topo/levels/levels.h"
 #include "topo/probe/probe.h"
 
 /* A fault needs repair, a note may be a problem, and an info describes how the machine is built. */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "tools/common/json.h"
-#include "topo/import/json.h"
+#include "topo/model/json.h"
 #include "tools/topo/json.h"
 
 /* Returns an array of the results of `make` for 0 to count - 1. */

@@ -25,3 +25,24 @@ libbanyan_launch_la_SOURCES += \
   %D%/measure/work.c
 libbanyan_options_la_SOURCES += \
   %D%/measure/costs.c
+
+# The tools know more of topologies than the library: other formats, and health.
+noinst_LTLIBRARIES += libbanyan_topo.la
+libbanyan_topo_la_SOURCES = \
+  %D%/export/export.h \
+  %D%/export/nccl.c \
+  %D%/health.c %D%/health.h \
+  %D%/import/hwloc.c %D%/import/hwloc.h \
+  %D%/import/hwloc_device.c \
+  %D%/import/hwloc_link.c \
+  %D%/import/ibnet.c \
+  %D%/import/import.c %D%/import/import.h \
+  %D%/import/importers.def \
+  %D%/import/nccl.c %D%/import/nccl.h \
+  %D%/import/nccl_device.c \
+  %D%/import/nccl_link.c \
+  %D%/import/synthetic.c %D%/import/synthetic.h \
+  %D%/import/synthetic_items.c \
+  %D%/import/xml.c %D%/import/xml.h
+libbanyan_topo_la_CFLAGS = $(AM_CFLAGS) $(LIBXML2_CFLAGS)
+libbanyan_topo_la_LIBADD = $(LIBXML2_LIBS)

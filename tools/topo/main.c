@@ -12,8 +12,8 @@
 #include "tools/common/options.h"
 #include "tools/topo/topo.h"
 #include "tools/topo/measure/measure.h"
-#include "topo/export/export.h"
-#include "topo/import/synthetic.h"
+#include "tools/topo/export/export.h"
+#include "tools/topo/import/import.h"
 
 #define PROGRAM "banyan-topo"
 

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "topo/export/export.h"
+#include "tools/topo/export/export.h"
 
 /* ---- formats ----------------------------------------------------------------------------------------------------- */
 

@@ -9,7 +9,7 @@
 
 #include "tools/common/util.h"
 #include "tools/topo/health.h"
-#include "topo/derive/levels.h"
+#include "topo/levels/levels.h"
 #include "topo/model/model.h"
 #include "topo/probe/probe.h"
 

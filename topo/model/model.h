@@ -226,27 +226,3 @@ bny_topo_kind bny_topo_kind_parse(const char *name);
 bny_topo_link_kind bny_topo_link_parse(const char *name);
 bny_topo_source bny_topo_source_parse(const char *name); /* unknown: BNY_TOPO_MEASURED + 1 */
 bny_topo_note_kind bny_topo_note_parse(const char *name);
-
-/* ---- importers: one file and one row each ------------------------------------------------------------------------ */
-
-typedef struct bny_topo_importer {
-  const char *name; /* "nccl-xml" */
-  /* Returns whether the text looks like this format. Only the content is examined. */
-  bool (*recognises)(const char *text, size_t bytes);
-  /* Fills an empty model. `text` is not NUL-terminated and may hold any bytes. Returns false and sets *error if the
-   * input is rejected; returns false without *error if out of memory. Time and memory are bounded: the input has at
-   * most 64 MiB, depth 64 and 1e6 nodes. */
-  bool (*parse)(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error);
-} bny_topo_importer;
-
-extern const bny_topo_importer *const bny_topo_importers[]; /* ends with NULL; topo/import/importers.def lists them */
-
-/* Imports a text with the importer that recognises it. importer_name may be NULL; otherwise *importer_name receives the
- * importer's name. Returns a checked model that the caller frees. On failure it returns NULL and sets *error. */
-bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_name, bny_topo_error *error);
-
-/* Both load a regular file. If no such file exists, the string may be a synthetic description instead. The text of
- * *error begins with "FILE:LINE: ". bny_topo_load() never waits: it rejects pipes, devices and directories.
- * bny_topo_load_waiting() is for tools: it also reads a pipe, or standard input for "-", until the writer closes it. */
-bny_topo *bny_topo_load(const char *path_or_synthetic, const char **importer_name, bny_topo_error *error);
-bny_topo *bny_topo_load_waiting(const char *path_or_synthetic, const char **importer_name, bny_topo_error *error);

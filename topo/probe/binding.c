@@ -77,6 +77,5 @@ void bny_topo_binding_find(const char *sysfs, bny_topo_binding *binding) {
     snprintf(binding->source, sizeof binding->source, "nothing: the kernel does not say where the rank is bound");
     return;
   }
-  if (!sysfs && bny_topo_hwloc_variable() && bny_topo_binding_hwloc(cpus, sizeof cpus, binding)) return;
   look(sysfs ? sysfs : "/sys", cpus, binding);
 }

@@ -27,17 +27,6 @@ const char *bny_topo_outcome_name(bny_topo_outcome outcome) {
   return (unsigned)outcome < BNY_TOPO_PROBE_OUTCOMES ? names[outcome] : "?";
 }
 
-/* hwloc's variables may select another machine, which the source of the host shows. The other probes are then skipped,
- * because data of this machine must not be mixed in. */
-static void run_probe(const bny_topo_probe *probe, const bny_topo_probe_options *options, bny_topo *topo, int32_t host,
-                      bny_topo_probe_report *report) {
-  *report = (bny_topo_probe_report){.name = probe->name, .outcome = BNY_TOPO_PROBE_NOTHING};
-  if (topo->nodes[host].source == BNY_TOPO_PROBED)
-    probe->run(options, topo, report);
-  else
-    bny_topo_probe_say(report, BNY_TOPO_PROBE_NOTHING, "not asked: the topology found so far is another machine's");
-}
-
 bny_topo *bny_topo_probe_machine(const bny_topo_probe_options *options, bny_topo_probe_report *reports,
                                  int32_t *nreports, bny_topo_error *error) {
   bny_topo_probe_options where = options == NULL ? (bny_topo_probe_options){0} : *options;
@@ -56,7 +45,9 @@ bny_topo *bny_topo_probe_machine(const bny_topo_probe_options *options, bny_topo
   int32_t count = 0;
   for (const bny_topo_probe *const *probe = bny_topo_probes; *probe != NULL; probe++, count++) {
     bny_topo_probe_report own;
-    run_probe(*probe, &where, topo, host, reports == NULL ? &own : &reports[count]);
+    bny_topo_probe_report *report = reports == NULL ? &own : &reports[count];
+    *report = (bny_topo_probe_report){.name = (*probe)->name, .outcome = BNY_TOPO_PROBE_NOTHING};
+    (*probe)->run(&where, topo, report);
   }
   bny_topo_error why = {0};
   if (!bny_topo_check(topo, &why)) {

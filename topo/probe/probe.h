@@ -26,9 +26,8 @@ typedef struct bny_topo_probe_report {
 
 /* Where probes read from. Tests set other paths. */
 typedef struct bny_topo_probe_options {
-  const char *sysfs; /* NULL: "/sys"; for other values hwloc is skipped, because it reads only /sys */
+  const char *sysfs; /* NULL: "/sys" */
   const char *nvml;  /* NULL: "libnvidia-ml.so.1" */
-  bool quick;        /* skip hwloc, which takes most of the time; sysfs has the devices as well */
 } bny_topo_probe_options;
 
 typedef struct bny_topo_probe {

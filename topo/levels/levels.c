@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Adds a level from keys, finds and names levels, and frees them. levels.h defines the levels. */
-#include "topo/derive/levels.h"
+#include "topo/levels/levels.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/derive/derive.h"
+#include "topo/levels/derive.h"
 
 static const char *const level_names[BNY_TOPO_LEVEL_KINDS] = {"package", "island", "host",  "domain",
                                                               "rail",    "leaf",   "spine", "core"};

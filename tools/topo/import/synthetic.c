@@ -3,8 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "tools/topo/import/import.h"
 #include "topo/model/speed.h"
-#include "topo/import/synthetic.h"
+#include "tools/topo/import/synthetic.h"
 
 enum { NODES_MAX = 1000000, MESH_MAX = 64, RAILS_MAX = 256 };
 

@@ -2,7 +2,7 @@
  * Derives the levels inside hosts and over NVLinks: package, island, host, domain. */
 #include <stdlib.h>
 
-#include "topo/derive/derive.h"
+#include "topo/levels/derive.h"
 #include "topo/model/speed.h"
 
 enum { PAIRS_OF = 256 }; /* groups with more members are not examined pair by pair */

@@ -3,7 +3,7 @@
  * GPU, a switch or the CPU (0x068001, POWER). A switch has class 0x0680 and no element of its own. A bus id of
  * fffffff:ffff:ff means that a virtual machine hides the switch, or that it is outside the host. NCCL writes several
  * hosts into one file only if one NVLink domain joins them. All hosts then share the one switch without a bus id. */
-#include "topo/import/nccl.h"
+#include "tools/topo/import/nccl.h"
 
 #include <stdio.h>
 #include <stdlib.h>

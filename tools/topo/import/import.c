@@ -1,28 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Imports a dump of a machine into a model, with the first importer that recognises the content. */
-#include <errno.h>
-#include <fcntl.h>
+#include "tools/topo/import/import.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "topo/model/model.h"
-#include "topo/import/xml.h"
+#include "tools/topo/import/xml.h"
 
 #define BNY_TOPO_IMPORTER(constant) extern const bny_topo_importer constant;
-#include "topo/import/importers.def"
+#include "tools/topo/import/importers.def"
 #undef BNY_TOPO_IMPORTER
 
 const bny_topo_importer *const bny_topo_importers[] = {
 #define BNY_TOPO_IMPORTER(constant) &constant,
-#include "topo/import/importers.def"
+#include "tools/topo/import/importers.def"
 #undef BNY_TOPO_IMPORTER
     NULL,
 };
-
-enum { MOST_BYTES = 64 << 20 };
 
 static const bny_topo_importer *importer_of(const char *text, size_t bytes) {
   const bny_topo_importer *const *importer = bny_topo_importers;
@@ -90,8 +85,8 @@ static bool reject_unknown(const char *text, size_t bytes, bny_topo_error *error
 }
 
 bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_name, bny_topo_error *error) {
-  if (bytes > MOST_BYTES) {
-    bny_topo_fail(error, 0, "larger than %d MiB", MOST_BYTES >> 20);
+  if (bytes > BNY_TOPO_INPUT_BYTES_MAX) {
+    bny_topo_fail(error, 0, "larger than %d MiB", BNY_TOPO_INPUT_BYTES_MAX >> 20);
     return NULL;
   }
   if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) text += 3, bytes -= 3; /* byte order mark */
@@ -100,109 +95,22 @@ bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_
     reject_unknown(text, bytes, error);
     return NULL;
   }
-  bny_topo *topo = bny_topo_new();
-  if (topo == NULL) {
-    bny_topo_fail(error, 0, "out of memory");
-    return NULL;
-  }
-  bny_topo_error why = {.text = "out of memory"};
-  bool taken = importer->parse(text, bytes, topo, &why) && bny_topo_check(topo, &why);
-  if (taken && topo->nnodes == 0) taken = bny_topo_fail(&why, 0, "nothing is left of it that is known");
-  if (!taken) {
-    *error = why;
-    bny_topo_free(topo);
-    return NULL;
-  }
-  if (importer_name != NULL) *importer_name = importer->name;
+  bny_topo *topo = bny_topo_input_parse(importer, text, bytes, error);
+  if (topo != NULL && importer_name != NULL) *importer_name = importer->name;
   return topo;
-}
-
-/* Opens a regular file; if `waits`, also a pipe, or standard input for "-". Returns -1 and sets *error on failure. */
-static int open_input(const char *path, bool waits, struct stat *about, bny_topo_error *error) {
-  bool standard = waits && strcmp(path, "-") == 0;
-  int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | (waits ? 0 : O_NONBLOCK);
-  int file = standard ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0) : open(path, flags);
-  if (file < 0 || fstat(file, about) != 0) {
-    bny_topo_fail(error, 0, "%s", strerror(errno));
-  } else if (!standard && !S_ISREG(about->st_mode) && !(waits && S_ISFIFO(about->st_mode))) {
-    bny_topo_fail(error, 0, waits ? "neither a file nor a pipe" : "not a regular file");
-  } else if (S_ISREG(about->st_mode) && about->st_size > MOST_BYTES) {
-    bny_topo_fail(error, 0, "larger than %d MiB", MOST_BYTES >> 20);
-  } else {
-    return file;
-  }
-  if (file >= 0) close(file);
-  return -1;
-}
-
-/* Returns the text of an input, which the caller frees. On failure it returns NULL and sets *error; *missing is set if
- * there is no such file. */
-static char *read_all(const char *path, bool waits, size_t *bytes, bool *missing, bny_topo_error *error) {
-  char *text = NULL;
-  struct stat about;
-  errno = 0;
-  int file = open_input(path, waits, &about, error);
-  if (file < 0) {
-    *missing = errno == ENOENT || errno == ENAMETOOLONG || errno == ENOTDIR;
-    return NULL;
-  }
-  size_t capacity = S_ISREG(about.st_mode) && about.st_size < MOST_BYTES ? (size_t)about.st_size + 1 : 1 << 16;
-  size_t used = 0;
-  for (;;) {
-    char *moved = text == NULL || used == capacity ? realloc(text, text == NULL ? capacity : (capacity *= 2)) : text;
-    if (moved == NULL) {
-      bny_topo_fail(error, 0, "out of memory");
-      goto free_text;
-    }
-    text = moved;
-    ssize_t got = read(file, text + used, capacity - used);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      bny_topo_fail(error, 0, "%s", strerror(errno));
-      goto free_text;
-    }
-    used += (size_t)got;
-    if (got == 0) break;
-    if (used > MOST_BYTES) {
-      bny_topo_fail(error, 0, "larger than %d MiB", MOST_BYTES >> 20);
-      goto free_text;
-    }
-  }
-  close(file);
-  *bytes = used;
-  return text;
-
-free_text:
-  free(text);
-  close(file);
-  return NULL;
-}
-
-/* Prefixes the error with "FILE:LINE: ". Of a long path only the end is shown, and line breaks are replaced. */
-static void name_place(const char *path, bny_topo_error *error) {
-  enum { SHOWN = 80 };
-  char text[sizeof error->text];
-  size_t length = strlen(path);
-  const char *cut = length > SHOWN ? "..." : "";
-  const char *shown = length > SHOWN ? path + length - SHOWN : path;
-  int used = error->line > 0 ? snprintf(text, sizeof text, "%s%s:%d: ", cut, shown, error->line)
-                             : snprintf(text, sizeof text, "%s%s: ", cut, shown);
-  for (char *c = text; *c != '\0'; c++) *c = *c == '\n' ? '?' : *c;
-  snprintf(text + used, sizeof text - (size_t)used, "%s", error->text);
-  memcpy(error->text, text, sizeof text);
 }
 
 static bny_topo *load(const char *path, bool waits, const char **importer_name, bny_topo_error *error) {
   bny_topo_error why = {0};
   bool missing = false;
   size_t bytes = 0;
-  char *text = read_all(path, waits, &bytes, &missing, &why);
+  char *text = bny_topo_input_read(path, waits, &bytes, &missing, &why);
   if (text == NULL && missing && importer_of(path, strlen(path)) != NULL)
     return bny_topo_import(path, strlen(path), importer_name, error);
   bny_topo *topo = text == NULL ? NULL : bny_topo_import(text, bytes, importer_name, &why);
   free(text);
   if (topo == NULL) {
-    name_place(path, &why);
+    bny_topo_input_place(path, &why);
     if (missing && strchr(path, ':') != NULL && strchr(path, '/') == NULL)
       snprintf(why.text + strlen(why.text), sizeof why.text - strlen(why.text),
                ", and no description, which begins with leaf, host, gpu or the like");

@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/derive/derive.h"
+#include "topo/levels/derive.h"
 
 /* A NIC below the first fraction of the host's most capable NIC is for management. A NIC below the second fraction of
  * the fastest equally near NIC serves another purpose. */
 static const double management = 0.1, much_slower = 0.3;
 
-enum { CLASS_INFINIBAND = 0x0207, VENDOR_CRAY = 0x17db };
+enum { CLASS_ETHERNET = 0x0200, CLASS_INFINIBAND = 0x0207, VENDOR_CRAY = 0x17db };
 
 typedef enum nic_kind { NIC_WIRELESS, NIC_VIRTUAL, NIC_ETHERNET, NIC_FABRIC } nic_kind;
 
@@ -52,6 +52,18 @@ static nic_kind kind_of(const bny_topo *topo, int32_t nic) {
   return NIC_FABRIC;
 }
 
+/* NICs of different networks do not reach one another. */
+typedef enum nic_network { NETWORK_UNKNOWN, NETWORK_INFINIBAND, NETWORK_ETHERNET, NETWORKS } nic_network;
+
+static nic_network network_of(const bny_topo *topo, int32_t nic) {
+  const bny_topo_node *port =
+      nic + 1 < topo->nnodes && topo->nodes[nic + 1].parent == nic ? &topo->nodes[nic + 1] : NULL;
+  const char *layer = port == NULL || port->model == NULL ? "" : port->model;
+  unsigned class = hex_of(&topo->nodes[nic], "class") >> 8;
+  if (strncmp(layer, "InfiniBand", 10) == 0 || class == CLASS_INFINIBAND) return NETWORK_INFINIBAND;
+  return strncmp(layer, "Ethernet", 8) == 0 || class == CLASS_ETHERNET ? NETWORK_ETHERNET : NETWORK_UNKNOWN;
+}
+
 /* Returns the speed that the hardware could have: the network speed if known, otherwise that of PCI. */
 static double capability_of(const bny_topo_derivation *d, int32_t nic) {
   int32_t up = bny_topo_link_up(d->topo, nic, BNY_TOPO_LINK_PCI);
@@ -74,11 +86,18 @@ void bny_topo_nics_class(bny_topo_derivation *d, const int32_t *nics, int32_t nn
     double capability = capability_of(d, nics[j]);
     d->nic[nics[j]].serves = kind_of(d->topo, nics[j]) == best && !(capability > 0 && capability < management * most);
   }
+  /* The network of most bandwidth serves all ranks of the host, since a rail over two of them would not connect. */
+  double sums[NETWORKS] = {0};
+  for (int32_t j = 0; j < nnics; j++)
+    if (d->nic[nics[j]].serves) sums[network_of(d->topo, nics[j])] += fmax(capability_of(d, nics[j]), 1e-9);
+  nic_network other = sums[NETWORK_INFINIBAND] >= sums[NETWORK_ETHERNET] ? NETWORK_ETHERNET : NETWORK_INFINIBAND;
+  for (int32_t j = 0; j < nnics && sums[NETWORK_INFINIBAND] > 0; j++)
+    if (network_of(d->topo, nics[j]) == other) d->nic[nics[j]].serves = false;
 }
 
 /* NICs are selected in this order:
  *   1. kind: RDMA networks (InfiniBand, RoCE, EFA, Slingshot, Omni-Path), then plain Ethernet, then virtual functions,
- *      but never a wireless card;
+ *      but never a wireless card; of InfiniBand and Ethernet only the one with more bandwidth;
  *   2. speed: no management NIC, by network speed, or by PCI speed if the former is unknown;
  *   3. distance: the nearest by path; across NUMA nodes, a NIC in the same package is nearer;
  *   4. state: no NIC that is down or much slower than an equally near one.

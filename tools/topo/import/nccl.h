@@ -3,7 +3,7 @@
 #pragma once
 
 #include "topo/model/model.h"
-#include "topo/import/xml.h"
+#include "tools/topo/import/xml.h"
 
 enum { BNY_TOPO_NCCL_BRIDGES = 64 };
 

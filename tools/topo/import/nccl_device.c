@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/import/nccl.h"
+#include "tools/topo/import/nccl.h"
 #include "topo/model/guid.h"
 #include "topo/model/speed.h"
 
@@ -69,7 +69,8 @@ static bool bridge_of(bny_topo_nccl *r, int32_t device, int32_t parent, int32_t 
 
 /* ---- <pci> ------------------------------------------------------------------------------------------------------- */
 
-/* Missing values default to 16 lanes of generation 3, with source "assumed". */
+/* Missing values default to 16 lanes of generation 3. Without a generation the speed is assumed. A file that says it
+ * without a width still shows a link that is slower than its siblings. */
 static bool join_upwards(bny_topo_nccl *r, int32_t pci) {
   const char *speed = bny_topo_nccl_text(r, pci, "link_speed");
   int generation = speed == NULL ? 0 : bny_topo_speed_pci_generation(speed);
@@ -82,7 +83,7 @@ static bool join_upwards(bny_topo_nccl *r, int32_t pci) {
   int32_t node = r->node_of[pci];
   double gbytes_per_s = bny_topo_speed_pci(generation == 0 ? 3 : generation, lanes == 0 ? 16 : (int)lanes);
   return bny_topo_join(r->topo, BNY_TOPO_LINK_PCI, node, r->topo->nodes[node].parent, (int32_t)lanes, gbytes_per_s,
-                       generation == 0 || lanes == 0 ? BNY_TOPO_ASSUMED : BNY_TOPO_FILE) >= 0;
+                       generation == 0 ? BNY_TOPO_ASSUMED : BNY_TOPO_FILE) >= 0;
 }
 
 static bool class_starts(const char *class, const char *prefix) {

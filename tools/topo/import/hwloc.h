@@ -3,7 +3,7 @@
 #pragma once
 
 #include "topo/model/model.h"
-#include "topo/import/xml.h"
+#include "tools/topo/import/xml.h"
 
 typedef struct bny_topo_hwloc {
   const bny_topo_xml *xml;

@@ -2,7 +2,7 @@
  * Types and functions that the files of this folder share. */
 #pragma once
 
-#include "topo/derive/levels.h"
+#include "topo/levels/levels.h"
 
 /* State and helpers of the files that derive levels. */
 

@@ -10,8 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/import/hwloc.h"
-#include "topo/import/xml.h"
+#include "tools/topo/import/import.h"
+#include "tools/topo/import/hwloc.h"
+#include "tools/topo/import/xml.h"
 
 enum { MOST_INDEX = 1 << 24 };
 

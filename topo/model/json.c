@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Reads and writes banyan's own format. */
-#include "topo/import/json.h"
+#include "topo/model/json.h"
+
+#include "topo/model/load.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -41,6 +41,9 @@ const char *bny_topo_xml_text(const bny_topo_xml *xml, int32_t element);
 /* Returns NULL if there is no such attribute. */
 const char *bny_topo_xml_attribute(const bny_topo_xml *xml, int32_t element, const char *name);
 
+/* Returns the name of the attribute of that place, from 0; NULL after the last. */
+const char *bny_topo_xml_attribute_at(const bny_topo_xml *xml, int32_t element, int32_t place);
+
 /* Reads a decimal integer in [least, most]. If the attribute is absent or empty, *value is unchanged. Returns false and
  * sets *error for any other text. */
 bool bny_topo_xml_integer(const bny_topo_xml *xml, int32_t element, const char *name, int64_t least, int64_t most,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Splits a one-line description into items, such as gpu:8@sm90. */
-#include "topo/import/synthetic.h"
+#include "tools/topo/import/synthetic.h"
 
 #include <stdio.h>
 #include <stdlib.h>

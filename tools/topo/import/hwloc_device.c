@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "topo/model/guid.h"
-#include "topo/import/hwloc.h"
+#include "tools/topo/import/hwloc.h"
 #include "topo/model/speed.h"
 
 enum { MOST_PORTS = 16 };
@@ -215,13 +215,31 @@ static bool numbers_by(const bny_topo_hwloc *h, const char *prefix, int32_t *num
   return all;
 }
 
+/* Numbers GPUs in the order of their bus ids, as drivers do. Partitions and GPUs without a bus id follow the GPU before
+ * them. The file may list GPUs in another order. */
+static void numbers_by_bus(const bny_topo *topo, int32_t *numbers) {
+  int32_t found = 0;
+  for (int32_t n = 0; n < topo->nnodes; n++) {
+    if (topo->nodes[n].kind != BNY_TOPO_GPU) continue;
+    const char *own = topo->nodes[bny_topo_device(topo, n)].bus_id;
+    int32_t number = 0;
+    for (int32_t other = 0; other < topo->nnodes; other++) {
+      if (topo->nodes[other].kind != BNY_TOPO_GPU || other == n) continue;
+      const char *bus = topo->nodes[bny_topo_device(topo, other)].bus_id;
+      int order = own == NULL || bus == NULL ? 0 : strcmp(bus, own);
+      number += order < 0 || (order == 0 && other < n);
+    }
+    numbers[found++] = number;
+  }
+}
+
 bool bny_topo_hwloc_number_gpus(bny_topo_hwloc *h) {
   int32_t gpus = bny_topo_count(h->topo, BNY_TOPO_GPU), number = 0;
   int32_t *numbers = malloc(((size_t)gpus + 1) * sizeof *numbers);
   bool good = numbers != NULL;
   if (good && !numbers_by(h, "nvml", numbers, gpus) && !numbers_by(h, "rsmi", numbers, gpus) &&
       !numbers_by(h, "cuda", numbers, gpus))
-    for (int32_t g = 0; g < gpus; g++) numbers[g] = g;
+    numbers_by_bus(h->topo, numbers);
   for (int32_t n = 0; good && n < h->topo->nnodes; n++) {
     bny_topo_node *node = &h->topo->nodes[n];
     if (node->kind == BNY_TOPO_GPU) {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/derive/derive.h"
+#include "topo/levels/derive.h"
 
 enum { CELLS_MAX = 1 << 20 }; /* ranks times NICs in one host; above this limit NICs are assigned round-robin */
 

@@ -5,11 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/export/export.h"
-#include "topo/import/nccl.h"
+#include "tools/topo/export/export.h"
+#include "tools/topo/import/import.h"
+#include "tools/topo/import/nccl.h"
 #include "topo/model/guid.h"
 #include "topo/model/speed.h"
-#include "topo/import/xml.h"
+#include "tools/topo/import/xml.h"
 
 static const char hidden_switch[] = "fffffff:ffff:ff";
 static const char switch_class[] = "0x068000", cpu_class[] = "0x068001";

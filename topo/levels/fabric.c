@@ -4,7 +4,7 @@
  * 1. */
 #include <stdlib.h>
 
-#include "topo/derive/derive.h"
+#include "topo/levels/derive.h"
 
 bool bny_topo_in_network(const bny_topo *topo, const bny_topo_link *link) {
   return link->kind == BNY_TOPO_LINK_NET && topo->nodes[link->from].kind == BNY_TOPO_SWITCH &&

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/derive/derive.h"
+#include "topo/levels/derive.h"
 
 /* ---- ranks and hosts --------------------------------------------------------------------------------------------- */
 

@@ -9,7 +9,8 @@
  * banyan's own export adds attributes that NCCL ignores, so that an import restores the same model. A <cpu> gets
  * `host`, `package` and `place`, elements directly below it get `host_bridge`, and a <gpu> or <nic> with another name
  * gets `name`. */
-#include "topo/import/nccl.h"
+#include "tools/topo/import/import.h"
+#include "tools/topo/import/nccl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -137,6 +138,24 @@ static bool note_unknown(bny_topo_nccl *r, int32_t element, const char *name) {
   return bny_topo_add_note(r->topo, -1, "%s %d", text, bny_topo_xml_line(r->xml, element));
 }
 
+/* Notes attributes of a <gpu> or <nic> that NCCL and RCCL do not write: other dialects say there where it is. Only
+ * the first of each name is noted. */
+static bool note_attributes(bny_topo_nccl *r, int32_t element) {
+  static const char *const known[] = {"dev", "sm",    "rank",  "gdr", "mlopart", "arch",        "gcn", "name",
+                                      "bus", "speed", "count", "id",  "keep",    "host_bridge", NULL};
+  const char *of = bny_topo_xml_name(r->xml, element), *name;
+  for (int32_t i = 0; (name = bny_topo_xml_attribute_at(r->xml, element, i)) != NULL; i++) {
+    char text[160];
+    bool found = false;
+    for (const char *const *one = known; *one != NULL; one++) found = found || strcmp(*one, name) == 0;
+    snprintf(text, sizeof text, "<%.20s %.40s=...> is no known attribute, and is left out: line", of, name);
+    for (int32_t n = 0; n < r->topo->nnotes; n++)
+      found = found || strncmp(r->topo->notes[n].text, text, strlen(text)) == 0;
+    if (!found && !bny_topo_add_note(r->topo, -1, "%s %d", text, bny_topo_xml_line(r->xml, element))) return false;
+  }
+  return true;
+}
+
 static bool take_element(bny_topo_nccl *r, int32_t element) {
   int32_t parent = bny_topo_xml_parent(r->xml, element);
   const char *name = bny_topo_xml_name(r->xml, element);
@@ -154,8 +173,8 @@ static bool take_element(bny_topo_nccl *r, int32_t element) {
                ? bny_topo_nccl_pci(r, element, parent)
                : bny_topo_nccl_fail(r, element, "is outside of a <cpu> and a <pci>");
   }
-  if (strcmp(name, "gpu") == 0) return bny_topo_nccl_gpu(r, element, parent);
-  if (strcmp(name, "nic") == 0) return bny_topo_nccl_nic(r, element, parent);
+  if (strcmp(name, "gpu") == 0) return note_attributes(r, element) && bny_topo_nccl_gpu(r, element, parent);
+  if (strcmp(name, "nic") == 0) return note_attributes(r, element) && bny_topo_nccl_nic(r, element, parent);
   if (strcmp(name, "net") == 0) return bny_topo_nccl_net(r, element, parent);
   return is_known(name) || note_unknown(r, element, name);
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/import/hwloc.h"
+#include "tools/topo/import/hwloc.h"
 #include "topo/model/speed.h"
 
 enum { MOST_OBJECTS = 1024, NUMAS_JOINED = 64 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Reads untrusted XML through libxml2 into a flat list of elements. */
-#include "topo/import/xml.h"
+#include "tools/topo/import/xml.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -158,6 +158,11 @@ const char *bny_topo_xml_attribute(const bny_topo_xml *xml, int32_t element, con
   return NULL;
 }
 
+const char *bny_topo_xml_attribute_at(const bny_topo_xml *xml, int32_t element, int32_t place) {
+  (void)xml, (void)element, (void)place;
+  return NULL;
+}
+
 bny_topo_xml *bny_topo_xml_parse(const char *text, size_t bytes, bny_topo_error *error) {
   (void)text;
   (void)bytes;
@@ -182,6 +187,12 @@ const char *bny_topo_xml_attribute(const bny_topo_xml *xml, int32_t element, con
     if (strcmp((const char *)a->name, name) == 0)
       return a->children == NULL || a->children->content == NULL ? "" : (const char *)a->children->content;
   return NULL;
+}
+
+const char *bny_topo_xml_attribute_at(const bny_topo_xml *xml, int32_t element, int32_t place) {
+  const xmlAttr *a = xml->elements[element].attributes;
+  while (a != NULL && place-- > 0) a = a->next;
+  return a == NULL ? NULL : (const char *)a->name;
 }
 
 /* State of one parse that its callbacks share. */

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/topo/import/import.h"
 #include "topo/model/guid.h"
 #include "topo/model/text.h"
 
