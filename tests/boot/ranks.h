@@ -45,8 +45,9 @@ struct outcome {
   char text[512];
 };
 
-static int listen_fd, port; /* the current test has these in its own process */
-static struct outcome *outcomes;
+static int listen_fd, port;      /* the current test has these in its own process */
+static struct outcome *outcomes; /* in the file outcomes_fd, which executed programs inherit */
+static int outcomes_fd;
 static pid_t pids[PROCESSES_AT_MOST];
 static char shown_port[16];
 
@@ -97,18 +98,24 @@ static inline void clear_environment(void) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
 }
 
+static inline struct outcome *map_outcomes(int fd) {
+  return mmap(NULL, PROCESSES_AT_MOST * sizeof *outcomes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+}
+
 static inline void set_up(void) {
   clear_environment();
   listen_fd = listen_on_any_port(&port);
   snprintf(shown_port, sizeof shown_port, "%d", port);
-  outcomes =
-      mmap(NULL, PROCESSES_AT_MOST * sizeof *outcomes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  outcomes_fd = memfd_create("outcomes", 0);
+  ck_assert_int_eq(ftruncate(outcomes_fd, PROCESSES_AT_MOST * sizeof *outcomes), 0);
+  outcomes = map_outcomes(outcomes_fd);
   ck_assert_ptr_ne(outcomes, MAP_FAILED);
   memset(pids, 0, sizeof pids);
 }
 
 static inline void tear_down(void) {
   munmap(outcomes, PROCESSES_AT_MOST * sizeof *outcomes);
+  close(outcomes_fd);
   if (listen_fd >= 0) close(listen_fd);
 }
 

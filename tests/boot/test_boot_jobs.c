@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/mman.h>
 
 #include "banyan.h"
 #include "boot/tcp.h"
@@ -329,6 +330,82 @@ TEST_LOOP(reads_the_secret_of_a_file, 7) {
   }
 }
 
-int main(void) { return suite_main(suite_with("boot_jobs", 60, set_up, tear_down)); }
+/* ---- a second job, and a second attempt, that look the same ------------------------------------------------------- */
+
+/* Starts this program as a rank whose environment the kernel shows, which comes after a while. It writes its status and
+ * text to its outcome. */
+static void start_program(int index, const struct part *part) {
+  char place[64], late[32];
+  pids[index] = fork();
+  if (pids[index] != 0) return;
+  set_environment(part);
+  snprintf(place, sizeof place, "%d %d", outcomes_fd, index);
+  snprintf(late, sizeof late, "%g", part->wait_s);
+  setenv("BANYAN_TEST_OUTCOME", place, 1), setenv("BANYAN_TEST_WAIT", late, 1);
+  execl("/proc/self/exe", "a rank", (char *)NULL);
+  _exit(127);
+}
+
+static int be_program(const char *place) {
+  int memory, index;
+  if (sscanf(place, "%d %d", &memory, &index) != 2) return 1;
+  outcomes = map_outcomes(memory);
+  struct outcome *outcome = &outcomes[index];
+  banyan_env *env = NULL;
+  banyan_bootstrap bootstrap;
+  sleep_s(atof(getenv("BANYAN_TEST_WAIT")));
+  outcome->create = banyan_env_create(3000000000, &env, &bootstrap);
+  if (!outcome->create) outcome->gather = rounds_gather(&bootstrap, 8, 1, 3, &outcome->wrong);
+  strncpy(outcome->text, banyan_last_error(), sizeof outcome->text - 1);
+  banyan_env_destroy(env);
+  return 0;
+}
+
+/* Rank 0 of one job meets rank 1 of the other. Their other ranks come when both would have begun to combine, or never.
+ * None of the ranks may meet. */
+TEST_LOOP(jobs_without_id_of_one_launcher_never_mix, 2) {
+  const double late_s = _i ? 60 : 1.5;
+  const struct part parts[] = {{.rank = 0, .nranks = 2},
+                               {.rank = 1, .nranks = 2, .wait_s = late_s},
+                               {.rank = 0, .nranks = 2, .wait_s = late_s},
+                               {.rank = 1, .nranks = 2}};
+  free_port();
+  for (int i = 0; i < 4; i++) start_program(i, &parts[i]);
+  finish(0), finish(3);
+  for (int i = 1; i < 3; i++) {
+    if (_i) kill(pids[i], SIGKILL);
+    waitpid(pids[i], NULL, 0);
+  }
+  for (int i = 0; i < 4; i++)
+    if (!_i || parts[i].wait_s == 0)
+      ck_assert_msg(outcomes[i].create != BANYAN_OK, "process %d met another: gather %d", i, outcomes[i].gather);
+  if (_i) assert_text(0, "all 2 ranks have joined");
+  assert_text(0, "BANYAN_JOB");
+}
+
+/* An orphan of an earlier attempt of torchrun still waits when rank 1 of the next one comes, and rank 0 of the next one
+ * comes last, or is the orphan itself because its node has restarted nothing. */
+TEST_LOOP(an_orphan_of_an_earlier_attempt_meets_nobody, 2) {
+#define ATTEMPT(count) .extra = { {"TORCHELASTIC_RUN_ID", "x"}, {"TORCHELASTIC_RESTART_COUNT", count} }
+  static const struct part parts[] = {{.rank = 0, .nranks = 2, .secret = "x", .rounds = 2, .bytes = 8, ATTEMPT("0")},
+                                      {.rank = 1, .nranks = 2, .secret = "x", .rounds = 2, .bytes = 8, ATTEMPT("1")},
+                                      {.rank = 0, .nranks = 2, .secret = "x", .rounds = 2, .bytes = 8, ATTEMPT("1")}};
+  free_port();
+  for (int i = 0; i < 3 - _i; i++) {
+    start(i, parts[i]);
+    sleep_s(0.4);
+  }
+  finish_all(3 - _i);
+  for (int i = 1 - _i; i < 3 - _i; i++) assert_success(i);
+  if (_i) return;
+  ck_assert_int_eq(outcomes[0].create, BANYAN_ERR_BOOTSTRAP);
+  assert_text(0, "this rank 0 is of attempt 0 of torchrun x");
+#undef ATTEMPT
+}
+
+int main(void) {
+  const char *place = getenv("BANYAN_TEST_OUTCOME");
+  return place ? be_program(place) : suite_main(suite_with("boot_jobs", 60, set_up, tear_down));
+}
 
 #endif
