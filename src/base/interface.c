@@ -73,6 +73,15 @@ static bool is_usable(const struct ifaddrs *each) {
          !IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)each->ifa_addr)->sin6_addr);
 }
 
+/* Hosts without a common network have such an address each, which routes over their other interfaces lead to. */
+static bool is_routed(const struct ifaddrs *each) {
+  const uint8_t *bytes = bytes_of(each->ifa_addr);
+  bool is_loopback = each->ifa_addr->sa_family == AF_INET
+                         ? bytes[0] == 127
+                         : IN6_IS_ADDR_LOOPBACK((const struct in6_addr *)(const void *)bytes);
+  return (each->ifa_flags & IFF_LOOPBACK) && !is_loopback;
+}
+
 static size_t address_bytes(const struct sockaddr *address) { return address->sa_family == AF_INET ? 4 : 16; }
 
 /* Rates an address: 3 if it is preferred, 2 if its family matches, else 1. */
@@ -113,6 +122,7 @@ banyan_status bny_interface_find(const char *text, int family, const struct addr
     if (suitable <= best) continue;
     best = suitable;
     memset(found, 0, sizeof *found);
+    found->is_routed = is_routed(each);
     snprintf(found->name, sizeof found->name, "%.*s", (int)strcspn(each->ifa_name, ":"), each->ifa_name);
     memcpy(&found->address, each->ifa_addr,
            each->ifa_addr->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));

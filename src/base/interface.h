@@ -3,6 +3,7 @@
 #pragma once
 
 #include <net/if.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <netdb.h>
@@ -13,6 +14,7 @@
 typedef struct bny_interface {
   char name[IF_NAMESIZE];          /* as in the kernel, without an alias such as ":1" */
   struct sockaddr_storage address; /* with port 0 */
+  bool is_routed;                  /* the loopback interface has it, but it is no loopback address: routes lead to it */
 } bny_interface;
 
 /* Finds the interface of this node that the text names. It prefers one of the addresses `preferred` (may be NULL), then

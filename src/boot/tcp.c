@@ -52,7 +52,8 @@ void bny_exchange_interface(const banyan_bootstrap *bootstrap, char name[BNY_INT
   if (fd < 0 || getsockname(fd, own, &bytes) != 0 || own->sa_family == AF_UNIX || bny_boot_address_is_loopback(own) ||
       getnameinfo(own, bytes, text, sizeof text, NULL, 0, NI_NUMERICHOST) != 0)
     return;
-  if (bny_interface_find(text, own->sa_family, NULL, &found) == BANYAN_OK) memcpy(name, found.name, IF_NAMESIZE);
+  if (bny_interface_find(text, own->sa_family, NULL, &found) == BANYAN_OK && !found.is_routed)
+    memcpy(name, found.name, IF_NAMESIZE);
 }
 
 /* Meets the other ranks. `*listens`: rank 0 has its listener. */

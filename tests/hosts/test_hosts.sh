@@ -21,6 +21,15 @@ for host in 0 1; do
   done
 done
 expect "an address that all hosts have" 0 "$right" "$hosts" run --timeout 60 "$name" -- "$world"
+# Hosts of a ring of cables have no common network, and an address each of the loopback interface, to which routes lead.
+for host in 0 1; do
+  "$hosts" exec "$name" $host sh -c \
+    "ip address add 10.88.0.$((host + 1))/32 dev lo && ip route add 10.88.0.$((2 - host))/32 via 10.77.0.$((2 - host))"
+done
+for interface in "" 10.88.0.0/24; do
+  expect "routed addresses, BANYAN_INTERFACE=$interface" 0 "$right" "$hosts" run --timeout 60 "$name" -- \
+    env MASTER_ADDR=10.88.0.1 BANYAN_INTERFACE="$interface" "$world"
+done
 
 # A firewall drops packets. UCX alone would wait for minutes.
 for host in 0 1; do

@@ -90,7 +90,7 @@ static banyan_status choose_devices(bny_net *net, const bny_net_config *config) 
   banyan_status status = BANYAN_OK;
   if (config->interface && !wishes.ucx) {
     status = bny_interface_find(config->interface, AF_UNSPEC, NULL, &found);
-    wishes.interface = found.name;
+    wishes.interface = found.is_routed ? NULL : found.name; /* other interfaces lead to it */
   }
   if (status == BANYAN_OK) status = bny_net_devices_find("/sys", &devices, &ndevices);
   if (status == BANYAN_OK) status = bny_net_devices_choose(&wishes, devices, ndevices, &net->devices);
