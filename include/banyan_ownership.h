@@ -105,7 +105,7 @@ banyan_status banyan_tier_next(int64_t pages, const uint64_t *reads, int64_t kee
  *   or are preempted. Without of_sequence this holds for all pages, as long as none is freed.
  * - Over all sequences, a rank is therefore off its share by less than one page per sequence. It may be off by nearly
  *   half a page per sequence if all sequences that end had their pages on one rank. A random test of 24 sequences that
- *   grow, end and are preempted, with ranks that join and leave, stays within 6 pages (tests/decode/test_ownership.c).
+ *   grow, end and are preempted, with ranks that join and leave, stays within 6 pages (tests/ownership/test_ownership.c).
  * - The call takes nranks^2 steps, and up to nranks^3 for uneven weights. */
 banyan_status banyan_next_page(int32_t nranks, const int32_t *weights, const int64_t *of_sequence,
                                const int64_t *of_all, int32_t *rank);
@@ -129,7 +129,7 @@ typedef struct banyan_page_move {
  * - The call takes nranks^2 steps.
  *
  * If a moved sequence grows by banyan_next_page(), it may be more than one page off its shares;
- * tests/decode/test_ownership.c finds at most two. */
+ * tests/ownership/test_ownership.c finds at most two. */
 banyan_status banyan_page_moves(int32_t nranks, const int32_t *weights, const int64_t *pages, const int64_t *of_moved,
                                 banyan_page_move *moves, int32_t *count);
 

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "api/api.h"
-#include "decode/decode.h"
-#include "decode/queries.h"
+#include "attention/call.h"
+#include "attention/queries.h"
 #include "base/log.h"
 #include "base/sized.h"
 #include "base/status.h"
@@ -100,7 +100,7 @@ static banyan_status check_memory_attention(banyan_comm *comm, const banyan_atte
              {"queries.key_start", queries->key_start},
              {"queries.tree_mask", queries->tree_mask},
              {"queries.key_mask", queries->key_mask}};
-  bool has_rows = desc->batch > 0 && bny_decode_tokens(desc) > 0;
+  bool has_rows = desc->batch > 0 && bny_attention_tokens(desc) > 0;
   banyan_status status = BANYAN_OK;
   for (size_t i = 0; i < sizeof all / sizeof all[0] && status == BANYAN_OK && has_rows; i++)
     status = bny_api_check_memory(comm, all[i].what, all[i].pointer);
@@ -116,10 +116,10 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
   bny_attention *attention = NULL;
   bny_attention_room desc_room;
   banyan_partial out_room;
-  banyan_status status = bny_decode_attention_check_call(&desc, &desc_room, &out, &out_room, false);
+  banyan_status status = bny_attention_check_call(&desc, &desc_room, &out, &out_room, false);
   if (status == BANYAN_OK) status = check_memory_attention(comm, desc);
   if (status == BANYAN_OK)
-    status = bny_api_check_memory_partial(comm, out, &(bny_box){bny_decode_tokens(desc), desc->heads, 1}, true);
+    status = bny_api_check_memory_partial(comm, out, &(bny_box){bny_attention_tokens(desc), desc->heads, 1}, true);
   if (status == BANYAN_OK) status = bny_comm_check(comm);
   if (status == BANYAN_OK) status = bny_attention_make(comm, desc, out, &attention);
   if (status == BANYAN_OK) status = bny_op_make_attention(comm, attention, op);
@@ -129,10 +129,10 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
 
 static banyan_status check_both(const banyan_attention_desc *desc, const banyan_combine_desc *combine) {
   int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
-  if (combine->tokens != bny_decode_tokens(desc) || combine->heads != desc->heads || combine->value_dim != value_dim)
+  if (combine->tokens != bny_attention_tokens(desc) || combine->heads != desc->heads || combine->value_dim != value_dim)
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     "combine has %d tokens x %d heads of %d values, but attention gives %d x %d of %d", combine->tokens,
-                    combine->heads, combine->value_dim, bny_decode_tokens(desc), desc->heads, value_dim);
+                    combine->heads, combine->value_dim, bny_attention_tokens(desc), desc->heads, value_dim);
   if (combine->stream && combine->stream != desc->stream)
     return bny_fail(BANYAN_ERR_ARGUMENT, "combine.stream is not that of attention");
   return BANYAN_OK;
@@ -160,7 +160,7 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
   if (status == BANYAN_OK && runs_here)
     status = bny_attention_check_desc(comm, desc, made.tokens, made.order == BANYAN_ORDER_EXACT);
   else if (status == BANYAN_OK)
-    status = bny_decode_attention_check(desc, false);
+    status = bny_attention_check_fields(desc, false);
   if (status == BANYAN_OK) status = check_both(desc, combine);
   if (status == BANYAN_OK && comm->device.engine && made.order == BANYAN_ORDER_EXACT)
     status = bny_fail(BANYAN_ERR_UNSUPPORTED, "attention on devices has no BANYAN_ORDER_EXACT");
@@ -261,7 +261,7 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   bny_attention *attention = NULL;
   char why_apart[BNY_ERROR_TEXT_BYTES];
   if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
-  banyan_status status = bny_decode_attention_read(&desc, &desc_room);
+  banyan_status status = bny_attention_read(&desc, &desc_room);
   if (status == BANYAN_OK)
     status = key_of_both(comm, desc, combine, !keep, &valid, &valid_room, &key, why_apart, sizeof why_apart);
   if (status == BANYAN_OK) status = check_call(comm, desc, &key, &out, &out_room, !keep);

@@ -8,13 +8,13 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "decode/decode.h"
-#include "decode/queries.h"
+#include "attention/call.h"
+#include "attention/queries.h"
 #include "base/status.h"
 
 banyan_partial bny_attention_rows(const banyan_attention_desc *desc) {
   banyan_partial rows;
-  banyan_partial_init(&rows, NULL, BANYAN_F32, NULL, BANYAN_F32, desc->heads, bny_decode_value_dim(desc));
+  banyan_partial_init(&rows, NULL, BANYAN_F32, NULL, BANYAN_F32, desc->heads, bny_attention_value_dim(desc));
   rows.values_kind = BANYAN_VALUES_NUMERATOR;
   rows.stats_kind = BANYAN_STATS_MAX_SUM;
   rows.base = BANYAN_BASE_2;
@@ -25,8 +25,8 @@ banyan_partial bny_attention_rows(const banyan_attention_desc *desc) {
  * the host, only the rows that runs compute touch memory, however large the upper bound is. */
 static banyan_status make_rows(bny_attention *attention) {
   size_t rows = (size_t)(attention->tokens_max > 0 ? attention->tokens_max : 1) * (size_t)attention->desc.heads;
-  size_t row_bytes =
-      bny_wire_row_bytes(attention->is_exact ? BNY_WIRE_EXACT : BNY_WIRE_F32, bny_decode_value_dim(&attention->desc));
+  size_t row_bytes = bny_wire_row_bytes(attention->is_exact ? BNY_WIRE_EXACT : BNY_WIRE_F32,
+                                        bny_attention_value_dim(&attention->desc));
   size_t values = rows * row_bytes, bytes = values + 2 * rows * sizeof(float);
   void *memory = NULL;
   if (attention->engine) {
@@ -139,7 +139,7 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
   made->is_exact = is_exact;
   banyan_status status = made->engine ? BANYAN_OK : make_pool(comm, bny_prune_is_wanted(desc));
   made->pool = comm->pool;
-  if (status == BANYAN_OK && bny_prune_is_wanted(desc)) status = bny_prune_reserve(desc, made->pool);
+  if (status == BANYAN_OK && bny_prune_is_wanted(desc)) status = bny_attention_reserve(desc, made->pool);
   if (status != BANYAN_OK) {
     bny_attention_free(made);
     return status;
@@ -163,7 +163,7 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
 
 banyan_status bny_attention_make(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                                  bny_attention **attention) {
-  return make(comm, desc, out, bny_decode_tokens(desc), false, NULL, attention);
+  return make(comm, desc, out, bny_attention_tokens(desc), false, NULL, attention);
 }
 
 banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens_max,
@@ -173,10 +173,11 @@ banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention
 
 bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, const banyan_attention_desc *desc) {
   const banyan_attention_desc *old = &attention->desc;
-  if (attention->engine && (desc->batch != old->batch || bny_decode_tokens(desc) != bny_decode_tokens(old)))
+  if (attention->engine && (desc->batch != old->batch || bny_attention_tokens(desc) != bny_attention_tokens(old)))
     return false;
-  if (bny_decode_tokens(desc) > attention->tokens_max || desc->heads != old->heads ||
-      bny_decode_value_dim(desc) != bny_decode_value_dim(old) || bny_prune_is_wanted(desc) != bny_prune_is_wanted(old))
+  if (bny_attention_tokens(desc) > attention->tokens_max || desc->heads != old->heads ||
+      bny_attention_value_dim(desc) != bny_attention_value_dim(old) ||
+      bny_prune_is_wanted(desc) != bny_prune_is_wanted(old))
     return false;
   banyan_attention_desc mine = *desc;
   if (attention->combines && comm->rank > 0) mine.sinks = NULL;
@@ -193,7 +194,7 @@ void bny_attention_set_valid(bny_attention *attention, const banyan_valid_rows *
 /* Returns the description of a run of `tokens` tokens. */
 static banyan_attention_desc of_tokens(const banyan_attention_desc *given, int32_t tokens, banyan_queries *room) {
   banyan_attention_desc desc = *given;
-  if (bny_decode_tokens(&desc) <= tokens) return desc;
+  if (bny_attention_tokens(&desc) <= tokens) return desc;
   if (!desc.queries || !desc.queries->query_start_loc) desc.batch = tokens;
   if (!desc.queries) return desc;
   *room = *desc.queries;
@@ -207,13 +208,13 @@ banyan_status bny_attention_start(bny_attention *attention, const bny_device_com
   if (attention->engine) return bny_decode_start(&attention->decode, combine, attention->desc.stream);
   banyan_attention_desc desc = of_tokens(&attention->desc, tokens, &room);
   if (attention->combines) desc.prune.error = NULL; /* bny_attention_write_errors() writes it, by row of the result */
-  return bny_decode_attention_run(attention->kernels, attention->finish, &desc, &attention->out,
-                                  attention->certifies ? &attention->certificate : NULL, attention->pool);
+  return bny_attention_run(attention->kernels, attention->finish, &desc, &attention->out,
+                           attention->certifies ? &attention->certificate : NULL, attention->pool);
 }
 
 static banyan_status check(const banyan_attention_desc *desc, bool is_exact) {
-  banyan_status status = bny_decode_attention_check(desc, true);
-  return status == BANYAN_OK && is_exact ? bny_decode_check_blocks(desc) : status;
+  banyan_status status = bny_attention_check_fields(desc, true);
+  return status == BANYAN_OK && is_exact ? bny_attention_check_blocks(desc) : status;
 }
 
 banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens) {
@@ -221,7 +222,7 @@ banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens
   banyan_attention_desc desc = of_tokens(&attention->desc, tokens, &room);
   banyan_status status = check(&desc, attention->is_exact);
   if (status != BANYAN_OK || attention->combines) return status;
-  return bny_decode_attention_check_scale(&desc, &attention->out);
+  return bny_attention_check_scale(&desc, &attention->out);
 }
 
 banyan_status bny_attention_check_desc(const banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens,
@@ -253,7 +254,7 @@ static void skip_keys(banyan_attention_desc *desc, int32_t first) {
 }
 
 banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t first, int32_t count) {
-  banyan_attention_desc desc = attention->desc, parts[BNY_DECODE_PARTS_MAX];
+  banyan_attention_desc desc = attention->desc, parts[BNY_ATTENTION_PARTS_MAX];
   banyan_partial out = attention->out;
   bny_certificate certificate = attention->certificate;
   int64_t row = (int64_t)first * desc.heads;
@@ -274,15 +275,15 @@ banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t 
     skip_keys(&parts[i], first);
   }
   if (desc.parts) desc.parts = parts;
-  int64_t row_bytes = (int64_t)bny_wire_row_bytes(BNY_WIRE_EXACT, bny_decode_value_dim(&desc));
+  int64_t row_bytes = (int64_t)bny_wire_row_bytes(BNY_WIRE_EXACT, bny_attention_value_dim(&desc));
   if (attention->is_exact)
     out.values = (char *)out.values + first * out.stats_token_stride * row_bytes;
   else
     out.values = moved(out.values, first * out.values_token_stride, out.values_dtype);
   out.lse = moved(out.lse, first * out.stats_token_stride, out.stats_dtype);
   out.sum = moved(out.sum, first * out.stats_token_stride, out.stats_dtype);
-  return bny_decode_attention_run(attention->kernels, attention->finish, &desc, &out,
-                                  attention->certifies ? &certificate : NULL, attention->pool);
+  return bny_attention_run(attention->kernels, attention->finish, &desc, &out,
+                           attention->certifies ? &certificate : NULL, attention->pool);
 }
 
 void bny_attention_free(bny_attention *attention) {

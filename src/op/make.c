@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "op/valid.h"
-#include "decode/decode.h"
+#include "attention/call.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/sized.h"

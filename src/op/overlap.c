@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "op/operation.h"
-#include "decode/decode.h"
+#include "attention/call.h"
 
 /* A core reads keys at about this speed (docs/performance.md, "Local attention"). */
 static const double keys_bytes_per_ns = 20;
@@ -26,8 +26,8 @@ static const double look_ns = 20000;
 static double attention_ns(const bny_attention *attention, bool has_lengths) {
   const banyan_attention_desc *desc = &attention->desc;
   int32_t threads = attention->pool ? bny_pool_threads(attention->pool) : 1;
-  double bytes = (double)desc->batch * desc->keys_max * desc->kv_heads * (double)bny_decode_key_bytes(desc);
-  if (has_lengths && desc->keys_max == 0) bytes = (double)bny_decode_attention_bytes(desc);
+  double bytes = (double)desc->batch * desc->keys_max * desc->kv_heads * (double)bny_attention_key_bytes(desc);
+  if (has_lengths && desc->keys_max == 0) bytes = (double)bny_attention_bytes(desc);
   return bytes / (keys_bytes_per_ns * threads);
 }
 

@@ -7,7 +7,7 @@
 
 #include "attention.h"
 #include "banyan.h"
-#include "decode/decode.h"
+#include "attention/call.h"
 #include "op.h"
 #include "tests/support/attention_oracle.h"
 #include "tests/support/generator.h"
@@ -173,7 +173,7 @@ static inline void result_free(result *r) {
 static inline result run(const bny_attention_kernels *table, const banyan_attention_desc *desc) {
   banyan_partial out;
   result r = result_make(desc, &out);
-  banyan_status status = bny_decode_attention_run(table, bny_kernels_find(NULL), desc, &out, NULL, NULL);
+  banyan_status status = bny_attention_run(table, bny_kernels_find(NULL), desc, &out, NULL, NULL);
   ck_assert_msg(status == BANYAN_OK, "%s: %s", table->name, banyan_last_error());
   return r;
 }

@@ -2,7 +2,7 @@
  * Attention over the shards of ranks, with and without a combine of its rows, on every backend. Random problems run as
  * repeated operations, as captured graphs on devices, and as blocking calls, and are compared with a reference in
  * double precision. Between nodes attention runs in slices. */
-#include "decode/decode.h"
+#include "attention/call.h"
 #include "op.h"
 #include "tests/support/attend.h"
 
@@ -464,15 +464,15 @@ TEST(keys_are_counted_once) {
   banyan_attention_desc desc =
       attention_desc_of(BATCH, KV_HEADS, KV_HEADS, 100, 576, 576, BANYAN_BF16, BANYAN_BF16, NULL, k, v, seq_lens);
   desc.value_dim = 512;
-  ck_assert_uint_eq(bny_decode_key_bytes(&desc), 2 * (576 + 512));
+  ck_assert_uint_eq(bny_attention_key_bytes(&desc), 2 * (576 + 512));
   desc.v = k; /* MLA: values are the first elements of keys */
-  ck_assert_uint_eq(bny_decode_key_bytes(&desc), 2 * 576);
+  ck_assert_uint_eq(bny_attention_key_bytes(&desc), 2 * 576);
   desc.v_token_stride = 1024; /* differs from the rows of keys */
-  ck_assert_uint_eq(bny_decode_key_bytes(&desc), 2 * (576 + 512));
+  ck_assert_uint_eq(bny_attention_key_bytes(&desc), 2 * (576 + 512));
   desc.kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
   desc.kv_dtype = BANYAN_E4M3;
-  ck_assert_uint_eq(bny_decode_key_bytes(&desc), 656);
-  ck_assert_uint_eq(bny_decode_attention_bytes(&desc), 107 * KV_HEADS * 656);
+  ck_assert_uint_eq(bny_attention_key_bytes(&desc), 656);
+  ck_assert_uint_eq(bny_attention_bytes(&desc), 107 * KV_HEADS * 656);
 }
 
 int main(void) { return world_main(suite_of("attend", 240)); }

@@ -10,7 +10,7 @@
 #include "base/float_control.h"
 #include "base/quota.h"
 #include "comm/comm.h"
-#include "decode/decode.h"
+#include "attention/call.h"
 #include "op.h"
 #include "tests/api/attention_local.h"
 #include "tests/support/flush.h"
@@ -22,7 +22,7 @@ static const int32_t thread_counts[] = {2, 3, 5, 8};
 static result run_by(const bny_attention_kernels *kernels, const banyan_attention_desc *desc, bny_pool *pool) {
   banyan_partial out;
   result r = result_make(desc, &out);
-  banyan_status status = bny_decode_attention_run(kernels, bny_kernels_find(NULL), desc, &out, NULL, pool);
+  banyan_status status = bny_attention_run(kernels, bny_kernels_find(NULL), desc, &out, NULL, pool);
   ck_assert_msg(status == BANYAN_OK, "%s", banyan_last_error());
   return r;
 }
@@ -113,8 +113,8 @@ TEST(first_lost_row_is_named) {
   banyan_partial_init(&out, values, BANYAN_F32, lse, BANYAN_F16, HEADS, 1);
   ck_assert_int_eq(bny_pool_make(3, NULL, &pool), BANYAN_OK);
   for (int i = 0; i < 50; i++) {
-    banyan_status status = bny_decode_attention_run(bny_attention_kernels_find(getenv("BANYAN_KERNELS")),
-                                                    bny_kernels_find(NULL), &p.desc, &out, NULL, pool);
+    banyan_status status = bny_attention_run(bny_attention_kernels_find(getenv("BANYAN_KERNELS")),
+                                             bny_kernels_find(NULL), &p.desc, &out, NULL, pool);
     ck_assert_int_eq(status, BANYAN_ERR_DATA);
     ck_assert_msg(strstr(banyan_last_error(), "token 0, head 2;") != NULL, "%s", banyan_last_error());
   }

@@ -154,8 +154,8 @@ static void check_row(const world *w, int32_t token, int32_t head, const char *t
 static void attend(world *w, const bny_attention_kernels *kernels, bny_pool *pool) {
   banyan_partial out;
   banyan_partial_init(&out, w->out, BANYAN_F32, w->lse, BANYAN_F32, w->desc.heads, w->desc.value_dim);
-  ck_assert_msg(bny_decode_attention_run(kernels, bny_kernels_find(NULL), &w->desc, &out, NULL, pool) == BANYAN_OK,
-                "%s", banyan_last_error());
+  ck_assert_msg(bny_attention_run(kernels, bny_kernels_find(NULL), &w->desc, &out, NULL, pool) == BANYAN_OK, "%s",
+                banyan_last_error());
 }
 
 /* Each KV head reads the share of its pages that its rows report, and each page read is counted. */

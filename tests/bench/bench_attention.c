@@ -21,7 +21,7 @@
 #include "attention.h"
 #include "banyan.h"
 #include "base/pool.h"
-#include "decode/decode.h"
+#include "attention/call.h"
 #include "op.h"
 #include "tests/support/attention_oracle.h"
 #include "tests/support/clock.h"
@@ -143,7 +143,7 @@ static void run_rounds(const banyan_attention_desc *desc, const banyan_partial *
       const bny_attention_kernels *table = bny_attention_table[t];
       if (!table->supported() || table == &bny_attention_portable) continue;
       start = now_s();
-      if (bny_decode_attention_run(table, bny_kernels_find(NULL), desc, out, NULL, pool) != BANYAN_OK) {
+      if (bny_attention_run(table, bny_kernels_find(NULL), desc, out, NULL, pool) != BANYAN_OK) {
         fprintf(stderr, "bench_attention: %s\n", banyan_last_error());
         exit(1);
       }

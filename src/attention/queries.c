@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Computes which keys a query token sees, and how many bytes a call of attention reads. */
-#include "decode/queries.h"
+#include "attention/queries.h"
 
-#include "decode/decode.h"
+#include "attention/call.h"
 
 enum { TREE_BITS = 64 };
 
-int32_t bny_decode_keys(const banyan_attention_desc *desc, int32_t sequence) {
+int32_t bny_attention_keys(const banyan_attention_desc *desc, int32_t sequence) {
   if (!desc->pages.last_len) return desc->seq_lens[sequence];
   int32_t pages = desc->pages.indptr[sequence + 1] - desc->pages.indptr[sequence];
   return pages > 0 ? (pages - 1) * desc->pages.keys + desc->pages.last_len[sequence] : 0;
@@ -33,10 +33,10 @@ static int64_t pattern_below(const banyan_queries *queries, int64_t rest) {
 }
 
 /* Positions grow with keys. */
-int32_t bny_decode_keys_below(const banyan_attention_desc *desc, int32_t sequence, int64_t position) {
+int32_t bny_attention_keys_below(const banyan_attention_desc *desc, int32_t sequence, int64_t position) {
   static const banyan_queries none = {0};
   const banyan_queries *queries = desc->queries ? desc->queries : &none;
-  int64_t keys = bny_decode_keys(desc, sequence), below = position;
+  int64_t keys = bny_attention_keys(desc, sequence), below = position;
   if (queries->key_start) below -= queries->key_start[sequence];
   if (below <= 0) return 0;
   if (queries->key_pattern_len > 0) {
@@ -56,8 +56,8 @@ static uint64_t tree_bits(const banyan_attention_desc *desc, int32_t sequence, u
   uint64_t bits = 0;
   for (int32_t j = 0; j < TREE_BITS; j++) {
     if (!(mask >> j & 1)) continue;
-    int32_t key = bny_decode_keys_below(desc, sequence, start + j);
-    if (bny_decode_keys_below(desc, sequence, start + j + 1) > key) bits |= UINT64_C(1) << (key - sight->tree_first);
+    int32_t key = bny_attention_keys_below(desc, sequence, start + j);
+    if (bny_attention_keys_below(desc, sequence, start + j + 1) > key) bits |= UINT64_C(1) << (key - sight->tree_first);
   }
   return bits;
 }
@@ -75,15 +75,15 @@ static uint64_t windowed(uint64_t mask, int32_t depth, int32_t window) {
   return mask;
 }
 
-bny_attention_sight bny_decode_sight(const banyan_attention_desc *desc, int32_t sequence, int32_t token) {
+bny_attention_sight bny_attention_sight_of(const banyan_attention_desc *desc, int32_t sequence, int32_t token) {
   const banyan_queries *queries = desc->queries;
-  int32_t index = token - bny_decode_queries(desc, sequence).first;
+  int32_t index = token - bny_attention_queries(desc, sequence).first;
   uint64_t mask = queries->tree_mask ? queries->tree_mask[token] : 0;
   int32_t depth = queries->tree_mask ? depth_of(mask, index) : index;
   int64_t start = queries->query_start[sequence], own = start + depth;
   int64_t lowest = queries->window > 0 ? own - queries->window + 1 : 0;
-  bny_attention_sight sight = {.end = bny_decode_keys_below(desc, sequence, queries->tree_mask ? start : own + 1)};
-  sight.first = bny_decode_keys_below(desc, sequence, lowest);
+  bny_attention_sight sight = {.end = bny_attention_keys_below(desc, sequence, queries->tree_mask ? start : own + 1)};
+  sight.first = bny_attention_keys_below(desc, sequence, lowest);
   if (sight.first > sight.end) sight.first = sight.end;
   sight.tree_first = sight.end;
   if (queries->window > 0) mask = windowed(mask, depth, queries->window);
@@ -93,7 +93,7 @@ bny_attention_sight bny_decode_sight(const banyan_attention_desc *desc, int32_t 
 
 static int32_t clamp(int32_t value, int32_t most) { return value < 0 ? 0 : value < most ? value : most; }
 
-bny_attention_sight bny_decode_part_sight(bny_attention_sight sight, int32_t first, int32_t keys) {
+bny_attention_sight bny_attention_part_sight(bny_attention_sight sight, int32_t first, int32_t keys) {
   int32_t skipped = first > sight.tree_first ? first - sight.tree_first : 0;
   bny_attention_sight part = {.first = clamp(sight.first - first, keys),
                               .end = clamp(sight.end - first, keys),
@@ -109,7 +109,7 @@ bny_attention_sight bny_decode_part_sight(bny_attention_sight sight, int32_t fir
 
 /* If values are part of keys, they are read with them. */
 static uint64_t part_key_bytes(const banyan_attention_desc *all, const banyan_attention_desc *desc) {
-  int64_t value_dim = bny_decode_value_dim(all), row = all->head_dim + value_dim;
+  int64_t value_dim = bny_attention_value_dim(all), row = all->head_dim + value_dim;
   bool is_latent = desc->v == desc->k && desc->v_token_stride == desc->k_token_stride &&
                    (desc->v_head_stride == desc->k_head_stride || all->kv_heads == 1) &&
                    (desc->v_batch_stride == desc->k_batch_stride || (all->batch == 1 && !desc->pages.table));
@@ -118,21 +118,21 @@ static uint64_t part_key_bytes(const banyan_attention_desc *all, const banyan_at
   return (uint64_t)row * bny_dtype_bytes(desc->kv_dtype) + (desc->scales.token_stride != 0 ? 2 * sizeof(float) : 0);
 }
 
-uint64_t bny_decode_key_bytes(const banyan_attention_desc *desc) {
+uint64_t bny_attention_key_bytes(const banyan_attention_desc *desc) {
   uint64_t most = 0;
-  for (int32_t i = 0; i < bny_decode_parts(desc); i++) {
-    uint64_t bytes = part_key_bytes(desc, bny_decode_part(desc, i));
+  for (int32_t i = 0; i < bny_attention_parts(desc); i++) {
+    uint64_t bytes = part_key_bytes(desc, bny_attention_part(desc, i));
     most = bytes > most ? bytes : most;
   }
   return most;
 }
 
-uint64_t bny_decode_attention_bytes(const banyan_attention_desc *desc) {
+uint64_t bny_attention_bytes(const banyan_attention_desc *desc) {
   uint64_t bytes = 0;
-  for (int32_t i = 0; i < bny_decode_parts(desc); i++) {
-    const banyan_attention_desc *part = bny_decode_part(desc, i);
+  for (int32_t i = 0; i < bny_attention_parts(desc); i++) {
+    const banyan_attention_desc *part = bny_attention_part(desc, i);
     int64_t keys = 0;
-    for (int32_t b = 0; b < desc->batch && bny_decode_tokens(desc) > 0; b++) keys += bny_decode_keys(part, b);
+    for (int32_t b = 0; b < desc->batch && bny_attention_tokens(desc) > 0; b++) keys += bny_attention_keys(part, b);
     bytes += (uint64_t)(keys * desc->kv_heads) * part_key_bytes(desc, part);
   }
   return bytes;

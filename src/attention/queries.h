@@ -7,7 +7,7 @@
 #include "banyan.h"
 
 /* Returns the rows of q, in tokens: as many as the output has. */
-static inline int32_t bny_decode_tokens(const banyan_attention_desc *desc) {
+static inline int32_t bny_attention_tokens(const banyan_attention_desc *desc) {
   return desc->queries ? desc->queries->tokens : desc->batch;
 }
 
@@ -16,57 +16,57 @@ typedef struct bny_query_range {
   int32_t first, count;
 } bny_query_range;
 
-static inline bny_query_range bny_decode_queries(const banyan_attention_desc *desc, int32_t sequence) {
+static inline bny_query_range bny_attention_queries(const banyan_attention_desc *desc, int32_t sequence) {
   const int32_t *loc = desc->queries ? desc->queries->query_start_loc : NULL;
   return loc ? (bny_query_range){loc[sequence], loc[sequence + 1] - loc[sequence]} : (bny_query_range){sequence, 1};
 }
 
 /* Returns the first token of the first sequence. Earlier tokens belong to no sequence. */
-static inline int32_t bny_decode_first(const banyan_attention_desc *desc) {
+static inline int32_t bny_attention_first(const banyan_attention_desc *desc) {
   return desc->queries && desc->queries->query_start_loc ? desc->queries->query_start_loc[0] : 0;
 }
 
 /* Returns the first token after the last sequence. */
-static inline int32_t bny_decode_padding(const banyan_attention_desc *desc) {
+static inline int32_t bny_attention_padding(const banyan_attention_desc *desc) {
   const int32_t *loc = desc->queries ? desc->queries->query_start_loc : NULL;
   return loc ? loc[desc->batch] : desc->batch;
 }
 
 /* Returns a part of the keys. Without parts the description is the only one. */
-static inline int32_t bny_decode_parts(const banyan_attention_desc *desc) {
+static inline int32_t bny_attention_parts(const banyan_attention_desc *desc) {
   return desc->parts ? (int32_t)desc->part_count : 1;
 }
 
-static inline const banyan_attention_desc *bny_decode_part(const banyan_attention_desc *desc, int32_t part) {
+static inline const banyan_attention_desc *bny_attention_part(const banyan_attention_desc *desc, int32_t part) {
   return desc->parts ? &desc->parts[part] : desc;
 }
 
 /* Returns the keys that a sequence has in this shard, or in a part of it. */
-int32_t bny_decode_keys(const banyan_attention_desc *desc, int32_t sequence);
+int32_t bny_attention_keys(const banyan_attention_desc *desc, int32_t sequence);
 
 /* Returns how many of the sequence's keys in this shard have positions below `position`. */
-int32_t bny_decode_keys_below(const banyan_attention_desc *desc, int32_t sequence, int64_t position);
+int32_t bny_attention_keys_below(const banyan_attention_desc *desc, int32_t sequence, int64_t position);
 
 /* Returns the pages of a sequence; NULL: keys are not paged. */
-static inline const int32_t *bny_decode_pages(const banyan_attention_desc *desc, int32_t sequence) {
+static inline const int32_t *bny_attention_pages(const banyan_attention_desc *desc, int32_t sequence) {
   if (!desc->pages.table) return NULL;
   return desc->pages.table + (desc->pages.indptr ? desc->pages.indptr[sequence] : sequence * desc->pages.table_stride);
 }
 
 /* Returns the mask of a sequence's keys in this shard; NULL: all count. */
-static inline const uint8_t *bny_decode_mask(const banyan_attention_desc *desc, int32_t sequence) {
+static inline const uint8_t *bny_attention_mask(const banyan_attention_desc *desc, int32_t sequence) {
   if (!desc->queries || !desc->queries->key_mask) return NULL;
   return desc->queries->key_mask + sequence * desc->queries->key_mask_stride;
 }
 
 /* Returns true if there are queries that do not see all keys. */
-static inline bool bny_decode_hides_keys(const banyan_attention_desc *desc) {
+static inline bool bny_attention_hides_keys(const banyan_attention_desc *desc) {
   return desc->queries && desc->queries->query_start;
 }
 
 /* Returns the same for a part, which has the `keys` keys of the shard from `first` on. */
-bny_attention_sight bny_decode_part_sight(bny_attention_sight sight, int32_t first, int32_t keys);
+bny_attention_sight bny_attention_part_sight(bny_attention_sight sight, int32_t first, int32_t keys);
 
 /* Returns which of the sequence's keys in this shard are seen by query token `token` of the call, a token of
  * `sequence`. */
-bny_attention_sight bny_decode_sight(const banyan_attention_desc *desc, int32_t sequence, int32_t token);
+bny_attention_sight bny_attention_sight_of(const banyan_attention_desc *desc, int32_t sequence, int32_t token);

@@ -14,8 +14,9 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "decode/pruning.h"
+#include "attention/job.h"
 #include "exact.h"
+#include "prune/block.h"
 
 static const double log2_e = 1.4426950408889634074;
 
@@ -25,7 +26,7 @@ enum {
   PARTS_PER_THREAD = 8, /* small enough that a slow thread delays the others by only an eighth of its share */
   EXACT_ROW_BYTES_MAX = sizeof(bny_exact_row) + 17 * BNY_ATTENTION_VALUE_DIM_MAX
 };
-_Static_assert(BNY_ATTENTION_BLOCK % BNY_DECODE_EXACT_KEYS == 0, "segments begin where blocks do");
+_Static_assert(BNY_ATTENTION_BLOCK % BNY_ATTENTION_EXACT_KEYS == 0, "segments begin where blocks do");
 
 static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 
@@ -35,10 +36,10 @@ static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
  * several parts have up to one more segment each. Keys that are read ahead have none. */
 int32_t bny_job_segment_keys(const bny_job *job, int32_t sequence) {
   int32_t keys = 0, parts = 0;
-  for (int32_t i = 0; i < bny_decode_parts(job->desc); i++) {
-    const banyan_attention_desc *part = bny_decode_part(job->desc, i);
+  for (int32_t i = 0; i < bny_attention_parts(job->desc); i++) {
+    const banyan_attention_desc *part = bny_attention_part(job->desc, i);
     if (part->read_ahead_bytes > 0) continue;
-    keys += bny_decode_keys(part, sequence);
+    keys += bny_attention_keys(part, sequence);
     parts++;
   }
   return bny_job_divide_up(bny_job_divide_up(keys, SEGMENTS_MAX - (parts > 1 ? parts : 0)), BNY_ATTENTION_BLOCK) *
@@ -46,22 +47,22 @@ int32_t bny_job_segment_keys(const bny_job *job, int32_t sequence) {
 }
 
 static int32_t segments_of_part(const bny_job *job, int32_t sequence, int32_t part, int32_t keys) {
-  const banyan_attention_desc *desc = bny_decode_part(job->desc, part);
-  return desc->read_ahead_bytes > 0 || keys == 0 ? 0 : bny_job_divide_up(bny_decode_keys(desc, sequence), keys);
+  const banyan_attention_desc *desc = bny_attention_part(job->desc, part);
+  return desc->read_ahead_bytes > 0 || keys == 0 ? 0 : bny_job_divide_up(bny_attention_keys(desc, sequence), keys);
 }
 
 int32_t bny_job_segments(const bny_job *job, int32_t sequence) {
   int32_t keys = bny_job_segment_keys(job, sequence), count = 0;
-  for (int32_t i = 0; i < bny_decode_parts(job->desc); i++) count += segments_of_part(job, sequence, i, keys);
+  for (int32_t i = 0; i < bny_attention_parts(job->desc); i++) count += segments_of_part(job, sequence, i, keys);
   return count > 0 ? count : 1;
 }
 
 static bny_key_run segment_at(const bny_job *job, int32_t sequence, int32_t index) {
   int32_t keys = bny_job_segment_keys(job, sequence);
-  for (int32_t i = 0; i < bny_decode_parts(job->desc); i++) {
+  for (int32_t i = 0; i < bny_attention_parts(job->desc); i++) {
     int32_t count = segments_of_part(job, sequence, i, keys);
     if (index < count) {
-      int32_t begin = index * keys, all = bny_decode_keys(bny_decode_part(job->desc, i), sequence);
+      int32_t begin = index * keys, all = bny_attention_keys(bny_attention_part(job->desc, i), sequence);
       return (bny_key_run){i, begin, all - begin < keys ? all : begin + keys};
     }
     index -= count;
@@ -72,7 +73,7 @@ static bny_key_run segment_at(const bny_job *job, int32_t sequence, int32_t inde
 /* ---- one row block ----------------------------------------------------------------------------------------------- */
 
 int32_t bny_job_chunks(const bny_job *job, int32_t sequence) {
-  int64_t rows = (int64_t)bny_decode_queries(job->desc, sequence).count * job->group;
+  int64_t rows = (int64_t)bny_attention_queries(job->desc, sequence).count * job->group;
   return (int32_t)((rows + ROWS_MAX - 1) / ROWS_MAX);
 }
 
@@ -83,7 +84,7 @@ static const char *advance(const void *base, int64_t elements, banyan_dtype dtyp
 
 /* The query token and head of row `index` of a row block. */
 static int32_t token_of(const bny_job *job, const bny_row_task *rows, int32_t index) {
-  return bny_decode_queries(job->desc, rows->block.sequence).first + (rows->first + index) / job->group;
+  return bny_attention_queries(job->desc, rows->block.sequence).first + (rows->first + index) / job->group;
 }
 
 static int32_t head_of(const bny_job *job, const bny_row_task *rows, int32_t index) {
@@ -92,7 +93,7 @@ static int32_t head_of(const bny_job *job, const bny_row_task *rows, int32_t ind
 
 void bny_job_set_rows(const bny_job *job, const bny_row_block *block, bny_row_task *rows) {
   const banyan_attention_desc *desc = job->desc;
-  int32_t all = bny_decode_queries(desc, block->sequence).count * job->group;
+  int32_t all = bny_attention_queries(desc, block->sequence).count * job->group;
   rows->block = *block;
   rows->part = -1;
   rows->first = block->chunk * ROWS_MAX;
@@ -111,24 +112,24 @@ void bny_job_set_rows(const bny_job *job, const bny_row_block *block, bny_row_ta
     rows->task.q[i] = advance(desc->q, token * desc->q_batch_stride + head * desc->q_head_stride, desc->q_dtype);
     rows->task.q_rope[i] =
         advance(desc->rope.q, token * desc->rope.batch_stride + head * desc->rope.head_stride, desc->q_dtype);
-    if (!bny_decode_hides_keys(desc)) continue;
+    if (!bny_attention_hides_keys(desc)) continue;
     bool same_token = i > 0 && token_of(job, rows, i - 1) == token;
-    rows->sights[i] = same_token ? rows->sights[i - 1] : bny_decode_sight(desc, block->sequence, (int32_t)token);
+    rows->sights[i] = same_token ? rows->sights[i - 1] : bny_attention_sight_of(desc, block->sequence, (int32_t)token);
   }
 }
 
 /* Sets which keys of the part the rows see. The part has the keys of the shard from `first` on. */
 static void set_sights(const bny_job *job, bny_row_task *rows, int32_t first) {
-  const uint8_t *mask = bny_decode_mask(job->desc, rows->block.sequence);
+  const uint8_t *mask = bny_attention_mask(job->desc, rows->block.sequence);
   rows->task.key_mask = mask ? mask + first : NULL;
-  if (!bny_decode_hides_keys(job->desc)) return;
+  if (!bny_attention_hides_keys(job->desc)) return;
   rows->task.sights = job->desc->parts ? rows->part_sights : rows->sights;
   for (int32_t i = 0; job->desc->parts && i < rows->task.heads; i++)
-    rows->part_sights[i] = bny_decode_part_sight(rows->sights[i], first, rows->task.keys);
+    rows->part_sights[i] = bny_attention_part_sight(rows->sights[i], first, rows->task.keys);
 }
 
 void bny_job_set_part(const bny_job *job, bny_row_task *rows, int32_t part) {
-  const banyan_attention_desc *desc = bny_decode_part(job->desc, part);
+  const banyan_attention_desc *desc = bny_attention_part(job->desc, part);
   bny_attention_task *task = &rows->task;
   int32_t b = rows->block.sequence, kv_head = rows->block.kv_head, first = 0;
   bool by_token = desc->scales.token_stride != 0;
@@ -136,7 +137,7 @@ void bny_job_set_part(const bny_job *job, bny_row_task *rows, int32_t part) {
   int64_t scale_first = kv_head * desc->scales.head_stride;
   if (rows->part == part) return;
   rows->part = part;
-  task->keys = bny_decode_keys(desc, b);
+  task->keys = bny_attention_keys(desc, b);
   task->k_scale = desc->scales.k && !by_token ? (double)desc->scales.k[scale_first] : 1;
   task->v_scale = desc->scales.v && !by_token ? (double)desc->scales.v[scale_first] : 1;
   task->scale_token_stride = desc->scales.token_stride;
@@ -145,7 +146,7 @@ void bny_job_set_part(const bny_job *job, bny_row_task *rows, int32_t part) {
   task->kv_rows = desc->kv_rows;
   task->k_token_stride = desc->k_token_stride;
   task->v_token_stride = desc->v_token_stride;
-  task->pages = bny_decode_pages(desc, b);
+  task->pages = bny_attention_pages(desc, b);
   task->page_keys = task->pages ? desc->pages.keys : 0;
   task->k_page_stride = task->pages ? desc->k_batch_stride : 0;
   task->v_page_stride = task->pages ? desc->v_batch_stride : 0;
@@ -158,7 +159,7 @@ void bny_job_set_part(const bny_job *job, bny_row_task *rows, int32_t part) {
   task->v_scales = by_token && desc->scales.v ? desc->scales.v + scale_first : NULL;
   task->k = advance(desc->k, k_first, desc->kv_dtype);
   task->v = advance(desc->v, v_first, desc->kv_dtype);
-  for (int32_t i = 0; i < part; i++) first += bny_decode_keys(&job->desc->parts[i], b);
+  for (int32_t i = 0; i < part; i++) first += bny_attention_keys(&job->desc->parts[i], b);
   set_sights(job, rows, first);
 }
 
@@ -246,8 +247,8 @@ static bny_exact_row *exact_row(const bny_job *job, void *rows, int32_t index) {
 static void add_keys_exact(const bny_job *job, bny_row_task *rows, const bny_key_run *run, void *to) {
   bny_attention_sums sums;
   int32_t stride = bny_attention_padded(job->value_dim);
-  for (int64_t begin = run->first; begin < run->end; begin += BNY_DECODE_EXACT_KEYS) {
-    int64_t end = run->end - begin < BNY_DECODE_EXACT_KEYS ? run->end : begin + BNY_DECODE_EXACT_KEYS;
+  for (int64_t begin = run->first; begin < run->end; begin += BNY_ATTENTION_EXACT_KEYS) {
+    int64_t end = run->end - begin < BNY_ATTENTION_EXACT_KEYS ? run->end : begin + BNY_ATTENTION_EXACT_KEYS;
     run_keys(job, rows, &(bny_key_run){run->part, (int32_t)begin, (int32_t)end}, &sums);
     for (int32_t i = 0; i < rows->task.heads; i++) {
       bny_exact_row *row = exact_row(job, to, i);
@@ -374,8 +375,8 @@ static void write_padding(const bny_job *job, int32_t first, int32_t end) {
 }
 
 void bny_job_write_padding(const bny_job *job) {
-  write_padding(job, 0, bny_decode_first(job->desc));
-  write_padding(job, bny_decode_padding(job->desc), bny_decode_tokens(job->desc));
+  write_padding(job, 0, bny_attention_first(job->desc));
+  write_padding(job, bny_attention_padding(job->desc), bny_attention_tokens(job->desc));
 }
 
 void bny_job_write(bny_job *job, const bny_row_task *rows, void *sums) {
@@ -504,7 +505,7 @@ static int64_t choose_parts(bny_job *job) {
 
 void bny_job_set_up(bny_job *job) {
   const banyan_attention_desc *desc = job->desc;
-  job->value_dim = bny_decode_value_dim(desc);
+  job->value_dim = bny_attention_value_dim(desc);
   job->is_exact = job->out->values_dtype == BNY_EXACT_ROWS;
   job->prunes = bny_prune_is_wanted(desc);
   job->row_bytes = bny_wire_row_bytes(BNY_WIRE_EXACT, job->value_dim);

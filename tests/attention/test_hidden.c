@@ -172,7 +172,7 @@ static char *run_rows(const hidden *p, const bny_attention_kernels *table, size_
   banyan_partial_init(&out, made, BANYAN_F32, m, BANYAN_F32, p->desc.heads, p->desc.value_dim);
   out.stats_kind = BANYAN_STATS_MAX_SUM, out.sum = m + rows;
   if (p->is_exact) out.values_dtype = BNY_EXACT_ROWS;
-  banyan_status status = bny_decode_attention_run(table, bny_kernels_find(NULL), &p->desc, &out, NULL, NULL);
+  banyan_status status = bny_attention_run(table, bny_kernels_find(NULL), &p->desc, &out, NULL, NULL);
   ck_assert_msg(status == BANYAN_OK, "%s: %s", table->name, banyan_last_error());
   return made;
 }
@@ -181,7 +181,7 @@ TEST_RANDOM(hidden_keys_are_never_read, 240) {
   static hidden p;
   random_state = (uint64_t)_i + 1;
   draw(&p, _i);
-  ck_assert_msg(bny_decode_attention_check(&p.desc, true) == BANYAN_OK, "case %d: %s", _i, banyan_last_error());
+  ck_assert_msg(bny_attention_check_fields(&p.desc, true) == BANYAN_OK, "case %d: %s", _i, banyan_last_error());
   char *want[16];
   size_t bytes;
   int count = 0;

@@ -8,7 +8,7 @@
 
 #include "base/sized.h"
 #include "base/status.h"
-#include "decode/ownership.h"
+#include "ownership/ownership.h"
 
 static const int64_t tokens_limit = (int64_t)1 << 40;
 enum { WEIGHTS_LIMIT = 1 << 20 };

@@ -2,7 +2,9 @@
  * A row block whose pages are weighed, chosen and read, shared by its threads; and the bounds of pages. */
 #pragma once
 
-#include "decode/job.h"
+#include <stdatomic.h>
+
+#include "prune/prune.h"
 
 /* The next stage. CHOOSE: all row blocks of a KV head choose together. SEGMENTS: all keys are summed except
  * pruned.segments. */
@@ -18,7 +20,8 @@ typedef enum bny_prune_stage {
 enum { BNY_PRUNE_CHUNK = 64 };
 
 typedef struct bny_prune_block {
-  bny_row_task rows;
+  const bny_attention_task *task; /* the rows, and all keys of their sequence */
+  int32_t sequence, kv_head;
   const banyan_attention_desc *desc;
   const bny_attention_kernels *kernels;
   bny_pruned pruned;
@@ -57,9 +60,6 @@ void bny_prune_choose_top(bny_prune_block *blocks, int32_t count);
 /* Chooses the next stage, after the list was read. `segment_keys` is the length of a segment of all keys. */
 void bny_prune_go_on(bny_prune_block *block, int32_t segment_keys);
 
-/* Weighs, reads and writes all rows of a job. pool: reserved; NULL: this caller works alone, in memory of the call. */
-banyan_status bny_prune_run(bny_job *job, bny_pool *pool);
-
 /* ---- bounds of pages --------------------------------------------------------------------------------------------- */
 
 static inline int32_t bny_bounds_keys(const banyan_attention_desc *desc) {
@@ -73,9 +73,9 @@ enum { BNY_BOUNDS_REACH, BNY_BOUNDS_VALUE, BNY_BOUNDS_HEAD };
 
 static inline int32_t bny_bounds_codes(int32_t head_dim) { return (head_dim + 7) / 8 * 8; }
 
-/* Returns the bounds of page `page` of a sequence. */
-static inline float *bny_bounds_at(const banyan_attention_desc *desc, int32_t sequence, int32_t page, int32_t kv_head) {
-  const int32_t *pages = bny_decode_pages(desc, sequence);
+/* Returns the bounds of page `page` of a sequence, which has these pages; NULL: keys are not paged. */
+static inline float *bny_bounds_at(const banyan_attention_desc *desc, const int32_t *pages, int32_t sequence,
+                                   int32_t page, int32_t kv_head) {
   int64_t number = pages ? pages[page] : (int64_t)sequence * desc->prune.batch_pages + page;
   return desc->prune.bounds + (number * desc->kv_heads + kv_head) * bny_prune_floats(desc);
 }

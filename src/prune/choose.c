@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Chooses the pages that a row block reads, and certifies the bound of the others. */
-#include "decode/prune.h"
+#include "prune/prune.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
-#include "decode/pruning.h"
+#include "prune/block.h"
 #include "merge_math.h"
 
 enum {
@@ -36,7 +36,7 @@ static float *scores_of(const bny_prune_block *b) { return (float *)(void *)b->l
 /* Converts masses to weights relative to the row's top. `total`: the sum of weights for each row, without pages that
  * must be read. */
 static void make_weights(bny_prune_block *b, double *total) {
-  int32_t heads = b->rows.task.heads;
+  int32_t heads = b->task->heads;
   float top[ROWS], *scores = scores_of(b);
   for (int32_t h = 0; h < heads; h++) top[h] = -INFINITY, total[h] = 0;
   for (int32_t i = 0, h = 0; i < b->pages * heads; i++, h = h + 1 == heads ? 0 : h + 1)
@@ -85,7 +85,7 @@ static int32_t listed_below(const bny_prune_block *b, int32_t count, int32_t key
 
 /* Lists the next `count` pages of the order to be read next, as a sequence of their own. */
 static void list_pages(bny_prune_block *b, int32_t count) {
-  const bny_attention_task *task = &b->rows.task;
+  const bny_attention_task *task = b->task;
   bny_attention_task *some = &b->some;
   int32_t listed = 0;
   b->stage = BNY_PRUNE_READ;
@@ -133,7 +133,7 @@ static double mass_of(const bny_prune_block *b, int32_t h) {
 
 /* Moves *end down over pages that may be left out. `rest` has the weight of the pages after it, for each row. */
 static void leave_out(const bny_prune_block *b, const double *budget, double *rest, int32_t *end) {
-  int32_t heads = b->rows.task.heads;
+  int32_t heads = b->task->heads;
   for (; *end > larger(b->done, b->forced); --*end) {
     const float *weights = b->masses + (int64_t)b->order[*end - 1] * heads;
     for (int32_t h = 0; h < heads; h++)
@@ -147,7 +147,7 @@ static void leave_out(const bny_prune_block *b, const double *budget, double *re
 static int32_t guess(const bny_prune_block *b, const double *total) {
   double epsilon = (double)b->desc->prune.epsilon, budget[ROWS], rest[ROWS] = {0};
   int32_t end = b->pages;
-  for (int32_t h = 0; h < b->rows.task.heads; h++)
+  for (int32_t h = 0; h < b->task->heads; h++)
     budget[h] = b->top[h] == -INFINITY ? 0 : epsilon / (1 + epsilon) * (total[h] + exp2(b->sinks[h] - b->top[h]));
   leave_out(b, budget, rest, &end);
   return end;
@@ -158,7 +158,7 @@ static int32_t guess(const bny_prune_block *b, const double *total) {
 static void note_rest(bny_prune_block *b) {
   bny_pruned *pruned = &b->pruned;
   double mass[ROWS] = {0}, moment[ROWS] = {0};
-  int32_t heads = b->rows.task.heads;
+  int32_t heads = b->task->heads;
   for (int32_t i = 0; i < b->done; i++) b->chosen[b->order[i]] = 1;
   for (int32_t i = b->done; i < b->pages; i++) {
     b->chosen[b->order[i]] = 0;
@@ -176,7 +176,7 @@ static void note_rest(bny_prune_block *b) {
 /* Lists more pages to read, until the rest cannot hold more than epsilon. `guessed`: the least number of pages. */
 static void read_more(bny_prune_block *b, int32_t guessed) {
   double budget[ROWS], epsilon = (double)b->desc->prune.epsilon * (1 - 0x1p-20);
-  for (int32_t h = 0; h < b->rows.task.heads; h++)
+  for (int32_t h = 0; h < b->task->heads; h++)
     budget[h] = b->top[h] == -INFINITY ? 0 : epsilon * exp2(mass_of(b, h) - b->pruned.error[h] - b->top[h]);
   leave_out(b, budget, b->rest, &b->end);
   /* Each page that is read only adds to the mass, so no more pages than are needed now will ever be needed. */
@@ -199,7 +199,7 @@ static double bound_of(const bny_prune_block *b, int64_t at) {
 
 /* Lists the page with the largest bound of each row to be read first, so that a large logit is known. */
 static void read_best(bny_prune_block *b) {
-  int32_t best[ROWS] = {0}, heads = b->rows.task.heads, count = 0;
+  int32_t best[ROWS] = {0}, heads = b->task->heads, count = 0;
   for (int32_t page = 1; page < b->pages; page++)
     for (int32_t h = 0; h < heads; h++)
       if (bound_of(b, (int64_t)page * heads + h) > bound_of(b, (int64_t)best[h] * heads + h)) best[h] = page;
@@ -211,7 +211,7 @@ static void read_best(bny_prune_block *b) {
 
 /* Finds segments that are so far below a key of the row that their sums become 0 when they are merged with it. */
 static void find_zeros(bny_prune_block *b, int32_t segment_keys) {
-  const bny_attention_task *task = &b->rows.task;
+  const bny_attention_task *task = b->task;
   int32_t heads = task->heads, segments = (task->keys - 1) / segment_keys + 1;
   uint64_t needed = 0;
   for (int pass = 0; pass < 2; pass++)
@@ -232,7 +232,7 @@ static void find_zeros(bny_prune_block *b, int32_t segment_keys) {
 
 void bny_prune_choose(bny_prune_block *b) {
   double total[ROWS];
-  int32_t heads = b->rows.task.heads;
+  int32_t heads = b->task->heads;
   for (int32_t h = 0; h < heads; h++) b->pruned.error[h] = (double)bny_float_of_bits(b->errors[h]);
   if (!bny_prune_is_lossy(b->desc)) {
     read_best(b);
@@ -240,7 +240,7 @@ void bny_prune_choose(bny_prune_block *b) {
   }
   make_weights(b, total);
   b->end = b->pages;
-  b->kernels->run(&b->rows.task, 0, 0, b->sums);
+  b->kernels->run(b->task, 0, 0, b->sums);
   b->stage = BNY_PRUNE_CHOOSE;
   if (b->desc->prune.top_pages > 0) return;
   sort_pages(b);

@@ -4,7 +4,7 @@
  * two ranks, the first gets its share rounded to the nearest. Otherwise the quota method of Balinski and Young is
  * used. Among the ranks that are not ahead of their share, it gives a block to the rank whose next block is due first.
  * That method rounds every share up or down at every step, and is run from the start to the requested step. */
-#include "decode/ownership.h"
+#include "ownership/ownership.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

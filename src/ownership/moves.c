@@ -9,7 +9,7 @@
 
 #include "base/hash.h"
 #include "base/status.h"
-#include "decode/ownership.h"
+#include "ownership/ownership.h"
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 

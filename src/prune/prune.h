@@ -9,7 +9,6 @@
 
 #include "attention.h"
 #include "banyan.h"
-#include "base/pool.h"
 
 /* The values of a row of the certificate, each relative to 2^m: a lower bound of the mass that was read, and bounds of
  * the mass that was left out, of the length of the row's numerator, and of the mass that was left out times the lengths
@@ -46,9 +45,6 @@ static inline int64_t bny_prune_floats(const banyan_attention_desc *desc) {
   return 2 + (desc->prune.codes ? keys * (2 + 2 * (((int64_t)desc->head_dim + 7) / 8)) : 2 * (int64_t)desc->head_dim);
 }
 
-/* Reserves memory in the pool for every run of an operation, for any lengths. */
-banyan_status bny_prune_reserve(const banyan_attention_desc *desc, bny_pool *pool);
-
 /* Returns how far row `index` of a block, (m, d, n), can be from that of all keys; or writes the values that a combine
  * needs. */
 double bny_prune_error(const bny_pruned *pruned, int32_t index, float m, float d, const float *n, int32_t value_dim);
@@ -57,3 +53,7 @@ void bny_prune_certify(const bny_pruned *pruned, int32_t index, float m, float d
 
 /* The error of a row, from its sum over ranks. */
 float bny_prune_error_of(const float *values);
+
+/* Updates the bounds of keys [first, keys) of a sequence, which has these pages; NULL: keys are not paged. */
+void bny_bounds_update(const banyan_attention_desc *desc, int32_t sequence, const int32_t *pages, int32_t first,
+                       int32_t keys);

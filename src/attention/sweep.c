@@ -14,33 +14,33 @@
 #include <unistd.h>
 
 #include "base/status.h"
-#include "decode/job.h"
+#include "attention/job.h"
 
 enum {
   LEAF_KEYS = 2048,  /* a multiple of the blocks of kernels and of the exact order */
   COLD = 20,         /* MADV_COLD and MADV_POPULATE_READ, which older C libraries lack */
   POPULATE_READ = 22 /* fails where a load would end the process: past the end of a file, or if a device fails */
 };
-_Static_assert(LEAF_KEYS % BNY_ATTENTION_BLOCK == 0 && LEAF_KEYS % BNY_DECODE_EXACT_KEYS == 0,
+_Static_assert(LEAF_KEYS % BNY_ATTENTION_BLOCK == 0 && LEAF_KEYS % BNY_ATTENTION_EXACT_KEYS == 0,
                "leaves are whole blocks");
 
 /* ---- leaves ------------------------------------------------------------------------------------------------------ */
 
 /* Returns the keys of a part that any query of the sequence sees. */
 static bny_attention_sight seen_of(const banyan_attention_desc *desc, int32_t part, int32_t sequence) {
-  bny_query_range queries = bny_decode_queries(desc, sequence);
-  int32_t keys = bny_decode_keys(bny_decode_part(desc, part), sequence), first = 0;
+  bny_query_range queries = bny_attention_queries(desc, sequence);
+  int32_t keys = bny_attention_keys(bny_attention_part(desc, part), sequence), first = 0;
   if (queries.count == 0) return (bny_attention_sight){0};
-  if (!bny_decode_hides_keys(desc)) return (bny_attention_sight){.end = keys};
-  for (int32_t i = 0; i < part; i++) first += bny_decode_keys(&desc->parts[i], sequence);
-  bny_attention_sight seen = bny_decode_sight(desc, sequence, queries.first);
+  if (!bny_attention_hides_keys(desc)) return (bny_attention_sight){.end = keys};
+  for (int32_t i = 0; i < part; i++) first += bny_attention_keys(&desc->parts[i], sequence);
+  bny_attention_sight seen = bny_attention_sight_of(desc, sequence, queries.first);
   for (int32_t i = 1; desc->queries->tree_mask && i < queries.count; i++)
-    seen.tree_bits |= bny_decode_sight(desc, sequence, queries.first + i).tree_bits;
+    seen.tree_bits |= bny_attention_sight_of(desc, sequence, queries.first + i).tree_bits;
   if (!desc->queries->tree_mask) {
-    seen.end = bny_decode_sight(desc, sequence, queries.first + queries.count - 1).end;
+    seen.end = bny_attention_sight_of(desc, sequence, queries.first + queries.count - 1).end;
     seen.tree_first = seen.end;
   }
-  return bny_decode_part_sight(seen, first, keys);
+  return bny_attention_part_sight(seen, first, keys);
 }
 
 /* Returns the first key from `key` on that some query sees or, with `sees` false, that none sees; `end` without one. */
@@ -53,7 +53,7 @@ static int64_t next_key(const bny_leaf *leaf, int64_t key, bool sees) {
 static int32_t longest_of(const banyan_attention_desc *desc, int32_t part) {
   int32_t longest = 0;
   for (int32_t b = 0; b < desc->batch; b++) {
-    int32_t keys = bny_decode_keys(bny_decode_part(desc, part), b);
+    int32_t keys = bny_attention_keys(bny_attention_part(desc, part), b);
     longest = keys > longest ? keys : longest;
   }
   return longest;
@@ -66,17 +66,17 @@ static void next_leaf(const banyan_attention_desc *desc, bny_leaf *at) {
       at->sequence = 0;
       at->first += LEAF_KEYS;
     }
-    while (at->part < bny_decode_parts(desc) &&
-           (bny_decode_part(desc, at->part)->read_ahead_bytes == 0 || at->first >= longest_of(desc, at->part))) {
+    while (at->part < bny_attention_parts(desc) &&
+           (bny_attention_part(desc, at->part)->read_ahead_bytes == 0 || at->first >= longest_of(desc, at->part))) {
       at->part++;
       at->first = 0;
     }
     at->end = 0;
-    if (at->part == bny_decode_parts(desc)) return;
-    int32_t keys = bny_decode_keys(bny_decode_part(desc, at->part), at->sequence), before = 0;
+    if (at->part == bny_attention_parts(desc)) return;
+    int32_t keys = bny_attention_keys(bny_attention_part(desc, at->part), at->sequence), before = 0;
     if (at->first >= keys) continue;
-    const uint8_t *mask = bny_decode_mask(desc, at->sequence);
-    for (int32_t i = 0; i < at->part; i++) before += bny_decode_keys(&desc->parts[i], at->sequence);
+    const uint8_t *mask = bny_attention_mask(desc, at->sequence);
+    for (int32_t i = 0; i < at->part; i++) before += bny_attention_keys(&desc->parts[i], at->sequence);
     at->mask = mask ? mask + before : NULL;
     at->seen = seen_of(desc, at->part, at->sequence);
     at->end = keys - at->first < LEAF_KEYS ? keys : (int32_t)(at->first + LEAF_KEYS);
@@ -124,8 +124,8 @@ typedef struct tensor {
 } tensor;
 
 static int advise_tensor(const banyan_attention_desc *desc, const bny_leaf *leaf, const tensor *t, int advice) {
-  const banyan_attention_desc *part = bny_decode_part(desc, leaf->part);
-  const int32_t *pages = bny_decode_pages(part, leaf->sequence);
+  const banyan_attention_desc *part = bny_attention_part(desc, leaf->part);
+  const int32_t *pages = bny_attention_pages(part, leaf->sequence);
   stretch s = {.advice = advice, .page = (uintptr_t)sysconf(_SC_PAGESIZE)};
   for (int64_t key = leaf->first, count; (key = next_key(leaf, key, true)) < leaf->end; key += count) {
     int64_t within = pages ? key % part->pages.keys : key,
@@ -145,7 +145,7 @@ static int advise_tensor(const banyan_attention_desc *desc, const bny_leaf *leaf
 
 /* Returns 0, or the errno with which the advice failed. Reading is then only slower, except after POPULATE_READ. */
 static int advise(const banyan_attention_desc *desc, const bny_leaf *leaf, int advice) {
-  const banyan_attention_desc *part = bny_decode_part(desc, leaf->part);
+  const banyan_attention_desc *part = bny_attention_part(desc, leaf->part);
   const banyan_kv_scales *scales = &part->scales;
   const int64_t bytes = (int64_t)bny_dtype_bytes(part->kv_dtype), single = (int64_t)sizeof(float);
   bool is_plain = part->kv_rows == BANYAN_KV_ROWS_PLAIN, is_scaled = scales->token_stride != 0;
@@ -153,7 +153,7 @@ static int advise(const banyan_attention_desc *desc, const bny_leaf *leaf, int a
       {part->k, part->k_batch_stride, part->k_head_stride, part->k_token_stride,
        is_plain ? desc->head_dim * bytes : BNY_FLASHMLA_BYTES, bytes},
       {is_plain && part->v != part->k ? part->v : NULL, part->v_batch_stride, part->v_head_stride, part->v_token_stride,
-       bny_decode_value_dim(desc) * bytes, bytes},
+       bny_attention_value_dim(desc) * bytes, bytes},
       {is_scaled ? scales->k : NULL, scales->batch_stride, scales->head_stride, scales->token_stride, single, single},
       {is_scaled ? scales->v : NULL, scales->batch_stride, scales->head_stride, scales->token_stride, single, single}};
   int error = 0;
@@ -163,12 +163,12 @@ static int advise(const banyan_attention_desc *desc, const bny_leaf *leaf, int a
 }
 
 static int64_t leaf_bytes(const banyan_attention_desc *desc, const bny_leaf *leaf) {
-  return (leaf->end - leaf->first) * desc->kv_heads * (int64_t)bny_decode_key_bytes(desc);
+  return (leaf->end - leaf->first) * desc->kv_heads * (int64_t)bny_attention_key_bytes(desc);
 }
 
 static void read_ahead(bny_sweep *sweep) {
   const banyan_attention_desc *desc = sweep->job->desc;
-  while (sweep->ahead.end > 0 && sweep->ahead_bytes < bny_decode_part(desc, sweep->ahead.part)->read_ahead_bytes) {
+  while (sweep->ahead.end > 0 && sweep->ahead_bytes < bny_attention_part(desc, sweep->ahead.part)->read_ahead_bytes) {
     advise(desc, &sweep->ahead, MADV_WILLNEED);
     sweep->ahead_bytes += leaf_bytes(desc, &sweep->ahead);
     next_leaf(desc, &sweep->ahead);
@@ -178,8 +178,8 @@ static void read_ahead(bny_sweep *sweep) {
 /* ---- the sweep --------------------------------------------------------------------------------------------------- */
 
 static bool reads_ahead(const banyan_attention_desc *desc) {
-  for (int32_t i = 0; i < bny_decode_parts(desc); i++)
-    if (bny_decode_part(desc, i)->read_ahead_bytes > 0) return true;
+  for (int32_t i = 0; i < bny_attention_parts(desc); i++)
+    if (bny_attention_part(desc, i)->read_ahead_bytes > 0) return true;
   return false;
 }
 

@@ -4,8 +4,8 @@
 
 #include <stdatomic.h>
 
-#include "decode/decode.h"
-#include "decode/queries.h"
+#include "attention/call.h"
+#include "attention/queries.h"
 
 /* The parts that a thread begins with. */
 typedef struct bny_part_range {
@@ -65,6 +65,9 @@ void bny_job_run(bny_job *job, bny_pool *pool);
 
 /* Writes empty rows for the tokens before and after those of the batch. */
 void bny_job_write_padding(const bny_job *job);
+
+/* Weighs, reads and writes all rows of a job. pool: reserved; NULL: this caller works alone, in memory of the call. */
+banyan_status bny_job_prune(bny_job *job, bny_pool *pool);
 
 int32_t bny_job_chunks(const bny_job *job, int32_t sequence);
 

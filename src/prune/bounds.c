@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Updates the bounds of pages. */
-#include "decode/pruning.h"
+#include "prune/block.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "decode/decode.h"
-#include "base/float_control.h"
-#include "base/status.h"
 #include "f8.h"
 #include "flashmla.h"
-
-#define WHERE "banyan_page_bounds_update: "
+#include "op.h"
 
 void bny_bounds_read(const void *from, banyan_dtype dtype, int32_t count, float scale, float *to) {
   const uint8_t *bytes = from;
@@ -88,12 +84,13 @@ static float encode(float *body, int32_t keys, int32_t index, int32_t dim, const
 }
 
 /* Keys [first, end) of a sequence, which are of one page. */
-static void update_page(const banyan_attention_desc *desc, int32_t b, int32_t head, int32_t first, int32_t end) {
-  int32_t keys = bny_bounds_keys(desc), page = first / keys, dim = desc->head_dim, values = bny_decode_value_dim(desc);
-  const int32_t *pages = bny_decode_pages(desc, b);
+static void update_page(const banyan_attention_desc *desc, int32_t b, const int32_t *pages, int32_t head, int32_t first,
+                        int32_t end) {
+  int32_t keys = bny_bounds_keys(desc), page = first / keys, dim = desc->head_dim,
+          values = desc->value_dim ? desc->value_dim : dim;
   const banyan_kv_scales *scales = &desc->scales;
   int64_t outer = pages ? pages[page] : b;
-  float *bounds = bny_bounds_at(desc, b, page, head), *body = bounds + BNY_BOUNDS_HEAD, length = 0,
+  float *bounds = bny_bounds_at(desc, pages, b, page, head), *body = bounds + BNY_BOUNDS_HEAD, length = 0,
         k[BNY_ATTENTION_HEAD_DIM_MAX], v[BNY_ATTENTION_VALUE_DIM_MAX];
   size_t element = bny_dtype_bytes(desc->kv_dtype);
   if (first % keys == 0) memset(bounds, 0, (size_t)bny_prune_floats(desc) * sizeof *bounds);
@@ -126,29 +123,11 @@ static void update_page(const banyan_attention_desc *desc, int32_t b, int32_t he
   bounds[BNY_BOUNDS_REACH] = fmaxf(bounds[BNY_BOUNDS_REACH], length);
 }
 
-banyan_status banyan_page_bounds_update(const banyan_attention_desc *desc, const int32_t *first) {
-  BNY_FLOAT_MODE;
-  bny_attention_room room;
-  banyan_status status = bny_decode_attention_read(&desc, &room);
-  if (status != BANYAN_OK) return status;
-  banyan_attention_desc own = *desc;
-  own.q = &own; /* no field of q is read */
-  own.q_dtype = BANYAN_F32;
-  own.q_batch_stride = own.q_head_stride = 0;
-  own.rope = (banyan_q_rope){0};
-  own.queries = NULL;
-  if (!own.prune.bounds) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "prune.bounds is NULL");
-  status = bny_decode_attention_check(&own, true);
-  if (status != BANYAN_OK) return status;
-  for (int32_t b = 0; b < own.batch; b++) {
-    int32_t keys = bny_decode_keys(&own, b), from = first ? first[b] : 0;
-    if (from < 0 || from > keys)
-      return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "first[%d] is %d, must be 0 to %d", b, from, keys);
-    for (int32_t t = from, end; t < keys; t = end) {
-      int32_t page_keys = bny_bounds_keys(&own), left = page_keys - t % page_keys;
-      end = left < keys - t ? t + left : keys;
-      for (int32_t head = 0; head < own.kv_heads; head++) update_page(&own, b, head, t, end);
-    }
+void bny_bounds_update(const banyan_attention_desc *desc, int32_t sequence, const int32_t *pages, int32_t first,
+                       int32_t keys) {
+  for (int32_t t = first, end; t < keys; t = end) {
+    int32_t page_keys = bny_bounds_keys(desc), left = page_keys - t % page_keys;
+    end = left < keys - t ? t + left : keys;
+    for (int32_t head = 0; head < desc->kv_heads; head++) update_page(desc, sequence, pages, head, t, end);
   }
-  return BANYAN_OK;
 }

@@ -7,13 +7,15 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "decode/pruning.h"
+#include "attention/job.h"
+#include "prune/block.h"
 
 enum { ROWS = BNY_ATTENTION_HEADS_MAX, SEGMENTS_MAX = 64, BLOCKS_PER_THREAD = 2, PARTS_PER_THREAD = 8 };
 
 typedef struct wave {
   bny_job *job;
   bny_prune_block *blocks;
+  bny_row_task *rows;            /* by block */
   int32_t count, threads, parts; /* blocks, and the most parts of one */
   uint8_t *read;                 /* by page: a row block of the current KV head has read it */
 } wave;
@@ -53,19 +55,20 @@ static int32_t parts_of(int32_t blocks, int32_t threads) {
 
 /* The bytes for blocks with their pages, and for the sums of each block and of its parts. */
 static size_t all_bytes(const room *room, int32_t blocks, int32_t parts, size_t sums_bytes) {
-  return bny_job_aligned((size_t)blocks * sizeof(bny_prune_block)) + bny_job_aligned((size_t)room->pages) +
+  return bny_job_aligned((size_t)blocks * sizeof(bny_prune_block)) +
+         bny_job_aligned((size_t)blocks * sizeof(bny_row_task)) + bny_job_aligned((size_t)room->pages) +
          (size_t)blocks * (room_bytes(room) + (size_t)(parts + 1) * sums_bytes);
 }
 
 static int32_t most_rows(const bny_job *job, int32_t sequence) {
-  int64_t rows = (int64_t)bny_decode_queries(job->desc, sequence).count * job->group;
+  int64_t rows = (int64_t)bny_attention_queries(job->desc, sequence).count * job->group;
   return rows < ROWS ? (int32_t)rows : ROWS;
 }
 
-banyan_status bny_prune_reserve(const banyan_attention_desc *desc, bny_pool *pool) {
+banyan_status bny_attention_reserve(const banyan_attention_desc *desc, bny_pool *pool) {
   const banyan_prune *prune = &desc->prune;
   const banyan_pages *pages = &desc->pages;
-  int64_t rows = (int64_t)bny_decode_tokens(desc) * (desc->heads / desc->kv_heads), known = pages->count;
+  int64_t rows = (int64_t)bny_attention_tokens(desc) * (desc->heads / desc->kv_heads), known = pages->count;
   int32_t threads = bny_pool_threads(pool), blocks = BLOCKS_PER_THREAD * threads;
   if (prune->top_pages > 0 && rows > (int64_t)blocks * ROWS) blocks = (int32_t)((rows + ROWS - 1) / ROWS);
   if (pages->table && pages->table_stride > 0) known = pages->table_stride;
@@ -83,21 +86,26 @@ banyan_status bny_prune_reserve(const banyan_attention_desc *desc, bny_pool *poo
   return done ? BANYAN_OK : bny_fail(BANYAN_ERR_MEMORY, "out of memory to prune %lld pages", (long long)room.pages);
 }
 
+static bny_row_task *rows_of(const wave *wave, const bny_prune_block *b) { return &wave->rows[b - wave->blocks]; }
+
 /* ---- stages of a block ------------------------------------------------------------------------------------------- */
 
-static void set_block(const wave *wave, const bny_row_block *at, bny_prune_block *b) {
+static void set_block(const wave *wave, const bny_row_block *at, int32_t index) {
   bny_job *job = wave->job;
+  bny_prune_block *b = &wave->blocks[index];
+  bny_row_task *rows = &wave->rows[index];
   b->desc = job->desc, b->kernels = job->attention;
   b->stage = BNY_PRUNE_WEIGH;
   b->done = b->count = b->forced = 0;
   memset(b->rest, 0, sizeof b->rest);
-  bny_job_set_rows(job, at, &b->rows);
-  bny_job_set_part(job, &b->rows, 0);
-  const bny_attention_task *task = &b->rows.task;
+  bny_job_set_rows(job, at, rows);
+  bny_job_set_part(job, rows, 0);
+  const bny_attention_task *task = b->task = &rows->task;
+  b->sequence = at->sequence, b->kv_head = at->kv_head;
   b->pruned = (bny_pruned){0};
   for (int32_t h = 0; h < ROWS; h++) {
     b->pruned.mass[h] = b->pruned.moment[h] = -INFINITY;
-    b->sinks[h] = job->desc->sinks && h < task->heads ? bny_job_sink(job, &b->rows, h) : -INFINITY;
+    b->sinks[h] = job->desc->sinks && h < task->heads ? bny_job_sink(job, rows, h) : -INFINITY;
     atomic_store_explicit(&b->errors[h], 0, memory_order_relaxed);
   }
   b->page_keys = bny_bounds_keys(job->desc);
@@ -112,13 +120,13 @@ static void cut(const wave *wave, bny_prune_block *b) {
         bny_job_divide_up(bny_job_divide_up(b->some.keys, SEGMENTS_MAX), BNY_ATTENTION_BLOCK) * BNY_ATTENTION_BLOCK;
     b->segments = b->some.keys > 0 ? bny_job_divide_up(b->some.keys, b->segment_keys) : 1;
   } else {
-    b->segments = bny_job_segments(wave->job, b->rows.block.sequence);
+    b->segments = bny_job_segments(wave->job, b->sequence);
   }
   for (b->part_segments = 1; bny_job_divide_up(b->segments, b->part_segments) > wave->parts;) b->part_segments *= 2;
   b->parts = bny_job_divide_up(b->segments, b->part_segments);
 }
 
-static bool is_of_head(const bny_row_block *a, const bny_row_block *b) {
+static bool is_of_head(const bny_prune_block *a, const bny_prune_block *b) {
   return a->sequence == b->sequence && a->kv_head == b->kv_head;
 }
 
@@ -127,7 +135,7 @@ static bool open_stage(const wave *wave, bny_prune_block *b) {
   if (b->stage == BNY_PRUNE_CHOOSE) {
     const bny_prune_block *end = wave->blocks + wave->count;
     int32_t count = 1;
-    while (b + count < end && is_of_head(&b[count].rows.block, &b->rows.block)) count++;
+    while (b + count < end && is_of_head(&b[count], b)) count++;
     bny_prune_choose_top(b, count);
   }
   if (b->stage == BNY_PRUNE_DONE)
@@ -168,7 +176,7 @@ static void run_part(const wave *wave, bny_prune_block *b, int32_t part) {
   if (b->stage == BNY_PRUNE_READ)
     sum_list(wave->job, b, first, count, sums);
   else
-    bny_job_sum(wave->job, &b->rows, first, count, b->pruned.segments, sums);
+    bny_job_sum(wave->job, rows_of(wave, b), first, count, b->pruned.segments, sums);
 }
 
 /* All parts of the stage are complete. */
@@ -178,17 +186,17 @@ static void end_stage(const wave *wave, bny_prune_block *b) {
     bny_prune_choose(b);
   } else {
     bool lossy = b->stage == BNY_PRUNE_READ && bny_prune_is_lossy(job->desc);
-    bny_job_merge(job, &b->rows.task, b->first_part, b->parts);
+    bny_job_merge(job, b->task, b->first_part, b->parts);
     if (lossy)
-      bny_attention_merge(&b->rows.task, b->sums, bny_job_sums(job, b->first_part));
+      bny_attention_merge(b->task, b->sums, bny_job_sums(job, b->first_part));
     else
       memcpy(b->sums, bny_job_sums(job, b->first_part), job->sums_bytes);
     if (b->stage == BNY_PRUNE_READ)
-      bny_prune_go_on(b, bny_job_segment_keys(job, b->rows.block.sequence));
+      bny_prune_go_on(b, bny_job_segment_keys(job, b->sequence));
     else
       b->stage = BNY_PRUNE_DONE;
   }
-  if (b->stage == BNY_PRUNE_DONE) bny_job_write_pruned(job, &b->rows, &b->pruned, b->sums);
+  if (b->stage == BNY_PRUNE_DONE) bny_job_write_pruned(job, rows_of(wave, b), &b->pruned, b->sums);
 }
 
 static void run_stages(void *context, int32_t place) {
@@ -212,26 +220,26 @@ static void run_stages(void *context, int32_t place) {
 static void write_reads(const wave *wave, const bny_prune_block *b) {
   const banyan_attention_desc *desc = wave->job->desc;
   const banyan_prune *prune = &desc->prune;
-  const bny_row_block *block = &b->rows.block;
-  bny_query_range queries = bny_decode_queries(desc, block->sequence);
+  bny_query_range queries = bny_attention_queries(desc, b->sequence);
   int32_t count = 0, group = wave->job->group;
   for (int32_t page = 0; page < b->pages; page++) {
     if (!wave->read[page]) continue;
     count++;
-    int64_t at = b->rows.task.pages ? b->rows.task.pages[page] : (int64_t)block->sequence * prune->batch_pages + page;
+    int64_t at = b->task->pages ? b->task->pages[page] : (int64_t)b->sequence * prune->batch_pages + page;
     if (prune->page_reads) __atomic_fetch_add(&prune->page_reads[at], 1, __ATOMIC_RELAXED);
   }
   for (int32_t i = 0; prune->read && i < queries.count * group; i++)
-    prune->read[(int64_t)(queries.first + i / group) * desc->heads + block->kv_head * group + i % group] =
+    prune->read[(int64_t)(queries.first + i / group) * desc->heads + b->kv_head * group + i % group] =
         b->pages > 0 ? (float)count / (float)b->pages : 0;
 }
 
 static void count_reads(const wave *wave) {
   for (int32_t i = 0; i < wave->count; i++) {
     const bny_prune_block *b = &wave->blocks[i];
-    if (b->rows.block.chunk == 0) memset(wave->read, 0, (size_t)b->pages);
+    int32_t chunk = rows_of(wave, b)->block.chunk;
+    if (chunk == 0) memset(wave->read, 0, (size_t)b->pages);
     for (int32_t page = 0; page < b->pages; page++) wave->read[page] |= b->chosen[page];
-    if (b->rows.block.chunk + 1 == bny_job_chunks(wave->job, b->rows.block.sequence)) write_reads(wave, b);
+    if (chunk + 1 == bny_job_chunks(wave->job, b->sequence)) write_reads(wave, b);
   }
 }
 
@@ -246,14 +254,14 @@ static bool next_block(const bny_job *job, bny_row_block *at) {
   return false;
 }
 
-banyan_status bny_prune_run(bny_job *job, bny_pool *pool) {
+banyan_status bny_job_prune(bny_job *job, bny_pool *pool) {
   const banyan_attention_desc *desc = job->desc;
   room room = {.page_keys = bny_bounds_keys(desc), .masks = desc->queries && desc->queries->key_mask};
   int64_t blocks = 0;
   int32_t together = 0; /* row blocks of a KV head that choose together */
   for (int32_t b = 0; b < desc->batch; b++) {
     if (desc->prune.top_pages > 0 && bny_job_chunks(job, b) > together) together = bny_job_chunks(job, b);
-    int32_t keys = bny_decode_keys(desc, b), rows = most_rows(job, b);
+    int32_t keys = bny_attention_keys(desc, b), rows = most_rows(job, b);
     if (keys > 0 && (keys - 1) / room.page_keys + 1 > room.pages) room.pages = (keys - 1) / room.page_keys + 1;
     if (rows > room.rows) room.rows = rows;
     blocks += (int64_t)bny_job_chunks(job, b) * desc->kv_heads;
@@ -269,6 +277,8 @@ banyan_status bny_prune_run(bny_job *job, bny_pool *pool) {
   char *memory = pool ? bny_pool_memory(pool, bytes) : aligned_alloc(LINE_BYTES, bytes);
   if (!memory) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to prune %lld pages", (long long)room.pages);
   wave.blocks = (bny_prune_block *)(void *)memory;
+  wave.rows = (bny_row_task *)(void *)(memory + heads);
+  heads += bny_job_aligned((size_t)most * sizeof *wave.rows);
   wave.read = (uint8_t *)memory + heads;
   heads += bny_job_aligned((size_t)room.pages);
   job->sums = memory + heads + (size_t)most * each;
@@ -280,7 +290,7 @@ banyan_status bny_prune_run(bny_job *job, bny_pool *pool) {
       lay_out(&room, memory + heads + (size_t)wave.count * each, b);
       b->first_part = wave.count * (wave.parts + 1) + 1;
       b->sums = bny_job_sums(job, b->first_part - 1);
-      set_block(&wave, &at, b);
+      set_block(&wave, &at, wave.count);
     }
     for (;;) {
       bool open = false;

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
 unit_tests += \
   %D%/test_hidden \
-  %D%/test_ownership \
   %D%/test_parts

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "decode/pruning.h"
+#include "prune/block.h"
 #include "merge_math.h"
 
 enum { ROWS = BNY_ATTENTION_HEADS_MAX };
@@ -98,7 +98,7 @@ static void add(float top, float mass, float *to_top, float *to_mass) {
 static void weigh_codes(const bny_prune_block *b, bny_code_keys *keys, const queries *queries, const float *bounds,
                         const float *next, int32_t from, int32_t first, int32_t count, float *refs, float *tops,
                         float *masses) {
-  const bny_attention_task *task = &b->rows.task;
+  const bny_attention_task *task = b->task;
   const float *body = bounds + BNY_BOUNDS_HEAD;
   uint64_t masked = masked_of(task, first, count), any = 0;
   float more[ROWS];
@@ -116,7 +116,7 @@ static void weigh_codes(const bny_prune_block *b, bny_code_keys *keys, const que
 /* Does the same for a box and `count` keys. */
 static void weigh_box(const bny_prune_block *b, const bny_code_keys *keys, const queries *queries, const float *bounds,
                       int32_t first, int32_t count, float *tops, float *masses) {
-  const bny_attention_task *task = &b->rows.task;
+  const bny_attention_task *task = b->task;
   float dots[ROWS], cap = task->soft_cap;
   b->kernels->dots(queries->boxes[0], 2 * BNY_ATTENTION_HEAD_DIM_MAX, task->heads, bounds + BNY_BOUNDS_HEAD,
                    2 * task->head_dim, dots);
@@ -135,7 +135,7 @@ static void weigh_box(const bny_prune_block *b, const bny_code_keys *keys, const
 
 /* Keeps the largest errors of all threads. Bits of floats that are not negative compare as the floats do. */
 static void note_errors(bny_prune_block *b, const float *errors) {
-  for (int32_t h = 0; h < b->rows.task.heads; h++) {
+  for (int32_t h = 0; h < b->task->heads; h++) {
     uint32_t bits = bny_bits_of_float(errors[h]), known = atomic_load_explicit(&b->errors[h], memory_order_relaxed);
     while (known < bits && !atomic_compare_exchange_weak_explicit(&b->errors[h], &known, bits, memory_order_relaxed,
                                                                   memory_order_relaxed))
@@ -144,11 +144,11 @@ static void note_errors(bny_prune_block *b, const float *errors) {
 }
 
 static const float *bounds_of(const bny_prune_block *b, int32_t page) {
-  return bny_bounds_at(b->desc, b->rows.block.sequence, page, b->rows.block.kv_head);
+  return bny_bounds_at(b->desc, b->task->pages, b->sequence, page, b->kv_head);
 }
 
 static void weigh_page(const bny_prune_block *b, int32_t page, const queries *queries, float *refs, float *errors) {
-  const bny_attention_task *task = &b->rows.task;
+  const bny_attention_task *task = b->task;
   const float *bounds = bounds_of(b, page), *next = bounds_of(b, page + 1 < b->pages ? page + 1 : page);
   int32_t first = page * b->page_keys, heads = task->heads;
   int32_t count = task->keys - first < b->page_keys ? task->keys - first : b->page_keys;
@@ -177,7 +177,7 @@ static void weigh_page(const bny_prune_block *b, int32_t page, const queries *qu
 void bny_prune_weigh(bny_prune_block *b, int32_t first, int32_t end) {
   queries queries;
   float refs[ROWS], errors[ROWS] = {0};
-  read_queries(&b->rows.task, b->desc->prune.codes, &queries);
+  read_queries(b->task, b->desc->prune.codes, &queries);
   for (int32_t page = first; page < end; page++) {
     for (int32_t h = 0; page % BNY_PRUNE_CHUNK == 0 && h < ROWS; h++) refs[h] = -INFINITY;
     weigh_page(b, page, &queries, refs, errors);

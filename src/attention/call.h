@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A call of local attention: its checks, and banyan_attention() with explicit kernels. */
+#pragma once
+
+#include "attention.h"
+#include "banyan.h"
+#include "base/pool.h"
+#include "base/status.h"
+#include "prune/prune.h"
+#include "op.h"
+
+/* Runs banyan_attention() with explicit kernels, for a description and an output that were checked: `attention`
+ * computes, `kernels` writes in the caller's convention. certificate: receives the rows of the certificate, for a
+ * combine; NULL: errors go to desc->prune.error. The threads of `pool` take part; NULL: the calling thread alone. The
+ * bits are the same in either case. */
+banyan_status bny_attention_run(const bny_attention_kernels *attention, const bny_kernels *kernels,
+                                const banyan_attention_desc *desc, const banyan_partial *out,
+                                const bny_certificate *certificate, bny_pool *pool);
+
+/* Reserves memory of pruning in the pool, for every run of an operation and any lengths. */
+banyan_status bny_attention_reserve(const banyan_attention_desc *desc, bny_pool *pool);
+
+uint64_t bny_attention_key_bytes(const banyan_attention_desc *desc);
+
+/* Returns the bytes of keys and values that attention reads, each counted once. seq_lens may be read. */
+uint64_t bny_attention_bytes(const banyan_attention_desc *desc);
+
+static inline int32_t bny_attention_value_dim(const banyan_attention_desc *desc) {
+  return desc->value_dim ? desc->value_dim : desc->head_dim;
+}
+
+enum { BNY_ATTENTION_PARTS_MAX = 8 };
+
+typedef struct bny_attention_room {
+  banyan_attention_desc desc;
+  banyan_queries queries;
+  banyan_attention_desc parts[BNY_ATTENTION_PARTS_MAX];
+} bny_attention_room;
+
+/* Converts the caller's struct to this library's version, in `room` if it has another size. Call it first. */
+banyan_status bny_attention_read(const banyan_attention_desc **desc, bny_attention_room *room);
+
+/* Converts and checks both structs of a call without a combine. on_host: lengths may be read. */
+banyan_status bny_attention_check_call(const banyan_attention_desc **desc, bny_attention_room *room,
+                                       const banyan_partial **out, banyan_partial *out_room, bool on_host);
+
+/* Keys of a block in the exact order, and keys of a sequence on all ranks. The check rejects blocks that are not whole
+ * in this shard, and keys beyond that limit. */
+enum { BNY_ATTENTION_EXACT_KEYS = 256, BNY_ATTENTION_EXACT_KEYS_MAX = BNY_ATTENTION_EXACT_KEYS << 20 };
+banyan_status bny_attention_check_blocks(const banyan_attention_desc *desc);
+
+/* Sets the text of a wrong argument of attention, and returns BANYAN_ERR_ARGUMENT. The format is a literal. */
+#define bny_attention_reject(...) bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: " __VA_ARGS__)
+
+/* Checks a description. on_host: lengths may be read. */
+banyan_status bny_attention_check_fields(const banyan_attention_desc *desc, bool on_host);
+banyan_status bny_attention_check_queries(const banyan_attention_desc *desc);        /* checks desc->queries */
+banyan_status bny_attention_check_queries_memory(const banyan_attention_desc *desc); /* checks its arrays on the host */
+banyan_status bny_attention_check_scale(const banyan_attention_desc *desc, const banyan_partial *out);
