@@ -35,7 +35,8 @@ static int gather(int rank, bool pinned, bool on_node) {
     failed = failed || CPU_COUNT(&all[i].cpus) != 1 || (i > 0 && same != (atoi(getenv("TEST_CPUS")) == 1));
   }
   banyan_env_destroy(env);
-  if (on_node && bny_launch_nodes() != 1) return STATUS_WRONG;
+  int nodes = atoi(getenv("TEST_NODES"));
+  if (on_node && bny_launch_nodes() != (bootstrap.nranks < nodes ? nodes : 1)) return STATUS_WRONG;
   return failed ? STATUS_WRONG : 0;
 }
 
@@ -80,12 +81,14 @@ static pid_t launch(int nranks, const char *what, bny_launch_binding binding, in
   ck_assert_int_ge(pid, 0);
   if (pid == 0) {
     char *argv[] = {(char *)(uintptr_t) "test_launch", (char *)(uintptr_t)what, NULL};
-    char ncpus[16];
+    char count[16];
     cpu_set_t cpus;
     close(ends[0]);
     sched_getaffinity(0, sizeof cpus, &cpus);
-    snprintf(ncpus, sizeof ncpus, "%d", CPU_COUNT(&cpus));
-    setenv("TEST_CPUS", ncpus, 1);
+    snprintf(count, sizeof count, "%d", CPU_COUNT(&cpus));
+    setenv("TEST_CPUS", count, 1);
+    snprintf(count, sizeof count, "%d", bny_launch_nodes());
+    setenv("TEST_NODES", count, 1);
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1); /* set by an outer launcher: must not matter */
     setenv("BANYAN_PORT", "1", 1);
     setenv("BANYAN_SECRET_FILE", "/no/such/file", 1);
