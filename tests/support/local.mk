@@ -28,3 +28,9 @@ libbanyan_tests_la_SOURCES = \
 if CUDA
 libbanyan_tests_la_LIBADD = libbanyan_gpu.la libbanyan_launch.la
 endif
+
+# Preloaded by tests/machine.
+check_LTLIBRARIES += %D%/fake_affinity.la
+%C%_fake_affinity_la_SOURCES = %D%/fake_affinity.c
+%C%_fake_affinity_la_LIBADD =
+%C%_fake_affinity_la_LDFLAGS = $(module_flags)
