@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The calls of libbanyan, and their docstrings. Use the package banyan, which has all of it."""
 
-from typing import Any, Callable, Dict, List, Literal, NoReturn, Optional, Protocol, Sequence, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, List, Literal, NoReturn, Optional, Protocol, Sequence, Tuple, TypeVar
+from typing import TypedDict, Union
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, Unpack
 
 from .prune import Prune
 
@@ -33,6 +34,75 @@ Preset = Literal[
     "ggml",
     "torch",
 ]
+
+class CombineWords(TypedDict, total=False):
+    """Keyword arguments of Communicator.combine()."""
+
+    sum: Optional[Array]
+    out: Out
+    base: Optional[Base]
+    empty: Optional[Empty]
+    values: Optional[Values]
+    out_base: Optional[Base]
+    out_empty: Empty
+    out_values: Optional[Values]
+    scatter: Scatter
+    root: int
+    order: Order
+    wire: Wire
+    algorithm: Optional[str]
+    stream: Optional[int]
+    preset: Optional[Preset]
+    values_scale: Union[None, float, Array]
+    out_scale: Union[None, float, Array]
+    tokens: Union[None, int, Array]
+    seq_lens: Optional[Array]
+    query_start_loc: Optional[Array]
+    token_mask: Optional[Array]
+    empty_rows: Optional[EmptyRows]
+
+class KeyWords(TypedDict, total=False):
+    """Keyword arguments of attention() that describe keys and queries."""
+
+    seq_lens: Optional[Array]
+    page_table: Optional[Array]
+    scale: float
+    keys_max: int
+    empty: Optional[Literal["nan"]]
+    query_start_loc: Optional[Array]
+    query_start: Optional[Array]
+    tree_mask: Optional[Array]
+    key_start: Optional[Array]
+    key_block: Optional[int]
+    key_stride: Optional[int]
+    key_pattern: Optional[Sequence[int]]
+    key_mask: Optional[Array]
+    window: Optional[int]
+    soft_cap: Optional[float]
+    sinks: Optional[Array]
+    k_scale: Union[None, float, Array]
+    v_scale: Union[None, float, Array]
+    page_indptr: Optional[Array]
+    last_page_len: Optional[Array]
+    kv_rows: Optional[KvRows]
+    q_rope: Optional[Array]
+    parts: Optional[Sequence[Dict[str, Any]]]
+    prune: Optional[Prune]
+
+class AttentionWords(KeyWords, total=False):
+    """Keyword arguments of Communicator.attention_combine()."""
+
+    out: Out
+    base: Base
+    out_empty: Empty
+    scatter: Scatter
+    root: int
+    order: Order
+    wire: Wire
+    algorithm: Optional[str]
+    stream: Optional[int]
+    tokens: Union[None, int, Array]
+    gather: Union[None, bool, Sequence[int]]
 
 def version() -> str:
     """The version of libbanyan that runs."""
@@ -93,33 +163,10 @@ def attention(
     k: Array,
     v: Optional[Array],
     *,
-    seq_lens: Optional[Array] = None,
-    page_table: Optional[Array] = None,
-    scale: float = 0.0,
-    keys_max: int = 0,
-    empty: Optional[Literal["nan"]] = None,
-    query_start_loc: Optional[Array] = None,
-    query_start: Optional[Array] = None,
-    tree_mask: Optional[Array] = None,
-    key_start: Optional[Array] = None,
-    key_block: Optional[int] = None,
-    key_stride: Optional[int] = None,
-    key_pattern: Optional[Sequence[int]] = None,
-    key_mask: Optional[Array] = None,
-    window: Optional[int] = None,
-    soft_cap: Optional[float] = None,
-    sinks: Optional[Array] = None,
-    k_scale: Union[None, float, Array] = None,
-    v_scale: Union[None, float, Array] = None,
-    page_indptr: Optional[Array] = None,
-    last_page_len: Optional[Array] = None,
-    kv_rows: Optional[KvRows] = None,
-    q_rope: Optional[Array] = None,
-    parts: Optional[Sequence[Dict[str, Any]]] = None,
-    prune: Optional[Prune] = None,
     base: Base = "e",
     out: Out = None,
     dtype: Optional[Literal["f32", "q"]] = None,
+    **words: Unpack[KeyWords],
 ) -> Tuple[Given, Given]:
     """Computes attention of q over this rank's keys, on one thread of the host. It neither communicates nor waits.
 
@@ -157,35 +204,7 @@ def attention(
     """
 
 def page_bounds_update(
-    q: Array,
-    k: Array,
-    v: Optional[Array],
-    *,
-    seq_lens: Optional[Array] = None,
-    page_table: Optional[Array] = None,
-    scale: float = 0.0,
-    keys_max: int = 0,
-    empty: Optional[Literal["nan"]] = None,
-    query_start_loc: Optional[Array] = None,
-    query_start: Optional[Array] = None,
-    tree_mask: Optional[Array] = None,
-    key_start: Optional[Array] = None,
-    key_block: Optional[int] = None,
-    key_stride: Optional[int] = None,
-    key_pattern: Optional[Sequence[int]] = None,
-    key_mask: Optional[Array] = None,
-    window: Optional[int] = None,
-    soft_cap: Optional[float] = None,
-    sinks: Optional[Array] = None,
-    k_scale: Union[None, float, Array] = None,
-    v_scale: Union[None, float, Array] = None,
-    page_indptr: Optional[Array] = None,
-    last_page_len: Optional[Array] = None,
-    kv_rows: Optional[KvRows] = None,
-    q_rope: Optional[Array] = None,
-    parts: Optional[Sequence[Dict[str, Any]]] = None,
-    prune: Optional[Prune] = None,
-    first: Optional[Array] = None,
+    q: Array, k: Array, v: Optional[Array], *, first: Optional[Array] = None, **words: Unpack[KeyWords]
 ) -> None:
     """Bring prune.bounds up to date for keys first[b] (int32 [batch]) and later of each sequence; None: all.
 
@@ -359,34 +378,7 @@ class Comm:
         """Sets the tag of operations from now on, such as a layer's number, and returns the previous one; -1: none.
 
         Errors and traces show it, and ranks compare it: calls that pair up wrongly are MismatchError."""
-    def combine(
-        self,
-        o: Given,
-        lse: Optional[Array],
-        *,
-        sum: Optional[Array] = None,
-        out: Out = None,
-        base: Optional[Base] = None,
-        empty: Optional[Empty] = None,
-        values: Optional[Values] = None,
-        out_base: Optional[Base] = None,
-        out_empty: Empty = "-inf",
-        out_values: Optional[Values] = None,
-        scatter: Scatter = "none",
-        root: int = 0,
-        order: Order = "plan",
-        wire: Wire = "f32",
-        algorithm: Optional[str] = None,
-        stream: Optional[int] = None,
-        preset: Optional[Preset] = None,
-        values_scale: Union[None, float, Array] = None,
-        out_scale: Union[None, float, Array] = None,
-        tokens: Union[None, int, Array] = None,
-        seq_lens: Optional[Array] = None,
-        query_start_loc: Optional[Array] = None,
-        token_mask: Optional[Array] = None,
-        empty_rows: Optional[EmptyRows] = None,
-    ) -> Tuple[Given, ...]:
+    def combine(self, o: Given, lse: Optional[Array], **words: Unpack[CombineWords]) -> Tuple[Given, ...]:
         """Merges the partials of all ranks. Collective: all ranks call it with the same shapes and settings.
 
         o: [tokens, heads, dim], f32, f16, bf16 or eight-bit floats; any strides, but the last dimension is contiguous.
@@ -414,34 +406,7 @@ class Comm:
         Raises ArgumentError, after which the communicator remains usable if the call was the first of its shape, and
         MismatchError, DataError, PeerError, TimeoutError or AbortedError, which end it on every rank.
         """
-    def combine_init(
-        self,
-        o: Array,
-        lse: Optional[Array],
-        *,
-        sum: Optional[Array] = None,
-        out: Out = None,
-        base: Optional[Base] = None,
-        empty: Optional[Empty] = None,
-        values: Optional[Values] = None,
-        out_base: Optional[Base] = None,
-        out_empty: Empty = "-inf",
-        out_values: Optional[Values] = None,
-        scatter: Scatter = "none",
-        root: int = 0,
-        order: Order = "plan",
-        wire: Wire = "f32",
-        algorithm: Optional[str] = None,
-        stream: Optional[int] = None,
-        preset: Optional[Preset] = None,
-        values_scale: Union[None, float, Array] = None,
-        out_scale: Union[None, float, Array] = None,
-        tokens: Union[None, int, Array] = None,
-        seq_lens: Optional[Array] = None,
-        query_start_loc: Optional[Array] = None,
-        token_mask: Optional[Array] = None,
-        empty_rows: Optional[EmptyRows] = None,
-    ) -> Operation:
+    def combine_init(self, o: Array, lse: Optional[Array], **words: Unpack[CombineWords]) -> Operation:
         """A persistent combine of these arrays, with the arguments of combine(). Collective.
 
         Returns an Operation, which keeps the arrays. Each run, op(), reads them anew and writes op.outputs. Tensors are
@@ -449,46 +414,7 @@ class Comm:
         number, which op.tokens sets.
         """
     def attention_combine(
-        self,
-        q: Given,
-        k: Array,
-        v: Optional[Array],
-        *,
-        seq_lens: Optional[Array] = None,
-        page_table: Optional[Array] = None,
-        scale: float = 0.0,
-        keys_max: int = 0,
-        empty: Optional[Literal["nan"]] = None,
-        query_start_loc: Optional[Array] = None,
-        query_start: Optional[Array] = None,
-        tree_mask: Optional[Array] = None,
-        key_start: Optional[Array] = None,
-        key_block: Optional[int] = None,
-        key_stride: Optional[int] = None,
-        key_pattern: Optional[Sequence[int]] = None,
-        key_mask: Optional[Array] = None,
-        window: Optional[int] = None,
-        soft_cap: Optional[float] = None,
-        sinks: Optional[Array] = None,
-        k_scale: Union[None, float, Array] = None,
-        v_scale: Union[None, float, Array] = None,
-        page_indptr: Optional[Array] = None,
-        last_page_len: Optional[Array] = None,
-        kv_rows: Optional[KvRows] = None,
-        q_rope: Optional[Array] = None,
-        parts: Optional[Sequence[Dict[str, Any]]] = None,
-        prune: Optional[Prune] = None,
-        out: Out = None,
-        base: Base = "e",
-        out_empty: Empty = "-inf",
-        scatter: Scatter = "none",
-        root: int = 0,
-        order: Order = "plan",
-        wire: Wire = "f32",
-        algorithm: Optional[str] = None,
-        stream: Optional[int] = None,
-        gather: Union[None, bool, Sequence[int]] = None,
-        tokens: Union[None, int, Array] = None,
+        self, q: Given, k: Array, v: Optional[Array], **words: Unpack[AttentionWords]
     ) -> Tuple[Given, ...]:
         """Attention over the keys of all ranks: banyan.attention() and combine() in one call, with their arguments.
         Collective.
@@ -502,46 +428,7 @@ class Comm:
         what combine() raises.
         """
     def attention_combine_init(
-        self,
-        q: Array,
-        k: Array,
-        v: Optional[Array],
-        *,
-        seq_lens: Optional[Array] = None,
-        page_table: Optional[Array] = None,
-        scale: float = 0.0,
-        keys_max: int = 0,
-        empty: Optional[Literal["nan"]] = None,
-        query_start_loc: Optional[Array] = None,
-        query_start: Optional[Array] = None,
-        tree_mask: Optional[Array] = None,
-        key_start: Optional[Array] = None,
-        key_block: Optional[int] = None,
-        key_stride: Optional[int] = None,
-        key_pattern: Optional[Sequence[int]] = None,
-        key_mask: Optional[Array] = None,
-        window: Optional[int] = None,
-        soft_cap: Optional[float] = None,
-        sinks: Optional[Array] = None,
-        k_scale: Union[None, float, Array] = None,
-        v_scale: Union[None, float, Array] = None,
-        page_indptr: Optional[Array] = None,
-        last_page_len: Optional[Array] = None,
-        kv_rows: Optional[KvRows] = None,
-        q_rope: Optional[Array] = None,
-        parts: Optional[Sequence[Dict[str, Any]]] = None,
-        prune: Optional[Prune] = None,
-        out: Out = None,
-        base: Base = "e",
-        out_empty: Empty = "-inf",
-        scatter: Scatter = "none",
-        root: int = 0,
-        order: Order = "plan",
-        wire: Wire = "f32",
-        algorithm: Optional[str] = None,
-        stream: Optional[int] = None,
-        gather: Union[None, bool, Sequence[int]] = None,
-        tokens: Union[None, int, Array] = None,
+        self, q: Array, k: Array, v: Optional[Array], **words: Unpack[AttentionWords]
     ) -> Operation:
         """A persistent attention_combine() of these arrays. Collective. Returns an Operation, which keeps the
         arrays.

@@ -5,24 +5,14 @@
 namespace bny {
 
 /* clang-format off */
-#define WORD_PARAMETER(name, standard) , nb::handle name
-#define WORD_NAME(name, standard) name,
-#define WORD_ARGUMENT(name, standard) , nb::arg(#name) = standard
 #define PARAMETERS nb::handle q, nb::handle k, nb::handle v ATTENTION_WORDS(WORD_PARAMETER)
 #define WORDS {ATTENTION_WORDS(WORD_NAME)}
 #define WORDS_ARGUMENTS                                                                                                \
   nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::kw_only() ATTENTION_WORDS(WORD_ARGUMENT)
-#define COMBINE_PARAMETERS                                                                                             \
-  nb::handle out, nb::handle base, nb::handle out_empty, nb::handle scatter, nb::handle root, nb::handle order,        \
-      nb::handle wire, nb::handle algorithm, nb::handle stream, nb::handle gather, nb::handle tokens
-#define COMBINE_WORDS                                                                                                  \
-  {base,    out_empty, nb::none(), nb::none(), out_empty,  nb::none(), scatter, root, order, wire, algorithm, stream,  \
-   nb::none(), nb::none(), nb::none(), tokens}
+#define WORD_SET(name, standard) how.name = name;
+#define RESULT_PARAMETERS nb::handle out RESULT_WORDS(WORD_PARAMETER), nb::handle gather
 #define ATTENTION_ARGUMENTS                                                                                            \
-  WORDS_ARGUMENTS, nb::arg("out") = nb::none(), nb::arg("base") = "e", nb::arg("out_empty") = "-inf",                  \
-      nb::arg("scatter") = "none", nb::arg("root") = 0, nb::arg("order") = "plan", nb::arg("wire") = "f32",            \
-      nb::arg("algorithm") = nb::none(), nb::arg("stream") = nb::none(), nb::arg("gather") = nb::none(),               \
-      nb::arg("tokens") = nb::none()
+  WORDS_ARGUMENTS, nb::arg("out") = nb::none() RESULT_WORDS(WORD_ARGUMENT), nb::arg("gather") = nb::none()
 /* clang-format on */
 
 namespace {
@@ -116,24 +106,30 @@ void read_both(const comm &self, nb::handle q, nb::handle k, nb::handle v, const
   combine->read_output(self, q, q, out, false, call->q, call->q, combine_words);
 }
 
-nb::object attention_combine(comm &self, PARAMETERS, COMBINE_PARAMETERS) {
+nb::object attention_combine(comm &self, PARAMETERS, RESULT_PARAMETERS) {
   attention_call call;
   combine_call combine;
   attention_words words WORDS;
   words.gather = gather;
-  self.read(false, [&] { read_both(self, q, k, v, words, out, COMBINE_WORDS, &call, &combine); });
+  combine_words how;
+  RESULT_WORDS(WORD_SET)
+  how.empty = out_empty;
+  self.read(false, [&] { read_both(self, q, k, v, words, out, how, &call, &combine); });
   const banyan_partial *written = combine.has_output ? &combine.out : nullptr;
   self.call([&] { return banyan_attention_combine(self.handle(), &call.desc, &combine.desc, written); });
   return combine.result(out.is_none() ? q : nb::handle(Py_None));
 }
 
-nb::object attention_combine_init(nb::object self, PARAMETERS, COMBINE_PARAMETERS) {
+nb::object attention_combine_init(nb::object self, PARAMETERS, RESULT_PARAMETERS) {
   attention_words words WORDS;
   words.gather = gather;
+  combine_words how;
+  RESULT_WORDS(WORD_SET)
+  how.empty = out_empty;
   return make_operation(
       self,
       [&](operation &op) {
-        read_both(op.owner(), q, k, v, words, out, COMBINE_WORDS, &op.attention, &op.combine);
+        read_both(op.owner(), q, k, v, words, out, how, &op.attention, &op.combine);
         op.outputs = op.combine.result(nb::none());
         for (nb::handle array :
              {q, k, v, seq_lens, page_table, query_start_loc, query_start, tree_mask, key_start, key_mask, sinks,

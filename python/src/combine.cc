@@ -266,41 +266,28 @@ nb::object combine_call::result(nb::handle o) const {
 }
 
 /* clang-format off */
-#define COMBINE_PARAMETERS                                                                                             \
-  nb::handle o, nb::handle lse, nb::handle sum, nb::handle out, nb::handle base, nb::handle empty, nb::handle values,  \
-      nb::handle out_base, nb::handle out_empty, nb::handle out_values, nb::handle scatter, nb::handle root,           \
-      nb::handle order, nb::handle wire, nb::handle algorithm, nb::handle stream, nb::handle preset,                   \
-      nb::handle values_scale, nb::handle out_scale, nb::handle tokens, nb::handle seq_lens,                           \
-      nb::handle query_start_loc, nb::handle token_mask, nb::handle empty_rows
-#define COMBINE_WORDS                                                                                                  \
-  {base, empty, values, out_base, out_empty, out_values, scatter, root, order, wire, algorithm, stream, preset,        \
-   values_scale, out_scale, tokens, seq_lens, query_start_loc, token_mask, empty_rows}
-#define COMBINE_ARGUMENTS                                                                                              \
-  nb::arg("o").none(), nb::arg("lse").none(), nb::kw_only(), nb::arg("sum") = nb::none(), nb::arg("out") = nb::none(), \
-      nb::arg("base") = nb::none(), nb::arg("empty") = nb::none(), nb::arg("values") = nb::none(),                     \
-      nb::arg("out_base") = nb::none(), nb::arg("out_empty").none() = "-inf", nb::arg("out_values") = nb::none(),      \
-      nb::arg("scatter").none() = "none", nb::arg("root").none() = 0, nb::arg("order").none() = "plan",                \
-      nb::arg("wire").none() = "f32", nb::arg("algorithm") = nb::none(), nb::arg("stream") = nb::none(),               \
-      nb::arg("preset") = nb::none(), nb::arg("values_scale") = nb::none(), nb::arg("out_scale") = nb::none(),         \
-      nb::arg("tokens") = nb::none(), nb::arg("seq_lens") = nb::none(), nb::arg("query_start_loc") = nb::none(),       \
-      nb::arg("token_mask") = nb::none(), nb::arg("empty_rows") = nb::none()
+#define PARAMETERS nb::handle o, nb::handle lse, nb::handle sum, nb::handle out COMBINE_WORDS(WORD_PARAMETER)
+#define WORDS {COMBINE_WORDS(WORD_NAME)}
+#define ARGUMENTS                                                                                                      \
+  nb::arg("o").none(), nb::arg("lse").none(), nb::kw_only(), nb::arg("sum") = nb::none(), nb::arg("out") = nb::none()  \
+  COMBINE_WORDS(WORD_ARGUMENT)
 /* clang-format on */
 
 namespace {
 
-nb::object combine(comm &self, COMBINE_PARAMETERS) {
+nb::object combine(comm &self, PARAMETERS) {
   combine_call request;
-  self.read(false, [&] { request.read(self, o, lse, sum, out, COMBINE_WORDS); });
+  self.read(false, [&] { request.read(self, o, lse, sum, out, WORDS); });
   const banyan_partial *written = request.has_output ? &request.out : nullptr;
   self.call([&] { return banyan_combine(self.handle(), &request.desc, &request.in, written); });
   return request.result(out.is_none() ? o : nb::handle(Py_None));
 }
 
-nb::object combine_init(nb::object self, COMBINE_PARAMETERS) {
+nb::object combine_init(nb::object self, PARAMETERS) {
   return make_operation(
       self,
       [&](operation &op) {
-        op.combine.read(op.owner(), o, lse, sum, out, COMBINE_WORDS);
+        op.combine.read(op.owner(), o, lse, sum, out, WORDS);
         op.outputs = op.combine.result(nb::none());
         for (nb::handle array : {o, lse, sum, values_scale, out_scale, tokens, seq_lens, query_start_loc, token_mask})
           op.kept.push_back(nb::borrow(array));
@@ -314,8 +301,8 @@ nb::object combine_init(nb::object self, COMBINE_PARAMETERS) {
 } // namespace
 
 void define_combine(nb::class_<comm> &type) {
-  type.def("combine", combine, COMBINE_ARGUMENTS, doc::Comm_combine);
-  type.def("combine_init", combine_init, COMBINE_ARGUMENTS, doc::Comm_combine_init);
+  type.def("combine", combine, ARGUMENTS, doc::Comm_combine);
+  type.def("combine_init", combine_init, ARGUMENTS, doc::Comm_combine_init);
 }
 
 } // namespace bny

@@ -188,9 +188,7 @@ const int32_t *read_int32s(array *from, const char *argument, const std::string 
 
 // The Python arguments of attention besides its arrays and its output.
 struct attention_words {
-#define WORD(name, standard) nb::handle name;
-  ATTENTION_WORDS(WORD)
-#undef WORD
+  ATTENTION_WORDS(WORD_MEMBER)
   nb::handle gather = Py_None; // attention_combine() alone
 };
 

@@ -33,10 +33,12 @@ nb::object call(nb::handle o, nb::handle lse, int64_t number, nb::handle out, nb
                 nb::handle scatter, nb::handle wire, nb::handle order, int64_t tag) {
   comm &self = comm_of(number);
   combine_call request;
-  nb::object none = nb::none(), start = nb::str("-inf"), root = nb::int_(0);
+  nb::object none = nb::none(), out_empty = nb::str("-inf"), root = nb::int_(0);
+  combine_words words;
+  words.base = base, words.empty = empty, words.out_empty = out_empty, words.scatter = scatter, words.root = root;
+  words.order = order, words.wire = wire;
   self.read(false, [&] {
-    request.read(self, o, lse, none, out,
-                 {base, empty, none, none, start, none, scatter, root, order, wire, none, none});
+    request.read(self, o, lse, none, out, words);
     if (request.desc.scatter == BANYAN_SCATTER_ROOT)
       reject("scatter", "\"root\" has no result on other ranks, which an op must have");
   });

@@ -5,12 +5,27 @@
 
 namespace bny {
 
+/* clang-format off */
+// Name and default of each keyword argument of combine(), in their order, and of those that attention_combine() shares.
+#define COMBINE_WORDS(WORD)                                                                                            \
+  WORD(base, nb::none()) WORD(empty, nb::none()) WORD(values, nb::none()) WORD(out_base, nb::none())                   \
+  WORD(out_empty, "-inf") WORD(out_values, nb::none()) WORD(scatter, "none") WORD(root, 0) WORD(order, "plan")         \
+  WORD(wire, "f32") WORD(algorithm, nb::none()) WORD(stream, nb::none()) WORD(preset, nb::none())                      \
+  WORD(values_scale, nb::none()) WORD(out_scale, nb::none()) WORD(tokens, nb::none()) WORD(seq_lens, nb::none())       \
+  WORD(query_start_loc, nb::none()) WORD(token_mask, nb::none()) WORD(empty_rows, nb::none())
+#define RESULT_WORDS(WORD)                                                                                             \
+  WORD(base, "e") WORD(out_empty, "-inf") WORD(scatter, "none") WORD(root, 0) WORD(order, "plan") WORD(wire, "f32")    \
+  WORD(algorithm, nb::none()) WORD(stream, nb::none()) WORD(tokens, nb::none())
+// What lists of words are made into.
+#define WORD_PARAMETER(name, standard) , nb::handle name
+#define WORD_NAME(name, standard) name,
+#define WORD_MEMBER(name, standard) nb::handle name = Py_None;
+#define WORD_ARGUMENT(name, standard) , nb::arg(#name).none() = standard
+/* clang-format on */
+
 // The Python arguments that describe a caller's rows and how they are combined.
 struct combine_words {
-  nb::handle base, empty, values, out_base, out_empty, out_values, scatter, root, order, wire, algorithm, stream;
-  nb::handle preset = Py_None, values_scale = Py_None, out_scale = Py_None;
-  nb::handle tokens = Py_None, seq_lens = Py_None, query_start_loc = Py_None, token_mask = Py_None;
-  nb::handle empty_rows = Py_None;
+  COMBINE_WORDS(WORD_MEMBER)
 };
 
 banyan_dtype read_wire(nb::handle word);

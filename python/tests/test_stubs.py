@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The type stubs match the module in names, and in names, order and defaults of parameters."""
+"""The type stubs match the module in names, and in names, order and defaults of parameters. Keywords have no order."""
 
 import ast
 import pathlib
@@ -13,16 +13,27 @@ import banyan
 from banyan import _core
 
 STUBS = ast.parse(pathlib.Path(_core.__file__).with_name("_core.pyi").read_text())
-CLASSES = {node.name: node for node in STUBS.body if isinstance(node, ast.ClassDef) and not node.bases}
+EVERY_CLASS = {node.name: node for node in STUBS.body if isinstance(node, ast.ClassDef)}
+CLASSES = {name: node for name, node in EVERY_CLASS.items() if not node.bases}
+
+
+def words_of(name):
+    """Returns the names of a TypedDict of the stubs, with those of its base."""
+    found = EVERY_CLASS[name]
+    inherited = words_of(found.bases[0].id) if found.bases[0].id in EVERY_CLASS else []
+    return inherited + [each.target.id for each in found.body if isinstance(each, ast.AnnAssign)]
 
 
 def parameters(function):
-    """Returns [(name, is keyword-only, has a default)] of a function of the stubs."""
+    """Returns [(name, is keyword-only, has a default)] of a function of the stubs, by name where it is keyword-only."""
     given = function.args
     positional = given.posonlyargs + given.args
     defaults = [None] * (len(positional) - len(given.defaults)) + given.defaults
     found = [(each.arg, False, default is not None) for each, default in zip(positional, defaults)]
-    return found + [(each.arg, True, default is not None) for each, default in zip(given.kwonlyargs, given.kw_defaults)]
+    named = [(each.arg, True, default is not None) for each, default in zip(given.kwonlyargs, given.kw_defaults)]
+    if given.kwarg:  # **words: Unpack[a TypedDict, none of whose keys is required]
+        named += [(name, True, True) for name in words_of(given.kwarg.annotation.slice.id)]
+    return found + sorted(named)
 
 
 def parameters_of_module(bound):
