@@ -572,6 +572,26 @@ static void networks(checker *c) {
   }
 }
 
+/* A fast NIC that serves no GPU, because those that do are on another network. */
+static void networks_mixed(checker *c) {
+  for (int32_t h = 0; has_gpus(c) && h < c->hosts->ngroups; h++) {
+    const bny_topo_rank *rank = rank_in(c, c->hosts, &c->hosts->groups[h], 0);
+    bny_topo_network serving = rank->nic < 0 ? BNY_TOPO_NETWORK_UNKNOWN : bny_topo_network_of(c->topo, rank->nic);
+    for (int32_t n = 0; serving != BNY_TOPO_NETWORK_UNKNOWN && n < c->topo->nnodes; n++) {
+      if (c->topo->nodes[n].kind != BNY_TOPO_NIC || c->served[n] > 0 ||
+          bny_topo_ancestor(c->topo, n, BNY_TOPO_HOST) != rank->host)
+        continue;
+      bny_topo_network own = bny_topo_network_of(c->topo, n);
+      bool nearer = bny_topo_path_between(c->topo, rank->node, n) <= BNY_TOPO_PATH_PXB;
+      for (int32_t i = 0; !nearer && i < c->hosts->groups[h].count; i++)
+        nearer =
+            bny_topo_path_between(c->topo, rank_in(c, c->hosts, &c->hosts->groups[h], i)->node, n) <= BNY_TOPO_PATH_PXB;
+      if (own != serving && own != BNY_TOPO_NETWORK_UNKNOWN && nearer)
+        find(c, n, "it is near a GPU and serves none, because the other NICs are on another network");
+    }
+  }
+}
+
 /* ---- what the source and the probes say -------------------------------------------------------------------------- */
 
 static void input_odd(checker *c) { pass_notes(c, BNY_TOPO_NOTE_INPUT, "", true, true); }
@@ -610,6 +630,7 @@ static const rule rules[] = {
     {"nic-speed-implausible", TOPO_NOTE, nic_implausible, "the source is wrong"},
     {"input-odd", TOPO_NOTE, input_odd, "read the machine anew, or with another tool"},
     {"probe-failed", TOPO_NOTE, probe_failed, ""},
+    {"network-mixed", TOPO_INFO, networks_mixed, ""},
     {"nic-numa", TOPO_INFO, nic_numa, ""},
     {"nic-virtual", TOPO_INFO, nic_virtual, ""},
 };

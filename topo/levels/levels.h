@@ -107,3 +107,12 @@ double bny_topo_port_rated(const bny_topo *topo, int32_t node);
 /* Returns the speed of a network link; 0 unknown. A port faster than 1000 GB/s counts as unknown, because it is an
  * error in the file, such as kb/s for Mb/s. Trunks between switches may be that fast. */
 double bny_topo_net_speed(const bny_topo *topo, const bny_topo_link *link);
+
+/* NICs of different networks do not reach one another, so only one network serves the ranks of a host. */
+typedef enum bny_topo_network {
+  BNY_TOPO_NETWORK_UNKNOWN,
+  BNY_TOPO_NETWORK_INFINIBAND,
+  BNY_TOPO_NETWORK_ETHERNET
+} bny_topo_network;
+
+bny_topo_network bny_topo_network_of(const bny_topo *topo, int32_t nic);

@@ -52,16 +52,14 @@ static nic_kind kind_of(const bny_topo *topo, int32_t nic) {
   return NIC_FABRIC;
 }
 
-/* NICs of different networks do not reach one another. */
-typedef enum nic_network { NETWORK_UNKNOWN, NETWORK_INFINIBAND, NETWORK_ETHERNET, NETWORKS } nic_network;
-
-static nic_network network_of(const bny_topo *topo, int32_t nic) {
+bny_topo_network bny_topo_network_of(const bny_topo *topo, int32_t nic) {
   const bny_topo_node *port =
       nic + 1 < topo->nnodes && topo->nodes[nic + 1].parent == nic ? &topo->nodes[nic + 1] : NULL;
   const char *layer = port == NULL || port->model == NULL ? "" : port->model;
   unsigned class = hex_of(&topo->nodes[nic], "class") >> 8;
-  if (strncmp(layer, "InfiniBand", 10) == 0 || class == CLASS_INFINIBAND) return NETWORK_INFINIBAND;
-  return strncmp(layer, "Ethernet", 8) == 0 || class == CLASS_ETHERNET ? NETWORK_ETHERNET : NETWORK_UNKNOWN;
+  if (strncmp(layer, "InfiniBand", 10) == 0 || class == CLASS_INFINIBAND) return BNY_TOPO_NETWORK_INFINIBAND;
+  return strncmp(layer, "Ethernet", 8) == 0 || class == CLASS_ETHERNET ? BNY_TOPO_NETWORK_ETHERNET
+                                                                       : BNY_TOPO_NETWORK_UNKNOWN;
 }
 
 /* Returns the speed that the hardware could have: the network speed if known, otherwise that of PCI. */
@@ -87,12 +85,14 @@ void bny_topo_nics_class(bny_topo_derivation *d, const int32_t *nics, int32_t nn
     d->nic[nics[j]].serves = kind_of(d->topo, nics[j]) == best && !(capability > 0 && capability < management * most);
   }
   /* The network of most bandwidth serves all ranks of the host, since a rail over two of them would not connect. */
-  double sums[NETWORKS] = {0};
+  double sums[BNY_TOPO_NETWORK_ETHERNET + 1] = {0};
   for (int32_t j = 0; j < nnics; j++)
-    if (d->nic[nics[j]].serves) sums[network_of(d->topo, nics[j])] += fmax(capability_of(d, nics[j]), 1e-9);
-  nic_network other = sums[NETWORK_INFINIBAND] >= sums[NETWORK_ETHERNET] ? NETWORK_ETHERNET : NETWORK_INFINIBAND;
-  for (int32_t j = 0; j < nnics && sums[NETWORK_INFINIBAND] > 0; j++)
-    if (network_of(d->topo, nics[j]) == other) d->nic[nics[j]].serves = false;
+    if (d->nic[nics[j]].serves) sums[bny_topo_network_of(d->topo, nics[j])] += fmax(capability_of(d, nics[j]), 1e-9);
+  bny_topo_network other = sums[BNY_TOPO_NETWORK_INFINIBAND] >= sums[BNY_TOPO_NETWORK_ETHERNET]
+                               ? BNY_TOPO_NETWORK_ETHERNET
+                               : BNY_TOPO_NETWORK_INFINIBAND;
+  for (int32_t j = 0; j < nnics && sums[BNY_TOPO_NETWORK_INFINIBAND] > 0; j++)
+    if (bny_topo_network_of(d->topo, nics[j]) == other) d->nic[nics[j]].serves = false;
 }
 
 /* NICs are selected in this order:
