@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""usage: docs/scale.py check|regret [--short]|paper|bytes|models|beyond|growth|large [--draw]
+"""usage: docs/scale.py check|regret [--random POINTS SEED]|paper|bytes|models|beyond|growth|large [--draw]
 
 The tables of docs/scale.md, each by one command, from banyan-plan --simulate and --regret. Inputs are in docs/scale.json.
 
   check    simulated against measured time on this machine, with its measured costs
-  regret   how much slower the chosen algorithm is than the fastest, over a grid of machines, ranks and payloads
+  regret   how much slower the chosen algorithm is than the fastest, over a grid of machines, ranks and payloads, or on
+           machines that a generator draws
   paper    128 H100: one combine, three allreduces and Ring Attention, and what half and double of each input changes
   bytes    what a rank sends and holds, by the paper's formulae and as planned and simulated
   models   time for each token of the paper's models
@@ -19,6 +20,7 @@ import json
 import math
 import os
 import pathlib
+import random
 import re
 import statistics
 import subprocess
@@ -142,15 +144,90 @@ def points():
         yield name, n, size, "none"
 
 
+def drawn_cluster(numbers):
+    """GPUs of several nodes, of which some may have fewer, slower NICs, or one slow rail."""
+    nodes, gpus = numbers.randint(2, 5), numbers.choice((2, 3, 4, 8))
+    nics = numbers.choice((1, 2, gpus))
+    rails = nics == gpus and numbers.random() < 0.4
+    fabric = numbers.choice(("leaf@rails", "spine leaf@rails") if rails else ("", "leaf", "leaf:2@%dg", "spine:2@%dg leaf:2@%dg"))
+    narrow = [numbers.choice((50, 100, 200, 400, 1600)) for _ in range(fabric.count("%d"))]
+    inside = numbers.choice(("nvswitch@18 gpu:%d@sm90", "nvlink@4 gpu:%d@sm80", "xgmi gpu:%d@gfx942@gen5x16",
+                            "package:2 numa gpu:%d@sm89@gen4x16", "package numa:2 pci@gen4x16 gpu:%d@sm86@gen4x16"))
+    each = gpus // 2 if ":2" in inside and gpus > 2 else gpus
+    text = "%s host:%d %s nic:%d@%dg" % (fabric % tuple(narrow), nodes if ":2" not in fabric else max(1, nodes // 2), inside % each,
+                                         max(1, nics // 2) if each != gpus else nics, numbers.choice((25, 100, 200, 400)))
+    return changed(run("banyan-topo", "--from", text.strip(), "--format", "json"), numbers, fabric != "leaf@rails")
+
+
+def changed(model, numbers, uneven):
+    """The machine with GPUs taken out of a node, or with NICs of other speeds. Where no switch joins rails, ranks without a
+    peer on their rail could not be reached, so nodes stay alike."""
+    nodes = {node["id"]: node for node in model["nodes"]}
+
+    def above(node, kind):
+        while node and node["kind"] != kind:
+            node = nodes.get(node.get("parent"))
+        return node
+
+    hosts = [node["id"] for node in model["nodes"] if node["kind"] == "host"]
+    gone = set()
+    for host in numbers.sample(hosts, numbers.choice((0, 1, 1, 2)) % (len(hosts) + 1)) if uneven else ():
+        gpus = [n["id"] for n in model["nodes"] if n["kind"] == "gpu" and above(n, "host")["id"] == host]
+        gone.update(gpus[numbers.randint(1, len(gpus)):])
+    what, factor = numbers.choice(("all alike", "slow rail", "slow host")), numbers.choice((0.25, 0.5))
+    rail, slow = numbers.randrange(4), numbers.choice(hosts)
+    for link in model["links"]:
+        nic = above(nodes[link["from"]], "nic") if link["kind"] == "net" else None
+        if nic and (what == "slow rail" and nic["index"] == rail or what == "slow host" and above(nic, "host")["id"] == slow):
+            link["gbytes_per_s"] *= factor
+            link["rated_gbytes_per_s"] *= factor
+    model["nodes"] = [node for node in model["nodes"] if node["id"] not in gone]
+    model["links"] = [link for link in model["links"] if link["from"] not in gone and link["to"] not in gone]
+    return model
+
+
+def drawn(numbers, path):
+    """Arguments of banyan-plan: a machine, drawn at random, and a combine on it. The file `path` may hold the machine."""
+    kind = numbers.choice(("cluster", "cluster", "cluster", "box", "cpus", "numbers"))
+    if kind == "cluster":
+        path.write_text(json.dumps(drawn_cluster(numbers)), encoding="utf-8")
+        where = ["--from", path]
+    elif kind == "box":
+        where = ["--from", "host package:%d numa:%d %s gpu:%d@sm%d@gen%dx%d" % (
+            numbers.randint(1, 2), numbers.randint(1, 2), numbers.choice(("", "bridge pci", "bridge:2 pci")), numbers.randint(2, 4),
+            numbers.choice((80, 86, 89)), numbers.randint(3, 5), numbers.choice((8, 16)))]
+    elif kind == "cpus":
+        where = ["--from", "leaf host:%d package:%d numa:%d nic@%dg" % (
+            numbers.randint(2, 6), numbers.randint(1, 2), numbers.randint(1, 4), numbers.choice((10, 25, 100, 200)))]
+    else:
+        inner = numbers.randint(2, 8)
+        where = ["--ranks", numbers.randint(inner + 1, 40), "--levels",
+                 numbers.choice(("%d" % inner, "%d,%d" % (inner, inner * numbers.randint(2, 3))))]
+    scatter = numbers.choice(("none", "none", "root", "heads", "tokens"))
+    return [*map(str, where), "--bytes", str(1 << numbers.randint(10, 23)), "--heads", str(numbers.choice((2, 8, 32, 64))), "--scatter",
+            scatter] + (["--root", "1"] if scatter == "root" else [])
+
+
+def random_points(count, seed):
+    """(name, ranks, bytes, scatter, result of --regret) of machines drawn at random."""
+    numbers = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(count):
+            path = pathlib.Path(folder) / ("drawn-%d.json" % number)
+            arguments = drawn(numbers, path)
+            one = run("banyan-plan", "--regret", *arguments)
+            yield arguments[1] if arguments[0] == "--from" else "levels " + arguments[3], one["ranks"], one["bytes_per_rank"], one["scatter"], one
+
+
 def regret():
-    every, found = list(points()), []
-    if "--large" in sys.argv:
-        every = every[-len(INPUTS["regret"]["large"]):]
-    if "--short" in sys.argv:
-        small = [p for p in every if p[1] <= 64 and p[2] <= 1 << 20]
-        every = small[:: max(1, len(small) // INPUTS["regret"]["short"])]
-    for name, ranks, size, scatter in every:
-        one = plan("--regret", name, ranks, "--bytes", size, "--scatter", scatter)
+    bounds, found = INPUTS["regret"], []
+    if "--random" in sys.argv:
+        count, seed = map(int, sys.argv[sys.argv.index("--random") + 1:][:2])
+        print("seed %d\n" % seed)
+        bounds, every = bounds["random"], random_points(count, seed)
+    else:
+        every = ((*p, plan("--regret", p[0], p[1], "--bytes", p[2], "--scatter", p[3])) for p in points())
+    for name, ranks, size, scatter, one in every:
         chosen = next(m for m in one["methods"] if m["chosen"])
         found.append((one["regret"], name, ranks, size, scatter, chosen, one["best"]))
         if "--all" in sys.argv:
@@ -161,7 +238,7 @@ def regret():
             "%.1f %%" % (100 * f[0])) for f in found[:8]])
     mean = statistics.mean(f[0] for f in found)
     print("\n%d points: mean regret %.1f %%, worst %.1f %%" % (len(found), 100 * mean, 100 * found[0][0]))
-    if mean > INPUTS["regret"]["mean"] or found[0][0] > INPUTS["regret"]["worst"]:
+    if mean > bounds["mean"] or found[0][0] > bounds["worst"]:
         raise SystemExit("more than docs/scale.json allows")
 
 

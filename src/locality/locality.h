@@ -43,7 +43,8 @@ typedef struct bny_locality_link {
 } bny_locality_link;
 
 typedef struct bny_locality_level {
-  uint64_t key; /* equal keys: one group; 0: not known */
+  uint64_t key;           /* equal keys: one group; 0: not known */
+  double up_gbytes_per_s; /* leaf, spine: of all its links to the tier above together; 0: not known */
   bny_locality_link link;
 } bny_locality_level;
 

@@ -7,7 +7,7 @@
 
 #include "base/hash.h"
 #include "base/status.h"
-#include "locality/locality.h"
+#include "locality/locality_network.h"
 
 /* ---- work in progress -------------------------------------------------------------------------------------------- */
 
@@ -418,6 +418,27 @@ static bny_level_facts fabric_of(making *m) {
   return outer;
 }
 
+/* Gives the levels the network of these localities; frees them if there is no memory. */
+static banyan_status network_make(const making *m, bny_levels **levels) {
+  bny_links_facts facts = {.localities = m->all, .network = BNY_LINK_NETWORK_CPU};
+  uint64_t *nodes = malloc((size_t)m->nranks * sizeof *nodes);
+  facts.node_of = nodes;
+  for (int32_t r = 0; r < m->nranks && nodes; r++) nodes[r] = node_of(m, r);
+  for (int32_t k = 0; k < (*levels)->nlevels; k++) {
+    const bny_locality_note *note = bny_locality_note_of(m->notes, (*levels)->levels[k].name);
+    facts.classes[k] = note ? note->link : BNY_LINK_MEMORY;
+    if (facts.classes[k] > BNY_LINK_PCIE_SYS) facts.network = facts.classes[k];
+  }
+  bny_links *network = nodes ? bny_locality_network(&facts, *levels) : NULL;
+  free(nodes);
+  if (network) {
+    bny_levels_set_network(*levels, network);
+    return BANYAN_OK;
+  }
+  bny_levels_free(*levels);
+  return bny_fail(BANYAN_ERR_MEMORY, "no memory for the network of %d ranks", m->nranks);
+}
+
 static banyan_status levels_make(making *m, bny_levels **levels) {
   bny_level_facts facts[BNY_LOCALITY_KINDS + 1];
   bool *has_nic = malloc((size_t)m->nranks * sizeof *has_nic);
@@ -429,7 +450,7 @@ static banyan_status levels_make(making *m, bny_levels **levels) {
   bny_level_facts outer = whole ? facts[m->ntaken - 1] : fabric_of(m);
   banyan_status status = bny_levels_make(m->nranks, facts, m->ntaken, &outer, has_nic, levels);
   free(has_nic);
-  return status;
+  return status == BANYAN_OK ? network_make(m, levels) : status;
 }
 
 banyan_status bny_locality_levels(const bny_locality *all, int32_t nranks, const bny_locality_world *world,

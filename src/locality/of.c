@@ -156,6 +156,7 @@ static void level_fill(const view *v, int32_t rank, const bny_topo_level *level,
   if (kind >= BNY_LOCALITY_RAIL && (kind <= BNY_LOCALITY_LEAF || facts.gbytes_per_s >= share)) facts.gbytes_per_s = 0;
   locality->levels[kind].link = link_of(v->prices, class, facts);
   locality->levels[kind].key = key_of_group(v, level, g);
+  locality->levels[kind].up_gbytes_per_s = group->up_gbytes_per_s;
 }
 
 /* A GPU at a host bridge of its own is alone at its switch. */

@@ -83,7 +83,10 @@ typedef struct bny_candidate {
 
 enum { BNY_CANDIDATES_MAX = 16 };
 
-/* Fills in all rows of the table in its order; returns their number. */
+/* The price of one algorithm: with `whole` the time of the plans of all ranks, else *ns stays unless it has no way. */
+banyan_status bny_algorithm_price(const bny_request *request, const bny_algorithm *algorithm, bool whole, double *ns);
+
+/* Fills in all rows of the table in its order; returns their number, and 0 with an error if there is no memory. */
 int32_t bny_algorithm_candidates(const bny_request *request, bny_candidate candidates[BNY_CANDIDATES_MAX]);
 
 /* Chooses by name or by predicted cost. It is a pure function of the request, so every rank gets the same answer. The

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plan/network.h"
 #include "plan/plan.h"
 #include "base/hash.h"
 #include "base/status.h"
@@ -23,6 +24,7 @@ void bny_levels_free(bny_levels *levels) {
   free(levels->carrier);
   free(levels->carriers);
   free(levels->carrier_first);
+  bny_links_free(levels->network);
   bny_levels_free(levels->leaders);
   free(levels);
 }
@@ -39,16 +41,6 @@ int32_t bny_levels_group(const bny_levels *levels, int32_t level, int32_t rank) 
   int32_t group = rank;
   for (int32_t k = 0; k <= level; k++) group = levels->levels[k].group_of[group];
   return group;
-}
-
-int32_t bny_levels_between(const bny_levels *levels, int32_t a, int32_t b) {
-  int32_t level = 0;
-  for (; level < levels->nlevels - 1; level++) {
-    a = levels->levels[level].group_of[a];
-    b = levels->levels[level].group_of[b];
-    if (a == b) break;
-  }
-  return level;
 }
 
 int32_t bny_levels_carriers(const bny_levels *levels, int32_t island) {
@@ -312,12 +304,21 @@ banyan_status bny_levels_make(int32_t nranks, const bny_level_facts *facts, int3
   bny_levels *made = NULL;
   banyan_status status = make(nranks, facts, nfacts, outer, has_nic, &made);
   if (status == BANYAN_OK) status = leaders_make(made, facts, nfacts, outer);
+  bny_links *network = status == BANYAN_OK ? bny_links_of_levels(made) : NULL;
+  if (status == BANYAN_OK && !network) status = no_memory();
   if (status != BANYAN_OK) {
     bny_levels_free(made);
     return status;
   }
+  bny_levels_set_network(made, network);
   *levels = made;
   return BANYAN_OK;
+}
+
+void bny_levels_set_network(bny_levels *levels, bny_links *network) {
+  bny_links_free(levels->network);
+  levels->network = network;
+  levels->hash = bny_links_hash(hash_of(levels), network, levels->nranks);
 }
 
 banyan_status bny_levels_parse(int32_t nranks, const char *sizes, const bny_link_cost *link, bny_levels **levels) {

@@ -57,6 +57,7 @@ typedef struct bny_levels {
   int32_t *carriers;          /* island after island: the ranks that are carriers */
   int32_t *carrier_first;     /* by island, like levels[0].first */
   int32_t lanes;              /* carriers of the island with the most */
+  struct bny_links *network;  /* the links that messages cross */
   struct bny_levels *leaders; /* the same groups with one carrier per island; NULL: each island already has one */
   bool aligned;               /* each group is an aligned block of 2^k ranks; the last may be shorter */
   uint64_t hash;              /* covers all of it */
@@ -76,12 +77,23 @@ banyan_status bny_levels_make(int32_t nranks, const bny_level_facts *facts, int3
                               const bny_level_facts *outer, const bool *has_nic, bny_levels **levels);
 void bny_levels_free(bny_levels *levels); /* NULL is allowed */
 
+/* Replaces the network, which the levels own from then on. */
+void bny_levels_set_network(bny_levels *levels, struct bny_links *network);
+
 /* Parses "4,8": groups of 4 ranks, in groups of 8, in one group of all. The first link costs `link`. Each further level
  * costs 8 times the alpha and message_ns and 4 times the beta. This serves tests and simulations. */
 banyan_status bny_levels_parse(int32_t nranks, const char *sizes, const bny_link_cost *link, bny_levels **levels);
 
 /* The level whose link carries a message from a to b: the first in which both are in one group. */
-int32_t bny_levels_between(const bny_levels *levels, int32_t a, int32_t b);
+static inline int32_t bny_levels_between(const bny_levels *levels, int32_t a, int32_t b) {
+  int32_t level = 0;
+  for (; level < levels->nlevels - 1; level++) {
+    a = levels->levels[level].group_of[a];
+    b = levels->levels[level].group_of[b];
+    if (a == b) break;
+  }
+  return level;
+}
 
 int32_t bny_levels_group(const bny_levels *levels, int32_t level, int32_t rank);
 

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 plan_sources = \
+  %D%/all_ranks.c \
   %D%/builder.c %D%/builder.h \
   %D%/call.c %D%/call.h \
+  %D%/clock.c %D%/clock.h \
   %D%/compose.c %D%/compose.h \
   %D%/estimate.c \
   %D%/forest.c %D%/forest.h \
   %D%/levels.c %D%/levels.h \
   %D%/link_cost.def \
+  %D%/network.c %D%/network.h \
   %D%/plan.c %D%/plan.h \
   %D%/select.c \
   %D%/slice.c %D%/slice.h \

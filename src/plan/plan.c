@@ -165,17 +165,6 @@ banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan *
   return bny_plan_make_like(request, NULL, rank, plan);
 }
 
-void bny_plan_free(bny_plan *plan) {
-  if (!plan) return;
-  free(plan->reason);
-  free(plan->slots);
-  free(plan->messages);
-  free(plan->sources);
-  free(plan->peers);
-  free(plan->steps);
-  free(plan);
-}
-
 typedef struct page {
   char *text;
   size_t bytes, length;

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Selects the algorithm with the lowest predicted time, and explains why the others are not chosen. */
+#include <math.h>
 #include <string.h>
 
 #include "plan/builder.h"
+#include "plan/network.h"
 #include "base/status.h"
 
 #define BNY_ALGORITHM(constant) extern const bny_algorithm constant;
@@ -45,13 +47,46 @@ static bny_candidate candidate_of(const bny_request *request, int32_t index) {
   return made;
 }
 
+/* Plans of more messages or ranks are priced by formula. The formula counts all ranks alike, and may be wrong by this
+ * factor. */
+enum { PRICED_MESSAGES_MAX = 16384, PRICED_RANKS_MAX = 128 };
+static const double formula_errs = 3;
+
+static bool serves(const bny_candidate *one) { return !one->rejection && one->named && one->fits; }
+
+/* Prices candidates by the messages of their plans, which show the links that several ranks share. Those of the least
+ * formula come first; the others stop where the formula alone decides. */
+static banyan_status candidates_price(const bny_request *request, bny_candidate *candidates, int32_t count) {
+  const bny_links *network = request->levels ? request->levels->network : NULL;
+  bool done[BNY_CANDIDATES_MAX] = {false};
+  double least = INFINITY;
+  if (!network || network->nlinks == 0 || request->nranks == 1) return BANYAN_OK;
+  for (;;) {
+    int32_t next = -1;
+    for (int32_t i = 0; i < count; i++)
+      if (!done[i] && serves(&candidates[i]) && (next < 0 || candidates[i].ns < candidates[next].ns)) next = i;
+    if (next < 0 || (candidates[next].ns > formula_errs * least && !network->split)) return BANYAN_OK;
+    bny_candidate *one = &candidates[next];
+    bool whole = request->nranks <= PRICED_RANKS_MAX && one->ns <= formula_errs * least &&
+                 one->estimate.messages * request->nranks <= PRICED_MESSAGES_MAX;
+    done[next] = true;
+    if (whole || network->split) {
+      banyan_status status = bny_algorithm_price(request, one->algorithm, whole, &one->ns);
+      if (status != BANYAN_OK) return status;
+    }
+    least = fmin(least, one->ns);
+  }
+}
+
 int32_t bny_algorithm_candidates(const bny_request *request, bny_candidate candidates[BNY_CANDIDATES_MAX]) {
   int32_t count = 0, chosen = -1;
   for (; bny_algorithms[count]; count++) {
     bny_candidate *one = &candidates[count];
     *one = candidate_of(request, count);
-    if (!one->rejection && one->named && one->fits && (chosen < 0 || one->ns < candidates[chosen].ns)) chosen = count;
   }
+  if (candidates_price(request, candidates, count) != BANYAN_OK) return 0;
+  for (int32_t i = 0; i < count; i++)
+    if (serves(&candidates[i]) && (chosen < 0 || candidates[i].ns < candidates[chosen].ns)) chosen = i;
   if (chosen >= 0) candidates[chosen].chosen = true;
   return count;
 }
@@ -157,7 +192,10 @@ static void explain_one(const bny_request *request, const bny_candidate *one, ch
     bny_append(text, REASON_BYTES, length, " cannot (%s)", one->rejection);
     return;
   }
-  bny_append(text, REASON_BYTES, length, " %.2f us", one->ns / 1e3);
+  if (isinf(one->ns))
+    bny_append(text, REASON_BYTES, length, ": some messages have no way");
+  else
+    bny_append(text, REASON_BYTES, length, " %.2f us", one->ns / 1e3);
   bny_append(text, REASON_BYTES, length, " (%g round%s, %g message%s, %.0f bytes sent", one->estimate.rounds,
              one->estimate.rounds == 1 ? "" : "s", one->estimate.messages, one->estimate.messages == 1 ? "" : "s",
              one->estimate.bytes_sent);
@@ -194,6 +232,7 @@ banyan_status bny_algorithm_select(const bny_request *request, const bny_algorit
     if (one->rejection || !one->named) continue;
     if (smallest < 0 || one->estimate.outbox_bytes < candidates[smallest].estimate.outbox_bytes) smallest = i;
   }
+  if (count == 0) return BANYAN_ERR_MEMORY;
   if (smallest < 0) return fail_name(request);
   if (chosen < 0) return fail_memory(request, &candidates[smallest]);
   char *text = explain(request, candidates, count, chosen);

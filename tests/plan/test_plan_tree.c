@@ -171,12 +171,12 @@ TEST(test_pieces_follow_each_other) {
   bny_plan **plans = plans_make(&request);
   ck_assert_msg(plans != NULL, "%s", banyan_last_error());
   ck_assert_int_eq(plans_prove(&request, plans), BANYAN_OK);
-  double many = bny_plan_cost_ns(&request, (const bny_plan *const *)plans);
+  double many = bny_plans_ns(&request, plans);
   plans_free(&request, plans);
   request.nranks = 2;
   plans = plans_make(&request);
   ck_assert_msg(plans != NULL, "%s", banyan_last_error());
-  double two = bny_plan_cost_ns(&request, (const bny_plan *const *)plans);
+  double two = bny_plans_ns(&request, plans);
   plans_free(&request, plans);
   ck_assert_msg(many < 3 * two, "32 ranks take %g ns, 2 take %g", many, two);
 }
@@ -211,7 +211,7 @@ TEST(test_choice) {
   request.algorithm = "tree_levels";
   ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_ERR_ARGUMENT);
   ck_assert_ptr_nonnull(strstr(banyan_last_error(), "nothing is known of levels"));
-  /* Ranks of a node are not neighbours, so a tree of neighbours crosses nodes in every round. */
+  /* Ranks of a node are not neighbours, so a k-nomial tree crosses nodes in every round. Others number ranks by node. */
   int32_t nodes[64];
   for (int32_t rank = 0; rank < 64; rank++) nodes[rank] = rank * 37 % 64 / 8;
   bny_level_facts host = {.name = "host", .link = link, .group_of = nodes}, fabric = {.name = "fabric", .link = link};
@@ -220,7 +220,7 @@ TEST(test_choice) {
   request.algorithm = "tree";
   request.call.order = BANYAN_ORDER_PLAN;
   request.levels = levels;
-  reason_begins(&request, "tree_levels");
+  reason_begins(&request, "tree_balanced");
   request.call.order = BANYAN_ORDER_CANONICAL;
   reason_begins(&request, "tree_knomial");
   bny_levels_free(levels);

@@ -225,6 +225,23 @@ assert [e["ph"] for e in json.load(open(sys.argv[1] + "/empty.json"))] == ["M"]
 PYTHON
   run 0 --regret --from "$cluster" --json
   json 'o["regret"] >= 0 and sum(m["chosen"] for m in o["methods"]) == 1 and min(m["simulated_us"] for m in o["methods"] if m["simulated_us"]) * (1 + o["regret"]) <= 1.0001 * [m for m in o["methods"] if m["chosen"]][0]["simulated_us"]'
+  # The choice on machines where several ranks of a plan share a link, groups are uneven, or one rank gets all.
+  while read -r arguments; do
+    eval "run 0 --regret --json $arguments"
+    json 'o["regret"] < 0.1'
+  done <<'END'
+--from 'host package:2 numa:2 gpu:2@sm86@gen4x16' --bytes 16M --scatter heads
+--from 'leaf host:2 package:2 numa gpu:2@sm86@gen4x16 nic@100g' --bytes 256K
+--ranks 25 --levels 8 --bytes 64K --scatter root
+--ranks 23 --levels 5 --bytes 1K --scatter root
+--from 'leaf host:3 nvswitch gpu:4@sm90 nic:2@100g' --bytes 1M --heads 4 --scatter heads
+END
+  # Rails that no switch joins: what sends from one to another is not chosen, and cannot be simulated.
+  rails='leaf@rails host:2 nvswitch gpu:4@sm90 nic:4@400g'
+  run 0 --regret --from "$rails" --bytes 64K --json
+  json 'o["methods"][0]["chosen"] and o["methods"][0]["name"].startswith("levels") and o["methods"][0]["simulated_us"] > 0'
+  run 1 --simulate --from "$rails" --algorithm twoshot
+  says 'a message from rank [0-9]+ to rank [0-9]+ has no way: no switch joins their NICs' err
   run 2 --simulate --ranks 4 --scale wheels=2
   run 2 --simulate --ranks 4 --timeline "$work/none/such"
   run 2 --simulate --ranks 4 --timeline /dev/full

@@ -30,7 +30,7 @@ static bool scale_apply(const char *text, sim_platform *platform, tool_error *er
   double factor = 0;
   int kind = 0;
   bool good = sscanf(text, "%15[a-z]=%lf%c", name, &factor, &rest) == 2 && factor >= 1e-3 && factor <= 1e3;
-  while (kind < SIM_KINDS && strcmp(name, sim_kind_names[kind]) != 0) kind++;
+  while (kind < BNY_HOPS && strcmp(name, sim_kind_names[kind]) != 0) kind++;
   for (int32_t l = 0; l < platform->nlinks && good; l++)
     if ((int)platform->links[l].kind == kind) platform->links[l].bytes_per_ns *= factor;
   if (strcmp(name, "latency") == 0)
@@ -38,7 +38,7 @@ static bool scale_apply(const char *text, sim_platform *platform, tool_error *er
   else if (strcmp(name, "memory") == 0)
     platform->memory_scale = factor;
   else
-    good = good && kind < SIM_KINDS;
+    good = good && kind < BNY_HOPS;
   return good || tool_error_usage(error, tool_error_set(error,
                                                         "--scale %.40s: it takes a kind of link, latency or memory, "
                                                         "and a factor of 0.001 to 1000, such as nic=0.5",
@@ -83,7 +83,8 @@ static bool run_case(simulator *s, sim_case *what, double *ns, tool_error *error
   int64_t messages = messages_of(what);
   bool ok = messages <= MESSAGES_MAX || tool_error_set(error, "%lld messages; at most %d are simulated beside others",
                                                        (long long)messages, MESSAGES_MAX);
-  if (ok && !sim_run_apart(s->engine, &job, why, sizeof why)) ok = tool_error_set(error, "%s", why);
+  if (ok && !(sim_ways_exist(&job, why, sizeof why) && sim_run_apart(s->engine, &job, why, sizeof why)))
+    ok = tool_error_set(error, "%s", why);
   *ns = job.total_ns;
   sim_case_release(what);
   return ok;
@@ -97,10 +98,10 @@ typedef struct load {
   const sim_link *busiest;
 } load;
 
-static const sim_link *loads_find(const sim_job *job, load loads[SIM_KINDS]) {
+static const sim_link *loads_find(const sim_job *job, load loads[BNY_HOPS]) {
   const sim_link *busiest = NULL;
   double most = 0;
-  memset(loads, 0, SIM_KINDS * sizeof *loads);
+  memset(loads, 0, BNY_HOPS * sizeof *loads);
   for (int32_t l = 0; l < job->platform->nlinks; l++) {
     const sim_link *link = &job->platform->links[l];
     load *all = &loads[link->kind];
@@ -149,11 +150,11 @@ static void rivals_run(simulator *s, outcome *out) {
 
 static bool report_json(const simulator *s, const sim_job *job, const char *algorithm, const outcome *out,
                         tool_error *error) {
-  load loads[SIM_KINDS];
+  load loads[BNY_HOPS];
   char name[SIM_NAME_BYTES];
   const sim_link *busiest = loads_find(job, loads);
   json_t *o = plan_shape_json(s->view->ranks, s->view->shape), *links = json_array();
-  for (int kind = 0; kind < SIM_KINDS; kind++)
+  for (int kind = 0; kind < BNY_HOPS; kind++)
     if (loads[kind].bytes > 0)
       json_array_append_new(links, json_pack("{s:s, s:i, s:f, s:f, s:s}", "kind", sim_kind_names[kind], "links",
                                              loads[kind].links, "bytes", loads[kind].bytes, "load", loads[kind].most,
@@ -174,7 +175,7 @@ static bool report_json(const simulator *s, const sim_job *job, const char *algo
 static bool report_text(const simulator *s, const sim_job *job, const char *algorithm, const outcome *out,
                         tool_error *error) {
   FILE *stream = s->view->stream;
-  load loads[SIM_KINDS];
+  load loads[BNY_HOPS];
   char text[PLAN_TEXT_BYTES], number[PLAN_NUMBER_BYTES], name[SIM_NAME_BYTES];
   const sim_link *busiest = loads_find(job, loads);
   plan_shape_print(s->view->shape, text);
@@ -186,7 +187,7 @@ static bool report_text(const simulator *s, const sim_job *job, const char *algo
   fprintf(stream, "messages   %lld, in %.1f s of this machine's time and %s\n", (long long)job->messages, out->wall_s,
           plan_text_bytes((double)out->memory_bytes, number));
   fprintf(stream, "\n%-9s %7s %11s %6s  %s\n", "links", "number", "carried", "load", "the busiest one");
-  for (int kind = 0; kind < SIM_KINDS; kind++)
+  for (int kind = 0; kind < BNY_HOPS; kind++)
     if (loads[kind].bytes > 0)
       fprintf(stream, "%-9s %7d %11s %5.1f%%  %s\n", sim_kind_names[kind], loads[kind].links,
               plan_text_bytes(loads[kind].bytes, number), 100 * loads[kind].most,
@@ -231,7 +232,8 @@ bool plan_view_simulate(const plan_view *view, tool_error *error) {
     sim_job job = job_of(&s, &what);
     const char *algorithm = what.stages[0].plans[0]->algorithm;
     job.events_wanted = view->timeline != NULL;
-    ok = s.engine->run(&job, why, sizeof why) || tool_error_set(error, "%s", why);
+    ok = (sim_ways_exist(&job, why, sizeof why) && s.engine->run(&job, why, sizeof why)) ||
+         tool_error_set(error, "%s", why);
     finish(&job, start, &out);
     ok = ok && (view->json ? report_json : report_text)(&s, &job, algorithm, &out, error);
     ok = ok && (view->timeline == NULL || sim_timeline_write(view->timeline, &job, algorithm, error));

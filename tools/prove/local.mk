@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# Proves and costs the plans of all ranks. Tests and banyan-plan use it; the library does not contain it.
+# Proves the plans of all ranks. Tests and banyan-plan use it; the library does not contain it.
 noinst_LTLIBRARIES += libbanyan_prove.la
 libbanyan_prove_la_SOURCES = \
   %D%/arrival.c %D%/prove.h \
   %D%/check.c \
-  %D%/cost.c \
   %D%/delivery.c \
   %D%/expression.c \
   %D%/prove.c

@@ -22,10 +22,6 @@
  * Returns BANYAN_OK, or BANYAN_ERR_STATE with a text that names rank, step and reason. */
 banyan_status bny_plan_prove(const bny_request *request, const bny_plan *const *plans);
 
-/* Predicts the time of one run from the steps of the plans, as the critical path in alpha, beta and gamma. All ranks
- * start together. */
-double bny_plan_cost_ns(const bny_request *request, const bny_plan *const *plans);
-
 /* Expressions of a symbolic run. A leaf is what a rank copied from its input, and an inner node is the merge of two
  * expressions. Equal expressions have equal numbers, so comparing bits is comparing integers. */
 

@@ -66,7 +66,7 @@ public:
 protected:
   void get_local_route(const routing::NetPoint *from, const routing::NetPoint *to, routing::Route *into,
                        double *latency) override {
-    sim_route way;
+    bny_route way;
     running->job->platform->route(running->job->platform, static_cast<int32_t>(from->id()),
                                   static_cast<int32_t>(to->id()), &way);
     for (int32_t i = 0; i < way.nlinks; i++) into->link_list_.push_back(running->links[way.links[i]]->get_impl());
@@ -144,7 +144,7 @@ class worker {
     int64_t bytes = static_cast<int64_t>(plan->slots[step.slot].bytes);
     for (int32_t i = 0; i < step.count; i++) {
       int32_t peer = plan->peers[step.first + i];
-      sim_route way;
+      bny_route way;
       job->platform->route(job->platform, rank, peer, &way);
       // In shared memory the peer has read these cache lines before, so a write fetches them back.
       if (i == 0 && way.nlinks == 0) debt_ns += static_cast<double>(bytes) * way.read_ns_per_byte * job->turns;
@@ -178,7 +178,7 @@ class worker {
     posts = false;
     if (!has_arrived(wanted)) spend();
     if (has_arrived(wanted)) {
-      sim_route way;
+      bny_route way;
       job->platform->route(job->platform, what.peer, rank, &way);
       debt_ns += way.seen_ns * job->turns + (first ? job->switch_ns : 0); // another rank of the core runs first
       return;

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "plan/slice.h"
+#include "plan/clock.h"
 #include "tools/simulate/simulate.h"
 
 #define MODULE "banyan-simulate.so"
@@ -36,20 +36,10 @@ const sim_engine *sim_engine_load(char *error, size_t bytes) {
 }
 
 double sim_work_ns(const sim_job *job, const sim_stage *stage, const bny_plan *plan, const bny_step *step) {
-  double bytes = (double)bny_slice_wire_bytes(stage->request, &step->slice), ns = 0;
   if (job->attention_bytes_per_ns > 0)
     return step->kind == BNY_STEP_DELIVER ? (double)step->slice.bytes / job->attention_bytes_per_ns : 0;
   double gamma = job->platform->levels->levels[0].link.gamma_ns_per_byte / job->platform->memory_scale;
-  if (step->kind == BNY_STEP_COPY) return bytes * gamma * job->turns;
-  bool finishes = step->kind == BNY_STEP_DELIVER && stage->request->call.collective == BNY_COMBINE;
-  if (finishes) ns = bytes * gamma * job->turns;
-  for (int32_t i = 0; i < step->count; i++) {
-    sim_route way = {.read_ns_per_byte = 0};
-    int32_t message = plan->sources[step->first + i].message;
-    if (message >= 0) job->platform->route(job->platform, plan->messages[message].peer, plan->rank, &way);
-    ns += bytes * (gamma + way.read_ns_per_byte) * job->turns;
-  }
-  return ns;
+  return bny_step_ns(stage->request, plan, step, gamma);
 }
 
 /* ---- in a child -------------------------------------------------------------------------------------------------- */

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "plan/network.h"
 #include "plan/plan.h"
 
 #ifdef __cplusplus
@@ -15,52 +16,29 @@ extern "C" {
 
 /* ---- the platform ------------------------------------------------------------------------------------------------ */
 
-typedef enum sim_kind { /* kinds of links */
-                        SIM_NVLINK,
-                        SIM_XGMI,
-                        SIM_PCIE,
-                        SIM_PACKAGES, /* between CPU packages */
-                        SIM_NIC,
-                        SIM_LEAF, /* from leaf switches to spines */
-                        SIM_SPINE,
-                        SIM_KINDS
-} sim_kind;
-
 /* One direction of a link. All messages that cross it at the same time share its speed. */
 typedef struct sim_link {
-  sim_kind kind;
+  bny_hop kind;
   int32_t owner; /* the first rank that uses it */
   bool out;      /* away from the owner */
   double bytes_per_ns;
   double bytes; /* bytes carried, set by the run */
 } sim_link;
 
-enum { SIM_HOPS_MAX = 10, SIM_NAME_BYTES = 64 };
-
-/* The route of a message. Between ranks that share memory it has no links: the receiver reads the sender's memory. */
-typedef struct sim_route {
-  int32_t nlinks, links[SIM_HOPS_MAX];
-  double latency_ns;
-  double post_ns;          /* sender: time of each message except the first after a wait */
-  double seen_ns;          /* receiver: time of a message that has arrived already */
-  double read_ns_per_byte; /* receiver: without links */
-} sim_route;
+enum { SIM_NAME_BYTES = 64 };
 
 typedef struct sim_platform {
   const bny_levels *levels;
-  bool by_level;                   /* no topology: each rank has a NIC for each level above the first */
-  int32_t classes[BNY_LEVELS_MAX]; /* by level: the bny_link_class of its links */
   int32_t nlinks;
-  sim_link *links;
-  int32_t *group[SIM_KINDS]; /* by rank: its outgoing link of each kind, -1 none; the incoming one is the next */
+  sim_link *links;                    /* those of levels->network */
   double latency_scale, memory_scale; /* scaled machine: see --scale */
-  void (*route)(const struct sim_platform *platform, int32_t from, int32_t to, sim_route *route);
+  void (*route)(const struct sim_platform *platform, int32_t from, int32_t to, bny_route *route);
 } sim_platform;
 
 struct plan_ranks;
 sim_platform sim_platform_make(const struct plan_ranks *ranks);
 
-extern const char *const sim_kind_names[SIM_KINDS];
+extern const char *const sim_kind_names[BNY_HOPS];
 const char *sim_link_name(const sim_link *link, char text[SIM_NAME_BYTES]); /* "nic of rank 8, out" */
 
 /* ---- a run ------------------------------------------------------------------------------------------------------- */
@@ -95,6 +73,9 @@ typedef struct sim_job {
   sim_event *events; /* to free() */
   int64_t nevents;
 } sim_job;
+
+/* Returns false and sets the text if a message has no way. */
+bool sim_ways_exist(const sim_job *job, char *error, size_t bytes);
 
 /* Runs once; a second run needs another process. Returns false and sets the text if it is impossible. */
 typedef struct sim_engine {
