@@ -211,7 +211,7 @@ TEST(test_choice) {
   request.algorithm = "tree_levels";
   ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_ERR_ARGUMENT);
   ck_assert_ptr_nonnull(strstr(banyan_last_error(), "nothing is known of levels"));
-  /* Ranks of a node are not neighbours, so a k-nomial tree crosses nodes in every round. Others number ranks by node. */
+  /* Ranks of a node are not neighbours, so a k-nomial tree crosses nodes in every round. Others go by node. */
   int32_t nodes[64];
   for (int32_t rank = 0; rank < 64; rank++) nodes[rank] = rank * 37 % 64 / 8;
   bny_level_facts host = {.name = "host", .link = link, .group_of = nodes}, fabric = {.name = "fabric", .link = link};
