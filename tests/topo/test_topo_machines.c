@@ -61,7 +61,8 @@ static const struct {
     {"examined/flux-core__ipa20.xml", "GPU0 nic mlx5_0; GPU1 nic mlx5_2; GPU2 nic mlx5_3; GPU3 nic mlx5_3"},
     {"examined/mpibind__g4dnmetal.xml", "GPU0 nic rdmap197s0; GPU4 nic rdmap197s0"},
     /* InfiniBand serves both GPUs, since the RoCE adapter beside one of them is on another network */
-    {"nccl/two-fabrics.xml", "GPU0 nic mlx5_0; GPU1 nic mlx5_0; GPU1 mlx5_1 PIX; info mlx5_1: it is near a GPU and serves none"},
+    {"nccl/two-fabrics.xml",
+     "GPU0 nic mlx5_0; GPU1 nic mlx5_0; GPU1 mlx5_1 PIX; info mlx5_1: it is near a GPU and serves none"},
     /* a dialect that says where devices are by attributes that NCCL does not know */
     {"nccl/dialect.xml", "note <gpu pci=...> is no known attribute; note <nic pci=...> is no known attribute"},
     /* without a width, half the generation of its siblings is a fault */
