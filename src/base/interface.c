@@ -93,18 +93,44 @@ static int suits(const struct sockaddr *address, int family, const struct addrin
   return family == address->sa_family ? 2 : 1;
 }
 
-static banyan_status fail_unknown(const char *wanted, const struct ifaddrs *list) {
-  char names[256] = "", text[INET6_ADDRSTRLEN];
+/* Lists interfaces with their addresses: "lo 127.0.0.1, eth0 10.0.0.1". */
+static void list_addresses(const struct ifaddrs *list, char *names, size_t bytes) {
+  char text[INET6_ADDRSTRLEN];
   size_t length = 0;
+  names[0] = '\0';
   for (const struct ifaddrs *each = list; each; each = each->ifa_next) {
     if (!is_usable(each)) continue;
     inet_ntop(each->ifa_addr->sa_family, bytes_of(each->ifa_addr), text, sizeof text);
-    bny_append(names, sizeof names, &length, "%s%s %s", length ? ", " : "", each->ifa_name, text);
+    bny_append(names, bytes, &length, "%s%s %s", length ? ", " : "", each->ifa_name, text);
   }
+}
+
+static banyan_status fail_unknown(const char *wanted, const struct ifaddrs *list) {
+  char names[256];
+  list_addresses(list, names, sizeof names);
   return bny_fail(
       BANYAN_ERR_ARGUMENT,
       "BANYAN_INTERFACE is \"%s\", which is not an interface, address or network of this node, which has: %s", wanted,
       names);
+}
+
+static bool has_in_network(const struct ifaddrs *each, const struct sockaddr *address) {
+  if (!is_usable(each) || !each->ifa_netmask || each->ifa_addr->sa_family != address->sa_family) return false;
+  const uint8_t *own = bytes_of(each->ifa_addr), *other = bytes_of(address), *mask = bytes_of(each->ifa_netmask);
+  for (size_t i = 0; i < address_bytes(address); i++)
+    if ((own[i] ^ other[i]) & mask[i]) return false;
+  return true;
+}
+
+bool bny_interface_has_network_of(const struct sockaddr *address, char *names, size_t bytes) {
+  struct ifaddrs *list;
+  bool has = getifaddrs(&list) != 0;
+  names[0] = '\0';
+  if (has) return true; /* unknown */
+  for (const struct ifaddrs *each = list; each && !has; each = each->ifa_next) has = has_in_network(each, address);
+  list_addresses(list, names, bytes);
+  freeifaddrs(list);
+  return has;
 }
 
 banyan_status bny_interface_find(const char *text, int family, const struct addrinfo *preferred, bny_interface *found) {

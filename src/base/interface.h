@@ -21,6 +21,10 @@ typedef struct bny_interface {
  * one of this family, then any. */
 banyan_status bny_interface_find(const char *text, int family, const struct addrinfo *preferred, bny_interface *found);
 
+/* Returns whether an interface of this node is in the network of this address, as far as the system lists them, and
+ * writes their names and addresses: "lo 127.0.0.1, eth0 10.0.0.1". */
+bool bny_interface_has_network_of(const struct sockaddr *address, char *names, size_t bytes);
+
 /* Writes numbers for the IPv4 addresses of this node's interfaces, without the loopback. Returns how many, at most
  * `most`. A bridge such as docker0 has the same address on many nodes, so it leads to none of them. */
 int32_t bny_interface_addresses(uint64_t *addresses, int32_t most);

@@ -14,6 +14,7 @@
 
 #include "boot/exchange.h"
 #include "base/deadline.h"
+#include "base/interface.h"
 
 static const char doing[] = "banyan_env_create";
 
@@ -34,7 +35,8 @@ struct seeker {
   int64_t looked_up_ns;
   bool met_other_job;   /* the last welcome came from another job */
   bool knows_other_job; /* any welcome did */
-  bool is_rejected;     /* nobody listened at the last address */
+  bool is_unreached;    /* the last address could not be connected to */
+  bool is_rejected;     /* nobody listened there */
   banyan_status final;
 };
 
@@ -155,6 +157,7 @@ static bool try_address(struct seeker *seeker, const struct sockaddr *address, s
   seeker->met_other_job = false;
   bny_boot_address_text(address, bytes, env->address);
   int fd = bny_boot_socket_connect(&env->settings, address, bytes, attempt_limit(seeker));
+  seeker->is_unreached = fd < 0;
   seeker->is_rejected = fd < 0 && errno == ECONNREFUSED;
   if (fd < 0) note(seeker, "cannot connect", errno);
   if (fd < 0 || (trusts(seeker, fd) && authenticate(seeker, fd))) return fd >= 0;
@@ -216,7 +219,7 @@ static void pause_before_retry(const struct seeker *seeker, int *pause_ms) {
 static banyan_status fail_late(const struct seeker *seeker, int64_t begun_ns) {
   const struct bny_boot_settings *settings = &seeker->env->settings;
   double waited_s = (double)(bny_deadline_now() - begun_ns) * 1e-9;
-  char origin[512] = "";
+  char origin[512] = "", own[160];
   size_t length = 0;
   if (!seeker->list)
     return bny_fail(BANYAN_ERR_BOOTSTRAP, "%s (for %.3g s on rank %d of %d)", banyan_last_error(), waited_s,
@@ -231,6 +234,8 @@ static banyan_status fail_late(const struct seeker *seeker, int64_t begun_ns) {
     bny_append(origin, sizeof origin, &length,
                " (if that node calls itself by a loopback address, set BANYAN_INTERFACE to a network of all nodes on "
                "all ranks)");
+  if (seeker->is_unreached && !bny_interface_has_network_of(seeker->list->ai_addr, own, sizeof own))
+    bny_append(origin, sizeof origin, &length, "; this node has no network in common with it, but %s", own);
   bny_boot_append_origin(origin, sizeof origin, &length, settings);
   return bny_fail(BANYAN_ERR_TIMEOUT,
                   "banyan_env_create: rank %d of %d could not join rank 0 at %s within %.3g s: %s%s", settings->rank,

@@ -330,7 +330,7 @@ TEST_LOOP(reads_the_secret_of_a_file, 7) {
   }
 }
 
-/* ---- a second job, and a second attempt, that look the same ------------------------------------------------------- */
+/* ---- a second job, and a second attempt, that look the same ------------------------------------------------------ */
 
 /* Starts this program as a rank whose environment the kernel shows, which comes after a while. It writes its status and
  * text to its outcome. */
