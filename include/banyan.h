@@ -165,8 +165,10 @@ typedef struct banyan_comm_config {
   size_t size;
 
   /* The deadline of each call, or of each part of a call that is sent in parts. It counts from the first wait or the
-   * first banyan_test(), so time between banyan_start() and these calls does not count. 0: 30 s, or ten minutes on a
-   * device, because a peer may be compiling kernels (BANYAN_TIMEOUT_MS). */
+   * first banyan_test(), so time between banyan_start() and these calls does not count. From then on the clock runs,
+   * but a pause between two tests counts for half a deadline at most. So the third test reports a missing rank, however
+   * far apart tests are. In a wait, a pause in which the process did not run counts for an eighth. 0: 30 s, or ten
+   * minutes on a device, because a peer may be compiling kernels (BANYAN_TIMEOUT_MS). */
   int64_t timeout_ns;
 
   /* Memory that this rank shares with peers, 64 KiB to 16 GiB. Larger messages are sent in parts. A value below 16 MiB

@@ -3,6 +3,7 @@
 #include "exec/wait.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -66,16 +67,22 @@ static int32_t find_culprit(bny_exec *exec, int32_t suspect) {
   return suspect;
 }
 
-static banyan_status fail_deadline(bny_exec *exec, int32_t peer) {
+static banyan_status fail_deadline(bny_exec *exec, const bny_patience *patience, int32_t peer) {
   const bny_transport_ops *ops = exec->transport->ops;
   int32_t culprit = find_culprit(exec, peer);
   if (culprit == exec->transport->rank) culprit = peer;
   bool is_ours;
   const char *trouble = ops->trouble ? ops->trouble(exec->transport, culprit, &is_ours) : NULL;
-  return bny_exec_fail(
-      exec, BANYAN_ERR_TIMEOUT, culprit, "rank %d %s within %.3f s (operation %llu of this communicator)%s%s", culprit,
-      has_begun(exec, culprit) ? "began the collective but did not continue it" : "did not reach the collective",
-      (double)exec->timeout_ns * 1e-9, (unsigned long long)exec->epoch, trouble ? "; " : "", trouble ? trouble : "");
+  char pauses[80] = "";
+  if (patience->begun_ns > patience->first_ns)
+    snprintf(pauses, sizeof pauses, ", %.3f s with pauses that count only in part",
+             (double)(patience->seen_ns - patience->first_ns) * 1e-9);
+  return bny_exec_fail(exec, BANYAN_ERR_TIMEOUT, culprit,
+                       "rank %d %s within %.3f s%s (operation %llu of this communicator)%s%s", culprit,
+                       has_begun(exec, culprit) ? "began the collective but did not continue it"
+                                                : "did not reach the collective",
+                       (double)exec->timeout_ns * 1e-9, pauses, (unsigned long long)exec->epoch, trouble ? "; " : "",
+                       trouble ? trouble : "");
 }
 
 /* Returns true if the peer is in another call, or has finished this run without the message that this rank's call
@@ -131,22 +138,23 @@ static banyan_status look_for_deaths(bny_exec *exec, int32_t peer, int32_t slot,
   return BANYAN_OK;
 }
 
-banyan_status bny_wait_look(bny_exec *exec, const bny_notice *call, bny_patience *patience, int32_t peer,
-                            int32_t slot) {
+/* `timeout_ns`: the deadline from which the share of a pause follows. */
+static banyan_status look(bny_exec *exec, const bny_notice *call, bny_patience *patience, int32_t peer, int32_t slot,
+                          int64_t timeout_ns) {
   banyan_status status = bny_exec_check(exec, call);
   if (status == BANYAN_OK && atomic_load_explicit(exec->rejected, memory_order_acquire))
     status = bny_exec_look_for_rejections(exec, call);
   if (status != BANYAN_OK) return status;
   int64_t now_ns = bny_clock_ns();
   if (!patience->since_ns) {
-    if (!patience->begun_ns) patience->begun_ns = patience->looked_ns = patience->seen_ns = now_ns;
+    if (!patience->first_ns) patience->first_ns = patience->begun_ns = patience->looked_ns = patience->seen_ns = now_ns;
     patience->since_ns = now_ns;
     patience->sleep_ns = SLEEP_FIRST_NS;
     uint64_t waiting = (uint64_t)(uint32_t)(peer + 1) << 32 | (uint32_t)slot;
     atomic_store_explicit(&exec->line->waiting, waiting, memory_order_release);
     bny_record_long_wait(&exec->record, exec->epoch, waiting, now_ns);
   }
-  patience->begun_ns += bny_wait_gap(patience->seen_ns, now_ns, exec->timeout_ns);
+  patience->begun_ns += bny_wait_gap(patience->seen_ns, now_ns, timeout_ns);
   patience->seen_ns = now_ns;
   atomic_store_explicit(&exec->line->looks, atomic_load_explicit(&exec->line->looks, memory_order_relaxed) + 1,
                         memory_order_relaxed);
@@ -163,13 +171,20 @@ banyan_status bny_wait_look(bny_exec *exec, const bny_notice *call, bny_patience
     if (ops->ask)
       atomic_store_explicit(&exec->line->suspect, (uint64_t)find_culprit(exec, peer) + 1, memory_order_release);
   }
-  if (now_ns - patience->begun_ns >= exec->timeout_ns) return fail_deadline(exec, peer);
+  if (now_ns - patience->begun_ns >= exec->timeout_ns) return fail_deadline(exec, patience, peer);
   return BANYAN_OK;
+}
+
+banyan_status bny_wait_look(bny_exec *exec, const bny_notice *call, bny_patience *patience, int32_t peer,
+                            int32_t slot) {
+  int64_t timeout_ns =
+      exec->timeout_ns < INT64_MAX / 4 ? 4 * exec->timeout_ns : INT64_MAX; /* half instead of an eighth */
+  return look(exec, call, patience, peer, slot, timeout_ns);
 }
 
 banyan_status bny_wait_round(bny_exec *exec, const bny_notice *call, bny_patience *patience, int32_t peer,
                              int32_t slot) {
-  banyan_status status = bny_wait_look(exec, call, patience, peer, slot);
+  banyan_status status = look(exec, call, patience, peer, slot, exec->timeout_ns);
   if (status != BANYAN_OK) return status;
   if (bny_clock_ns() - patience->since_ns < exec->yield_ns) {
     sched_yield();

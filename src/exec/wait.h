@@ -5,7 +5,8 @@
 #include "exec/exec.h"
 
 typedef struct bny_patience {
-  int64_t begun_ns; /* when the run first had to wait: its deadline counts from here. 0: not yet */
+  int64_t first_ns; /* when the run first had to wait; 0: not yet */
+  int64_t begun_ns; /* the same, moved on by the time that does not count: the deadline counts from here */
   int64_t since_ns; /* when the current wait began; 0: there is none */
   int64_t seen_ns;  /* when this rank last looked; it may have been stopped since, like all others */
   int64_t sleep_ns;
@@ -28,7 +29,8 @@ int64_t bny_wait_gap(int64_t seen_ns, int64_t now_ns, int64_t timeout_ns);
 banyan_status bny_wait_round(bny_exec *exec, const bny_notice *call, bny_patience *patience, int32_t peer,
                              int32_t slot);
 
-/* Does the same without yielding or sleeping, for callers that only test. */
+/* Does the same without yielding or sleeping, for callers that only test. Half a deadline counts between two tests, so
+ * the third finds a missing rank, however far apart they are. */
 banyan_status bny_wait_look(bny_exec *exec, const bny_notice *call, bny_patience *patience, int32_t peer, int32_t slot);
 
 /* Ends the current wait, if there is one. Returns an error in the child of a fork, which a handler made meanwhile. */

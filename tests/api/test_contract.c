@@ -2,8 +2,10 @@
  * Promises of the header beyond normal use: impossible sizes, calls that differ after their first part, planning while
  * operations run, unlimited deadlines, failures found by asking, and forked children of ranks. */
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "tests/support/world.h"
 
@@ -355,6 +357,53 @@ TEST_LOOP(children_of_a_creation_take_no_part, 4) {
   static const way ways[] = {CHECK_RETURNS, CHECK_ENDS_WAIT, ALLGATHER, ALLGATHER};
   callback = (struct callback){.way = ways[_i]};
   WORLD_RUN(fork_in_creation, .nranks = 3, .bare = true, .processes = _i == 3);
+}
+
+/* ---- tests far apart --------------------------------------------------------------------------------------------- */
+
+/* The clock of the calling thread is ahead by this time. */
+static _Thread_local int64_t ahead_ns;
+
+/* Replaces that of the C library in this program. */
+int clock_gettime(clockid_t clock, struct timespec *now) {
+  long result = syscall(SYS_clock_gettime, clock, now);
+  int64_t ns = now->tv_nsec + ahead_ns;
+  *now = (struct timespec){now->tv_sec + ns / 1000000000, ns % 1000000000};
+  return (int)result;
+}
+
+static const double pauses[] = {0.1, 0.25, 0.5, 1, 3, 100}; /* in deadlines */
+
+/* Rank 0 tests with pauses. Rank 1 does not come before rank 0 has the timeout. */
+static void test_with_pauses(world_rank *self) {
+  const double pause = *(const double *)self->argument, deadline_s = 600;
+  banyan_op *op = NULL;
+  banyan_status status = banyan_barrier_init(self->comm, &op);
+  if (!world_ok(self, status, "init") || !world_meet(self)) return;
+  if (self->rank == 1) {
+    world_await(self->world, 1, WORLD_GUARD_S);
+    world_check(self, banyan_barrier(self->comm) == BANYAN_ERR_TIMEOUT, "%s", banyan_last_error());
+    banyan_op_free(op);
+    return;
+  }
+  int done = 0, tests = 0;
+  world_ok(self, banyan_start(op), "start");
+  for (; status == BANYAN_OK && tests < 100; tests++) {
+    if (tests > 0) ahead_ns += (int64_t)(pause * deadline_s * 1e9);
+    status = banyan_test(op, &done);
+  }
+  int wanted = pause < 0.5 ? 1 + (int)ceil(1 / pause) : 3;
+  world_check(self, status == BANYAN_ERR_TIMEOUT && tests == wanted, "%d tests of %d: %s", tests, wanted,
+              banyan_last_error());
+  world_check(self, pause <= 0.5 || strstr(banyan_last_error(), " with pauses"), "%s", banyan_last_error());
+  ahead_ns = 0;
+  world_signal(self->world, 1);
+  banyan_op_free(op);
+}
+
+TEST_LOOP(tests_far_apart_reach_the_deadline, (int)(sizeof pauses / sizeof pauses[0])) {
+  double pause = pauses[_i];
+  WORLD_RUN(test_with_pauses, .nranks = 2, .argument = &pause);
 }
 
 int main(void) { return world_main(suite_of("contract", 120)); }
