@@ -32,7 +32,7 @@ static void touch_outbox(const bny_exec *exec) {
 banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *config, bny_exec **exec) {
   size_t nranks = (size_t)transport->nranks;
   bny_exec *made = calloc(1, sizeof *made);
-  uint64_t *known_done = calloc(2 * nranks, sizeof *known_done);
+  uint64_t *known_done = calloc(3 * nranks, sizeof *known_done);
   int32_t *readers = calloc(3 * nranks, sizeof *readers);
   if (!made || !known_done || !readers) {
     free(made), free(known_done), free(readers);
@@ -53,6 +53,7 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
       .call = transport->ops->call(transport, transport->rank),
       .known_done = known_done,
       .sent_to = known_done + nranks,
+      .agreed = known_done + 2 * nranks,
       .readers = {{.ranks = readers}, {.ranks = readers + nranks}},
       .owed = {.ranks = readers + 2 * nranks},
       .progress = transport->ops->progress,

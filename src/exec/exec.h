@@ -54,6 +54,7 @@ typedef struct bny_exec {
   uint64_t epoch;                             /* the last run begun */
   uint32_t history;     /* hash of the calls of all runs so far: the lower half of the last run's tag */
   uint64_t *known_done; /* [nranks]: epochs that peers are known to have finished */
+  uint64_t *agreed;     /* [nranks]: the last epoch of a message from the peer, which had the same history until then */
   bny_readers readers[2];
   bny_readers owed;  /* the peers from which the last run received; the next run acknowledges it to them */
   uint64_t *sent_to; /* [nranks]: the last epoch that sends to the peer, which acknowledges earlier runs */
@@ -117,6 +118,10 @@ void bny_exec_reject(bny_exec *exec, banyan_status status, const char *why);
 
 /* Returns BANYAN_OK unless a peer has rejected the current run. Reads memory of this node. */
 banyan_status bny_exec_look_for_rejections(bny_exec *exec, const bny_notice *call);
+
+/* Called if this rank and the peer have other histories. Fails the communicator if that is because one of them has
+ * rejected a run that the other completed without its data; otherwise returns BANYAN_OK. */
+banyan_status bny_exec_blame_rejection(bny_exec *exec, int32_t peer);
 
 /* Functions for a run that only exchanges data between nodes for the kernels of a device. Its thread calls them. */
 typedef struct bny_proxy_ops {

@@ -227,10 +227,10 @@ static void describe_rejection(const bny_rejection *rejection, char *text, size_
            banyan_status_string((banyan_status)rejection->status), rejection->text);
 }
 
-/* Returns true if that rank rejected the current run, or the one before, and writes the text about it. */
+/* Returns true if that rank rejected the current run, or one of those before, and writes the text about the last. */
 static bool is_rejected_by(const bny_exec *exec, int32_t rank, char *text, size_t bytes) {
   bny_rejection rejection;
-  for (uint64_t epoch = exec->epoch; epoch > 0 && epoch + 1 >= exec->epoch; epoch--) {
+  for (uint64_t epoch = exec->epoch; epoch > 0 && epoch + BNY_REJECTIONS > exec->epoch; epoch--) {
     if (!bny_rejection_find(exec->transport, epoch, &rejection) || rejection.rank != rank) continue;
     describe_rejection(&rejection, text, bytes);
     return true;
@@ -311,12 +311,26 @@ static banyan_status give_up(bny_exec *exec, const bny_rejection *rejection) {
                   exec->epoch > rejection->first ? ", as one before it" : "", rejection->text);
 }
 
+static banyan_status fail_rejected(bny_exec *exec, const bny_rejection *rejection) {
+  char text[BNY_ERROR_TEXT_BYTES];
+  describe_rejection(rejection, text, sizeof text);
+  uint64_t fault = bny_fault_pack(BANYAN_ERR_PEER, rejection->rank, exec->transport->rank);
+  return fail(exec, bny_fault_of_rejection(fault), text);
+}
+
 banyan_status bny_exec_look_for_rejections(bny_exec *exec, const bny_notice *call) {
   bny_rejection rejection;
-  char text[BNY_ERROR_TEXT_BYTES];
   if (!bny_rejection_find(exec->transport, exec->epoch, &rejection)) return BANYAN_OK;
   if (call && bny_notice_is_comparison(call)) return give_up(exec, &rejection);
-  describe_rejection(&rejection, text, sizeof text);
-  uint64_t fault = bny_fault_pack(BANYAN_ERR_PEER, rejection.rank, exec->transport->rank);
-  return fail(exec, bny_fault_of_rejection(fault), text);
+  return fail_rejected(exec, &rejection);
+}
+
+banyan_status bny_exec_blame_rejection(bny_exec *exec, int32_t peer) {
+  bny_rejection rejection;
+  for (uint64_t epoch = exec->agreed[peer] + 1; epoch <= exec->epoch; epoch++) {
+    if (epoch + BNY_REJECTIONS <= exec->epoch) continue; /* forgotten */
+    if (!bny_rejection_find(exec->transport, epoch, &rejection)) continue;
+    if (rejection.rank == peer || rejection.rank == exec->transport->rank) return fail_rejected(exec, &rejection);
+  }
+  return BANYAN_OK;
 }

@@ -215,6 +215,7 @@ static banyan_status wait_message(bny_run *run, const bny_step *step, const bny_
   if (since) bny_record_wait_end(&exec->record, since, exec->epoch, "wait for rank", message->peer, bytes);
   /* The peer has begun this run, so it has finished the one before. */
   if (exec->known_done[message->peer] < exec->epoch - 1) exec->known_done[message->peer] = exec->epoch - 1;
+  exec->agreed[message->peer] = exec->epoch;
   enum { PREFETCH_BYTES = 1024 };
   /* Prefetches the first lines together, so that they do not arrive one by one. */
   size_t ahead = bytes < PREFETCH_BYTES ? bytes : PREFETCH_BYTES;

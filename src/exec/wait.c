@@ -101,6 +101,8 @@ static banyan_status fail_mismatch(bny_exec *exec, const bny_notice *call, int32
   char difference[160];
   if (bny_notice_difference(exec->transport, peer, call, exec->transport->rank, difference, sizeof difference))
     return bny_exec_fail(exec, BANYAN_ERR_MISMATCH, peer, "rank %d is in another call: %s", peer, difference);
+  banyan_status status = bny_exec_blame_rejection(exec, peer);
+  if (status != BANYAN_OK) return status;
   return bny_exec_fail(exec, BANYAN_ERR_MISMATCH, peer, "rank %d made other calls than this rank before operation %llu",
                        peer, (unsigned long long)exec->epoch);
 }

@@ -156,6 +156,35 @@ static void reject_a_run(world_rank *self) {
   free(buffers);
 }
 
+/* The last rank is the root of a combine of which rank 0 rejects a run. The other ranks do not need rank 0 for it and go
+ * on to the next call, before the root comes or meanwhile. Each of them gets the reason there. */
+static void reject_for_the_root(world_rank *self) {
+  buffers *buffers = calloc(1, sizeof *buffers);
+  banyan_partial in, out;
+  const banyan_combine_desc desc = {.size = sizeof desc,
+                                    .tokens = 1,
+                                    .heads = HEADS,
+                                    .value_dim = VALUE_DIM,
+                                    .algorithm = "oneshot",
+                                    .scatter = BANYAN_SCATTER_ROOT,
+                                    .root = self->nranks - 1};
+  banyan_partial_init(&in, buffers->in, BANYAN_F32, buffers->lse, BANYAN_F32, HEADS, VALUE_DIM);
+  banyan_partial_init(&out, buffers->out, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
+  bool is_root = self->rank == desc.root, good = true;
+  for (int i = 0; i < 3 && good; i++)
+    good = world_ok(self, banyan_combine(self->comm, &desc, &in, &out), "before") &&
+           world_ok(self, banyan_barrier(self->comm), "before");
+  if (good && (!is_root || world_await(self->world, 1, WORLD_GUARD_S))) {
+    if (self->rank == 0) in.base = (banyan_base)0;
+    banyan_status status = banyan_combine(self->comm, &desc, &in, &out);
+    if (self->rank == 0) world_signal(self->world, 1);
+    if (status != BANYAN_ERR_PEER || !strstr(banyan_last_error(), "in: base")) status = banyan_barrier(self->comm);
+    world_check(self, status == BANYAN_ERR_PEER && strstr(banyan_last_error(), "rank 0 rejected"), "%s: %s",
+                banyan_status_string(status), banyan_last_error());
+  }
+  free(buffers);
+}
+
 /* ---- arguments of attention -------------------------------------------------------------------------------------- */
 
 enum { KEYS = 5, DIM_MAX = 24, ROUNDS = 30, PAGE = 2, PAGES = 3 };
@@ -276,6 +305,7 @@ TEST_LOOP(first_calls, PLACED_WAYS) { run(_i, reject_in_turn); }
 TEST_LOOP(the_same_on_all_ranks, PLACED_WAYS) { run(_i, reject_together); }
 TEST_LOOP(several_in_a_row, PLACED_WAYS) { run(_i, reject_ahead); }
 TEST_LOOP(known_shapes, PLACED_WAYS) { run(_i, reject_a_run); }
+TEST_LOOP(known_shapes_without_waiting, PLACED_WAYS) { run(_i, reject_for_the_root); }
 TEST_LOOP(attention, PLACED_WAYS) { run(_i, reject_attention); }
 TEST_LOOP(known_attention, PLACED_WAYS) { run(_i, reject_known_attention); }
 
