@@ -238,13 +238,22 @@ void banyan_on_wait(int (*check)(void *context), void *context);
 /* Makes a communicator from the ranks that survived a failure. They keep their order and the settings of the old
  * communicator. Collective over these ranks, once: all of them call it within the deadline of a call.
  *
- * - Ranks that died or left, the rank that a timeout named, and ranks that do not call in time are left out. A rank
- *   that is left out and calls gets BANYAN_ERR_PEER.
+ * - Ranks that died or left, the rank that a timeout named, and ranks that do not call in time are left out.
+ * - On one node, a rank that is left out and calls gets BANYAN_ERR_PEER.
+ * - Between nodes, a rank that does not answer may be alive and continue elsewhere. Ranks get a communicator only if
+ *   all ranks left out are known to have ended, or the ranks are a majority: more than half of all old ranks, or
+ *   exactly half with the lowest of them. A rank does not count if another rank of its node saw it end before it
+ *   called. The others get BANYAN_ERR_PEER if they hear from a member, else BANYAN_ERR_TIMEOUT.
+ * - A rank is known to have ended if a rank of its node saw that, or its node closed its TCP connections. Over RDMA
+ *   only a rank of its node can know.
  * - `members` (may be NULL) has room for all old ranks. It receives the old rank of each new one.
- * - The old communicator does not change. Destroy it before or afterwards.
+ * - The old communicator does not change. Destroy it before or afterwards. If ranks were left out that may be alive,
+ *   its connections and arena remain until the new one ends.
+ * - banyan_comm_abort() of the old communicator, from any thread, ends a running call on this rank with
+ *   BANYAN_ERR_ABORTED. The other ranks continue without it.
  * - The call takes at most three deadlines, and one and a half more for each rank that stops meanwhile.
- * - All surviving ranks get the same communicator, or none does. A rank that stops at the very end may still be a
- *   member. The first call then reports it. */
+ * - Two live ranks never have different communicators. A rank that is lost at the very end may still be a member, and
+ *   the first call then reports it; or it gets an error although the others have a communicator. */
 banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_comm **shrunk);
 
 /* A color for banyan_comm_split() that makes no communicator. Any negative color does the same. */

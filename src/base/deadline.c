@@ -14,6 +14,8 @@ static _Thread_local struct {
   void *context;
   int64_t next_ns;
   bool ended;
+  bool (*also)(const void *context);
+  const void *also_context;
 } of_thread;
 
 void banyan_on_wait(int (*check)(void *context), void *context) {
@@ -23,7 +25,13 @@ void banyan_on_wait(int (*check)(void *context), void *context) {
   of_thread.ended = false;
 }
 
+void bny_interrupt_by(bool (*check)(const void *context), const void *context) {
+  of_thread.also = check;
+  of_thread.also_context = context;
+}
+
 bool bny_interrupted(void) {
+  if (of_thread.also && of_thread.also(of_thread.also_context)) return true;
   if (!of_thread.check || of_thread.ended) return of_thread.ended;
   int64_t now_ns = bny_clock_ns();
   if (now_ns < of_thread.next_ns) return false;

@@ -28,3 +28,6 @@ enum { BNY_INTERRUPT_MS = 50 };
  * The child must write nothing that it shares with its parent, so the caller then compares its owner with
  * bny_process(). Calls the check at most every BNY_INTERRUPT_MS. */
 bool bny_interrupted(void);
+
+/* Also ends the waits of this thread while `check` returns true; NULL: no more. It must be fast and may not wait. */
+void bny_interrupt_by(bool (*check)(const void *context), const void *context);

@@ -166,15 +166,44 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
   return status == BANYAN_OK ? make_agreement(comm) : status;
 }
 
+void bny_comm_keep(banyan_comm *comm, banyan_comm *heir) {
+  comm->heir = heir;
+  heir->ancestor = comm;
+}
+
+static void close_all(bny_transport *transport) {
+  while (transport) {
+    bny_transport *next = transport->next;
+    transport->ops->close(transport);
+    transport = next;
+  }
+}
+
+/* Closes connections, or passes them to the heir. */
+static void close_or_pass_on(banyan_comm *comm) {
+  if (comm->ancestor) comm->ancestor->heir = comm->heir;
+  if (comm->heir) comm->heir->ancestor = comm->ancestor;
+  bny_transport **end = &comm->kept;
+  while (*end) end = &(*end)->next;
+  *end = comm->transport;
+  if (!comm->heir) {
+    close_all(comm->kept);
+    return;
+  }
+  bny_transport **last = &comm->heir->kept;
+  while (*last) last = &(*last)->next;
+  *last = comm->kept;
+}
+
 void bny_comm_free(banyan_comm *comm) {
   /* Peers learn that this rank leaves. The child of a fork does not report that, because its parent may continue. */
-  if (comm->transport && !bny_comm_is_inherited(comm))
+  if (comm->transport && !comm->heir && !bny_comm_is_inherited(comm))
     atomic_store_explicit(&comm->transport->ops->line(comm->transport, comm->rank)->left, 1, memory_order_release);
   if (!bny_comm_is_inherited(comm)) bny_comm_leave_device(comm);
   bny_run_free(comm->agree);
   bny_plan_free(comm->barrier);
   bny_exec_free(comm->exec);
-  if (comm->transport) comm->transport->ops->close(comm->transport);
+  close_or_pass_on(comm);
   bny_levels_free(comm->levels);
   free(comm->notes);
   bny_pool_free(comm->pool);
@@ -381,6 +410,7 @@ int32_t banyan_comm_nranks(const banyan_comm *comm) { return comm ? comm->nranks
 
 void banyan_comm_abort(banyan_comm *comm, const char *reason) {
   if (!comm || bny_comm_is_inherited(comm)) return;
+  atomic_fetch_add_explicit(&comm->aborts, 1, memory_order_release);
   bny_exec_abort(comm->exec, reason);
   if (comm->device.engine) bny_comm_abort_device(comm, reason);
 }

@@ -14,9 +14,13 @@
 
 struct banyan_comm {
   int32_t rank, nranks;
-  int32_t origin;   /* after a shrink: this rank in the first communicator of the chain */
-  bool has_shrunk;  /* banyan_comm_shrink() was called on it */
-  uint64_t process; /* the process that made the communicator */
+  int32_t origin;          /* after a shrink: this rank in the first communicator of the chain */
+  bool has_shrunk;         /* banyan_comm_shrink() was called on it */
+  _Atomic uint32_t aborts; /* calls of banyan_comm_abort() */
+  banyan_comm *ancestor;   /* the communicator that became this one, while its connections must stay; or NULL */
+  banyan_comm *heir;       /* keeps the connections of this one; NULL: they close with it */
+  bny_transport *kept;     /* a list of transports that remain open until this communicator ends */
+  uint64_t process;        /* the process that made the communicator */
   bny_transport *transport;
   bny_exec *exec;
   bny_device_exec device; /* without an engine, combines run on the host */
@@ -62,6 +66,10 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
 banyan_status bny_comm_make_part(const banyan_comm *comm, const banyan_bootstrap *bootstrap, int32_t color,
                                  banyan_comm **part);
 void bny_comm_free(banyan_comm *comm);
+
+/* `heir` keeps the connections of a communicator, with the messages for ranks that it left out, until it ends itself.
+ * Such a rank would otherwise take closed connections for deaths. */
+void bny_comm_keep(banyan_comm *comm, banyan_comm *heir);
 
 /* Every rank learns whether all ranks are ready, so that none continues with a group that will never be complete.
  * Returns this rank's own failure, with its text, or that of the first rank that has one. */

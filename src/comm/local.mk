@@ -5,4 +5,5 @@ libbanyan_core_la_SOURCES += \
   %D%/cores.c \
   %D%/comm_device.c \
   %D%/facts.c %D%/facts.h \
+  %D%/membership.c %D%/membership.h \
   %D%/shrink.c

@@ -1,25 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Makes a communicator of the survivors of one that has failed. They have no bootstrap any more, and no rank knows
- * which others survive. Rendezvous messages (transport.h) still work, and are exchanged in rounds.
+ * which others survive. Rendezvous messages (transport.h) still work, and are exchanged in rounds. What a rank decides
+ * after each round is in membership.h. This file exchanges the messages, and notices who is silent or gone.
  *
- * Agreement. In each round a rank posts its view, the set of ranks that it considers alive, and waits for the posts of
- * those ranks. If all of them have posted the same view, it is agreed. Otherwise the next view is the intersection of
- * all views of this round, without the ranks whose post is missing: they are dead, or out of time. A message is visible
- * to every rank or to none, so views only shrink, and this ends. All ranks agree in the same round, except those that
- * ran out of time.
+ * A communicator is made as usual, by a bootstrap whose allgather is rounds of messages. If a rank dies or stops
+ * meanwhile, its post is missing, and the others return to views. A rank that reads a view instead of data does the
+ * same. Views and the last message also go to ranks that were left out, so that these learn it.
  *
- * Then a communicator is made as usual, by a bootstrap whose allgather is rounds of these messages. If a rank dies or
- * stops meanwhile, its post is missing on all ranks, which return to views in the same next round. Between nodes some
- * ranks may have its last post and others may not. The others then post a view where these post data. A rank that sees
- * both returns to views, too.
- *
- * Liveness. A waiting rank increments its pulse, so a rank that waits for a long time does not count as silent. Only
+ * Heartbeats. A waiting rank increments its pulse, so a rank that waits for a long time does not count as silent. Only
  * silence for the deadline of a call excludes a rank. A rank that makes its communicator may be silent for that long
- * while it waits there, so it gets half as much again.
- *
- * Last round. All ranks post their result. A rank that has read success from all of them has a communicator, and
- * reports that in one more message. For ranks that a stopped rank has not reached, that message replaces its last post.
- * So all healthy ranks have the communicator, or none has. */
+ * while it waits there, so it gets half as much again. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,30 +18,33 @@
 #include "base/clock.h"
 #include "base/deadline.h"
 #include "base/float_control.h"
-#include "comm/comm.h"
-#include "exec/wait.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "comm/comm.h"
+#include "comm/membership.h"
+#include "exec/wait.h"
 
-enum { LOOK_NS = 20000, WATCH_NS = 1000000, WATCH_ALL_NS = 100000000, SETTLE_NS = 100000000, DEADLINES = 3 };
+enum { LOOK_NS = 20000, CHECK_NS = 1000000, CHECK_ALL_NS = 100000000, SETTLE_NS = 100000000, DEADLINES = 3 };
 enum { PAUSE_RANK_NS = 8000 }; /* the longest pause between looks grows by this with each rank */
 
-typedef enum kind { KIND_VIEW = 1, KIND_DATA, KIND_VERDICT, KIND_DONE } kind;
-
-/* The result of one rank, for all others. */
-typedef struct verdict {
-  int32_t status;
-  char why[BNY_REPORT_BYTES - sizeof(int32_t)];
-} verdict;
-
 /* When the pulse of a rank last changed. */
-typedef struct sign {
+typedef struct heartbeat {
   uint64_t pulse;
   int64_t seen_ns;
-} sign;
+} heartbeat;
+
+/* Begins every message. A view follows with two bits for each rank, and the reason if the rank has failed. */
+typedef struct message_head {
+  uint64_t attempt;
+  int32_t status; /* why this rank could not make its communicator */
+  int32_t reserved;
+} message_head;
+
+_Static_assert(sizeof(message_head) + (BNY_RANKS_MAX + 3) / 4 <= BNY_RENDEZVOUS_BYTES, "a view fits a message");
 
 /* Precedes the data of a round: which part of which allgather it is. */
 typedef struct data_head {
+  message_head head;
   uint64_t bytes, first;
 } data_head;
 
@@ -59,220 +52,238 @@ typedef struct rendezvous {
   banyan_comm *comm;
   bny_transport *transport;
   int64_t timeout_ns, deadline_ns;
-  uint64_t round;
-  kind kind;           /* kind of this round's post */
-  unsigned char *view; /* a bit for each rank */
-  unsigned char *next; /* scratch: the view to come */
-  size_t view_bytes;
-  bool struck;   /* a rank was excluded since the view was agreed, or is in another round */
-  bool given_up; /* the others go on without this rank */
-  sign *signs;   /* by rank */
-  int64_t watched_ns, all_watched_ns;
+  int64_t wait_until_ns; /* for a majority; 0: not yet */
+  uint32_t aborts;       /* count of the communicator's aborts before this call */
+  bny_membership view;
+  uint8_t *read;         /* [nranks]: the standings of a message */
+  unsigned char *packed; /* a view to post */
+  bool ever_voted;
+  banyan_comm *made;     /* the communicator of the current attempt */
+  heartbeat *heartbeats; /* by rank */
+  int64_t checked_ns, all_checked_ns;
 } rendezvous;
 
-static bool has(const unsigned char *view, int32_t rank) { return view[rank / 8] >> (rank % 8) & 1; }
-static void strike(unsigned char *view, int32_t rank) { view[rank / 8] &= (unsigned char)~(1 << (rank % 8)); }
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
-/* ---- a round ----------------------------------------------------------------------------------------------------- */
-
-static bny_rendezvous *message_of(const rendezvous *self, int32_t rank) {
-  return self->transport->ops->rendezvous(self->transport, rank, (int)(self->round & 1));
+static bny_rendezvous *message_in(const rendezvous *self, int32_t rank, uint64_t round) {
+  return self->transport->ops->rendezvous(self->transport, rank, (int)(round & 1));
 }
 
+static uint64_t round_in(const rendezvous *self, int32_t rank, uint64_t round) {
+  return atomic_load_explicit(&message_in(self, rank, round)->round, memory_order_acquire);
+}
+
+/* The round of a rank's last post; 0: none has arrived. */
+static uint64_t last_round(const rendezvous *self, int32_t rank) {
+  uint64_t even = round_in(self, rank, 0), odd = round_in(self, rank, 1);
+  return even > odd ? even : odd;
+}
+
+static bool has_come(const rendezvous *self, int32_t rank) {
+  return round_in(self, rank, self->view.round) >= self->view.round;
+}
+
+/* The rank has no communicator: it has died, or has destroyed the one that it would shrink. */
 static bool is_gone(const rendezvous *self, int32_t rank) {
   bny_transport *transport = self->transport;
-  return transport->ops->is_dead(transport, rank) ||
+  return transport->ops->has_ended(transport, rank) ||
          atomic_load_explicit(&transport->ops->line(transport, rank)->left, memory_order_acquire);
 }
 
-static uint64_t round_in(const rendezvous *self, int32_t rank, int half) {
-  return atomic_load_explicit(&self->transport->ops->rendezvous(self->transport, rank, half)->round,
-                              memory_order_acquire);
-}
-
-/* A view also goes to ranks that were in an earlier view, so that they learn that they are excluded. */
-static bool is_addressed(const rendezvous *self, kind kind, int32_t rank) {
+/* Data goes to members alone. Views and the end also go to all others that may be alive, so that they learn that they
+ * are left out. UCX before 1.14 may end a process that connects to one that has died, so these must be connected. */
+static bool is_addressed(const rendezvous *self, bny_post_kind kind, int32_t rank) {
   if (rank == self->transport->rank) return false;
-  if (has(self->view, rank)) return true;
-  return kind == KIND_VIEW && (round_in(self, rank, 0) || round_in(self, rank, 1)) && !is_gone(self, rank);
+  if (bny_is_member(&self->view, rank)) return true;
+  return kind != BNY_POST_DATA && (last_round(self, rank) || self->transport->ops->is_connected(self->transport, rank));
 }
 
 /* Posts a message in two pieces. */
-static void post(rendezvous *self, kind kind, const void *head, size_t head_bytes, const void *text, size_t bytes) {
+static void post(const rendezvous *self, bny_post_kind kind, const void *head, size_t head_bytes, const void *text,
+                 size_t bytes) {
   bny_transport *transport = self->transport;
-  if (bny_comm_is_inherited(self->comm)) return;
-  self->round++;
-  self->kind = kind;
-  bny_rendezvous *own = message_of(self, transport->rank);
+  if (bny_comm_is_inherited(self->comm)) return; /* the child of a fork in the caller's check */
+  bny_rendezvous *own = message_in(self, transport->rank, self->view.round);
+  atomic_store_explicit(&own->round, 0, memory_order_relaxed); /* a rank that was left out may read at any time */
+  atomic_thread_fence(memory_order_release);
   own->kind = (uint32_t)kind;
   own->bytes = (uint32_t)(head_bytes + bytes);
-  if (head_bytes) memcpy(own->text, head, head_bytes);
+  memcpy(own->text, head, head_bytes);
   if (bytes) memcpy(own->text + head_bytes, text, bytes);
-  atomic_store_explicit(&own->round, self->round, memory_order_release);
+  atomic_store_explicit(&own->round, self->view.round, memory_order_release);
   for (int32_t r = 0; transport->ops->post && r < transport->nranks; r++)
-    if (is_addressed(self, kind, r)) transport->ops->post(transport, r, (int)(self->round & 1));
+    if (is_addressed(self, kind, r)) transport->ops->post(transport, r, (int)(self->view.round & 1));
 }
 
-static uint64_t round_of(const rendezvous *self, int32_t rank) { return round_in(self, rank, (int)(self->round & 1)); }
+static size_t packed_bytes(int32_t nranks) { return ((size_t)nranks + 3) / 4; }
+
+/* `status` and `why`: the failure of this rank, or BANYAN_OK. */
+static void post_view(const rendezvous *self, const bny_post *what, banyan_status status, const char *why) {
+  message_head head = {.attempt = what->attempt, .status = (int32_t)status};
+  size_t bytes = packed_bytes(self->view.nranks), room = BNY_RENDEZVOUS_BYTES - sizeof head - bytes;
+  memset(self->packed, 0, bytes);
+  for (int32_t r = 0; r < self->view.nranks; r++)
+    self->packed[r / 4] |= (unsigned char)(what->standings[r] << (r % 4 * 2));
+  if (status != BANYAN_OK && room > BNY_ERROR_TEXT_BYTES) {
+    snprintf((char *)self->packed + bytes, BNY_ERROR_TEXT_BYTES, "%s", why);
+    bytes += BNY_ERROR_TEXT_BYTES;
+  }
+  post(self, BNY_POST_VIEW, &head, sizeof head, self->packed, bytes);
+}
+
+/* Returns false if the message is none of a shrink. */
+static bool decode(const rendezvous *self, const bny_rendezvous *message, bny_post *what) {
+  message_head head;
+  size_t bytes = packed_bytes(self->view.nranks);
+  if (message->bytes < sizeof head) return false;
+  memcpy(&head, message->text, sizeof head);
+  *what = (bny_post){.round = atomic_load_explicit(&message->round, memory_order_acquire),
+                     .kind = (bny_post_kind)message->kind,
+                     .attempt = head.attempt};
+  if (what->kind != BNY_POST_VIEW) return what->kind == BNY_POST_DATA || what->kind == BNY_POST_DONE;
+  if (message->bytes < sizeof head + bytes) return false;
+  what->failed = head.status != BANYAN_OK;
+  what->standings = self->read;
+  for (int32_t r = 0; r < self->view.nranks; r++)
+    self->read[r] = (unsigned char)message->text[sizeof head + (size_t)r / 4] >> (r % 4 * 2) & 3;
+  return true;
+}
+
+/* ---- who is there ------------------------------------------------------------------------------------------------ */
+
+/* Takes news from the last message of a rank, and learns whether it is gone. Returns true if there is any. */
+static bool learn(rendezvous *self, int32_t rank) {
+  if (rank == self->view.rank || self->view.standings[rank] == BNY_ABSENT) return false;
+  bool gone = is_gone(self, rank); /* read first, because its last message came before */
+  uint64_t last = last_round(self, rank);
+  bny_post what;
+  bool knows = last && decode(self, message_in(self, rank, last), &what);
+  atomic_thread_fence(memory_order_acquire);
+  if (knows && round_in(self, rank, last) == last && bny_membership_hear(&self->view, rank, &what)) return true;
+  if (!gone) return false;
+  bool never_called = bny_transport_is_same_node(self->transport, rank) && !last;
+  return bny_membership_raise(&self->view, rank, never_called ? BNY_ABSENT : BNY_GONE);
+}
+
+static bool learn_of_all(rendezvous *self) {
+  bool news = false;
+  for (int32_t r = 0; r < self->view.nranks; r++) news |= learn(self, r);
+  return news;
+}
 
 static void look_at(rendezvous *self, int32_t rank, int64_t now_ns) {
   uint64_t pulse = self->transport->ops->pulse(self->transport, rank);
-  if (pulse != self->signs[rank].pulse) self->signs[rank] = (sign){pulse, now_ns};
+  if (pulse != self->heartbeats[rank].pulse) self->heartbeats[rank] = (heartbeat){pulse, now_ns};
 }
 
 /* Increments this rank's pulse from time to time, and looks at that of the awaited rank. It looks at all pulses less
  * often, because many ranks that look at all pulses take the cores from the awaited ranks. Time in which this rank did
  * not run itself does not count. */
-static void watch(rendezvous *self, int32_t awaited, int64_t now_ns) {
+static void check_heartbeats(rendezvous *self, int32_t awaited, int64_t now_ns) {
   bny_transport *transport = self->transport;
-  if (now_ns - self->watched_ns < WATCH_NS) return;
-  int64_t gap_ns = self->watched_ns ? bny_wait_gap(self->watched_ns, now_ns, self->timeout_ns) : 0;
+  if (now_ns - self->checked_ns < CHECK_NS) return;
+  int64_t gap_ns = self->checked_ns ? bny_wait_gap(self->checked_ns, now_ns, self->timeout_ns) : 0;
   self->deadline_ns += gap_ns;
-  for (int32_t r = 0; gap_ns && r < transport->nranks; r++) self->signs[r].seen_ns += gap_ns;
-  self->watched_ns = now_ns;
+  for (int32_t r = 0; gap_ns && r < transport->nranks; r++) self->heartbeats[r].seen_ns += gap_ns;
+  self->checked_ns = now_ns;
   atomic_fetch_add_explicit(&transport->ops->line(transport, transport->rank)->looks, 1, memory_order_relaxed);
   look_at(self, awaited, now_ns);
-  int64_t period_ns = self->timeout_ns / 16 < WATCH_ALL_NS ? self->timeout_ns / 16 : WATCH_ALL_NS;
-  if (now_ns - self->all_watched_ns < period_ns) return;
-  self->all_watched_ns = now_ns;
+  int64_t period_ns = self->timeout_ns / 16 < CHECK_ALL_NS ? self->timeout_ns / 16 : CHECK_ALL_NS;
+  if (now_ns - self->all_checked_ns < period_ns) return;
+  self->all_checked_ns = now_ns;
   for (int32_t r = 0; r < transport->nranks; r++)
-    if (has(self->view, r) && r != transport->rank) look_at(self, r, now_ns);
+    if (bny_is_member(&self->view, r) && r != transport->rank) look_at(self, r, now_ns);
 }
 
-/* Returns whether, in the last round, some rank has a communicator already. */
-static bool is_done(const rendezvous *self) {
-  int half = (int)((self->round + 1) & 1);
-  for (int32_t r = 0; self->kind == KIND_VERDICT && r < self->transport->nranks; r++)
-    if (has(self->view, r) && round_in(self, r, half) == self->round + 1 &&
-        self->transport->ops->rendezvous(self->transport, r, half)->kind == KIND_DONE)
-      return true;
-  return false;
+/* banyan_comm_abort() was called since this shrink began. It ends all waits of this thread, like an interruption. */
+static bool is_aborted(const void *context) {
+  const rendezvous *self = context;
+  return atomic_load_explicit(&self->comm->aborts, memory_order_acquire) != self->aborts;
+}
+
+static void nap(const rendezvous *self, int64_t *pause_ns) {
+  int64_t longest_ns = CHECK_NS / 2 + (int64_t)self->transport->nranks * PAUSE_RANK_NS;
+  if (longest_ns > self->timeout_ns / 32) longest_ns = self->timeout_ns / 32; /* a pause may be twice as long */
+  nanosleep(&(struct timespec){0, *pause_ns}, NULL);
+  if (*pause_ns < longest_ns) *pause_ns *= 2; /* wake-ups of many ranks must not take the awaited one's core */
+}
+
+/* Returns true if some rank has a communicator: this one joins it, or is evicted. */
+static bool is_over(rendezvous *self) {
+  for (int32_t r = 0; r < self->view.nranks; r++) {
+    uint64_t last = r == self->view.rank ? 0 : last_round(self, r);
+    const bny_rendezvous *message = message_in(self, r, last);
+    bny_post what;
+    if (last && message->kind == BNY_POST_DONE && decode(self, message, &what))
+      bny_membership_hear(&self->view, r, &what);
+  }
+  return self->view.taken || self->view.evicted;
 }
 
 /* Waits for the post of one rank. Returns false if none will come, or none is needed. A rank that died may have posted
  * before. */
 static bool await(rendezvous *self, int32_t rank) {
-  int64_t patience_ns = self->kind == KIND_VIEW ? self->timeout_ns : self->timeout_ns / 2 * 3, pause_ns = LOOK_NS;
-  int64_t longest_ns = WATCH_NS / 2 + (int64_t)self->transport->nranks * PAUSE_RANK_NS;
-  if (longest_ns > self->timeout_ns / 32) longest_ns = self->timeout_ns / 32; /* a pause may be twice as long */
-  while (round_of(self, rank) < self->round) {
+  bool makes = self->view.kind == BNY_POST_DATA || self->view.voted;
+  int64_t patience_ns = makes ? self->timeout_ns / 2 * 3 : self->timeout_ns, pause_ns = LOOK_NS;
+  while (!has_come(self, rank)) {
     if (self->transport->ops->progress) self->transport->ops->progress(self->transport);
     int64_t now_ns = bny_clock_ns();
-    watch(self, rank, now_ns);
+    check_heartbeats(self, rank, now_ns);
     bool is_silent =
-        bny_interrupted() || now_ns > self->deadline_ns || now_ns - self->signs[rank].seen_ns > patience_ns;
-    if (is_silent || is_gone(self, rank) || is_done(self)) return round_of(self, rank) >= self->round;
-    nanosleep(&(struct timespec){0, pause_ns}, NULL);
-    if (pause_ns < longest_ns) pause_ns *= 2; /* wake-ups of many ranks must not take the awaited one's core */
+        bny_interrupted() || now_ns > self->deadline_ns || now_ns - self->heartbeats[rank].seen_ns > patience_ns;
+    if (is_silent || is_gone(self, rank) || self->transport->ops->is_dead(self->transport, rank) || is_over(self))
+      return has_come(self, rank);
+    nap(self, &pause_ns);
   }
   return true;
 }
 
-static banyan_status fail_given_up(rendezvous *self) {
-  self->given_up = true;
-  return bny_fail(BANYAN_ERR_PEER, "rank %d was excluded by the others, which continue without it",
-                  self->transport->rank);
-}
-
 /* Each rank that stops may use up the deadline of a call. */
-static void strike_missing(rendezvous *self, unsigned char *present, int32_t rank) {
-  bool gone = is_gone(self, rank);
+static void exclude_missing(rendezvous *self, int32_t rank) {
+  learn(self, rank);
+  bool gone = self->view.standings[rank] > BNY_SILENT;
   bny_log(BNY_LOG_INFO, "rank %d is left out: it %s", rank, gone ? "has died or left" : "does not answer");
-  strike(present, rank);
-  self->struck = true;
+  bny_membership_miss(&self->view, rank, BNY_SILENT);
   if (!gone) self->deadline_ns += self->timeout_ns / 2 * 3;
 }
 
-/* Reports to the others that this rank joins none of them, so that none waits for it. */
-static void withdraw(rendezvous *self) {
-  strike(self->view, self->transport->rank);
-  post(self, KIND_VIEW, NULL, 0, self->view, self->view_bytes);
-}
-
-/* Waits for all ranks of the view. *present: the ranks whose post has arrived. If a peer is two rounds ahead, or in a
- * view without this rank, the others have excluded this rank. Returns early if is_done(). */
-static banyan_status collect(rendezvous *self, unsigned char *present) {
+/* Reads the posts of all members. Returns early if the caller has ended the call, or once this is over. */
+static void collect(rendezvous *self) {
   int64_t begun_ns = bny_clock_ns();
-  self->watched_ns = self->all_watched_ns = begun_ns;
-  memcpy(present, self->view, self->view_bytes);
-  for (int32_t r = 0; r < self->transport->nranks; r++) self->signs[r].seen_ns = begun_ns;
-  for (int32_t r = 0; r < self->transport->nranks; r++) {
-    if (!has(self->view, r) || r == self->transport->rank) continue;
-    if (!await(self, r)) {
-      if (bny_interrupted()) {
-        if (bny_comm_is_inherited(self->comm)) return bny_comm_reject_child(self->comm);
-        withdraw(self);
-        return bny_fail(BANYAN_ERR_ABORTED, "rank %d was interrupted while it shrank its communicator",
-                        self->transport->rank);
-      }
-      if (is_done(self)) return BANYAN_OK;
-      strike_missing(self, present, r);
-      continue;
-    }
-    if (round_of(self, r) > self->round) return fail_given_up(self);
-    const bny_rendezvous *message = message_of(self, r);
-    if (message->kind == KIND_DONE) return fail_given_up(self);
-    bool is_view = message->kind == KIND_VIEW && message->bytes == self->view_bytes;
-    if (is_view && !has((const unsigned char *)message->text, self->transport->rank)) return fail_given_up(self);
+  self->checked_ns = self->all_checked_ns = begun_ns;
+  for (int32_t r = 0; r < self->view.nranks; r++) self->heartbeats[r].seen_ns = begun_ns;
+  for (int32_t r = 0; r < self->view.nranks; r++) {
+    bny_post what;
+    if (self->view.posted[r] != BNY_MEMBER || r == self->view.rank) continue;
+    bool came = await(self, r);
+    if (self->view.taken || self->view.evicted) return;
+    if (!came && bny_interrupted()) return;
+    if (came && decode(self, message_in(self, r, self->view.round), &what))
+      bny_membership_read(&self->view, r, &what);
+    else
+      exclude_missing(self, r);
   }
-  return BANYAN_OK;
 }
 
-/* ---- views ------------------------------------------------------------------------------------------------------- */
+/* ---- a bootstrap of messages ------------------------------------------------------------------------------------- */
 
-/* Runs one round. *agreed: all posted this rank's view. */
-static banyan_status compare_views(rendezvous *self, bool *agreed) {
-  post(self, KIND_VIEW, NULL, 0, self->view, self->view_bytes);
-  banyan_status status = collect(self, self->next);
-  if (status != BANYAN_OK) return status;
-  *agreed = memcmp(self->next, self->view, self->view_bytes) == 0;
-  for (int32_t r = 0; r < self->transport->nranks; r++) {
-    if (!has(self->view, r) || !has(self->next, r)) continue;
-    const bny_rendezvous *message = message_of(self, r);
-    if (message->kind != KIND_VIEW ||
-        message->bytes != self->view_bytes) { /* the peer still makes the communicator, and will see this view */
-      *agreed = false;
-      continue;
-    }
-    if (memcmp(message->text, self->view, self->view_bytes) == 0) continue;
-    *agreed = false;
-    for (size_t i = 0; i < self->view_bytes; i++) self->next[i] &= (unsigned char)message->text[i];
-  }
-  memcpy(self->view, self->next, self->view_bytes);
-  return has(self->view, self->transport->rank) ? BANYAN_OK : fail_given_up(self);
+static banyan_status fail_lost(rendezvous *self, int32_t rank) {
+  self->view.lost = true;
+  return bny_fail(BANYAN_ERR_PEER, "rank %d was lost while the remaining ranks connected anew", rank);
 }
 
-static banyan_status agree_on_view(rendezvous *self) {
-  bool agreed = false;
-  banyan_status status = BANYAN_OK;
-  while (status == BANYAN_OK && !agreed) {
-    if (bny_clock_ns() > self->deadline_ns)
-      return bny_fail(BANYAN_ERR_TIMEOUT, "the remaining ranks did not agree in time which ranks remain");
-    status = compare_views(self, &agreed);
-  }
-  self->struck = false;
-  return status;
-}
-
-/* ---- a bootstrap of message -------------------------------------------------------------------------------------- */
-
-static banyan_status gather_part(rendezvous *self, const data_head *head, const char *mine, char *all,
-                                 size_t part_bytes) {
-  post(self, KIND_DATA, head, sizeof *head, mine + head->first, part_bytes);
-  banyan_status status = collect(self, self->next);
-  if (status != BANYAN_OK) return status;
+static banyan_status gather_part(rendezvous *self, data_head *head, const char *mine, char *all, size_t part_bytes) {
+  head->head.attempt = bny_membership_post(&self->view, BNY_POST_DATA).attempt;
+  post(self, BNY_POST_DATA, head, sizeof *head, mine + head->first, part_bytes);
+  collect(self);
+  if (self->view.lost || self->view.evicted || bny_interrupted()) return fail_lost(self, self->view.rank);
   int32_t place = 0;
-  for (int32_t r = 0; r < self->transport->nranks; r++) {
-    if (!has(self->view, r)) continue;
-    const bny_rendezvous *message = message_of(self, r);
+  for (int32_t r = 0; r < self->view.nranks; r++) {
+    if (!self->view.members[r]) continue;
+    const bny_rendezvous *message = message_in(self, r, self->view.round);
     data_head theirs = {0};
-    if (has(self->next, r) && message->kind == KIND_DATA && message->bytes == sizeof theirs + part_bytes)
-      memcpy(&theirs, message->text, sizeof theirs);
-    if (theirs.bytes != head->bytes || theirs.first != head->first) {
-      self->struck = true;
-      memcpy(self->view, self->next, self->view_bytes);
-      return bny_fail(BANYAN_ERR_PEER, "rank %d was lost while the remaining ranks connected anew", r);
-    }
+    if (message->bytes == sizeof theirs + part_bytes) memcpy(&theirs, message->text, sizeof theirs);
+    if (theirs.bytes != head->bytes || theirs.first != head->first) return fail_lost(self, r);
     memcpy(all + (size_t)place++ * head->bytes + head->first, message->text + sizeof theirs, part_bytes);
   }
   return BANYAN_OK;
@@ -282,8 +293,8 @@ static int allgather_messages(void *context, const void *mine, void *all, size_t
   rendezvous *self = context;
   (void)timeout_ns; /* each round has the deadline of a call */
   data_head head = {.bytes = bytes};
-  banyan_status status = self->struck ? BANYAN_ERR_PEER : BANYAN_OK;
-  if (status != BANYAN_OK) return (int)bny_fail(status, "a rank was lost while the remaining ranks connected anew");
+  if (self->view.lost || self->view.evicted || bny_interrupted()) return (int)fail_lost(self, self->view.rank);
+  banyan_status status;
   do {
     size_t part_bytes = bytes - head.first;
     if (part_bytes > BNY_RENDEZVOUS_BYTES - sizeof head) part_bytes = BNY_RENDEZVOUS_BYTES - sizeof head;
@@ -295,24 +306,127 @@ static int allgather_messages(void *context, const void *mine, void *all, size_t
 
 /* ---- shrinking --------------------------------------------------------------------------------------------------- */
 
-static banyan_status make_anew(rendezvous *self, banyan_comm **shrunk) {
+static void drop_made(rendezvous *self) {
+  if (!self->made) return;
+  banyan_comm_abort(self->made, "a rank was lost while the remaining ranks connected anew");
+  bny_comm_free(self->made);
+  self->made = NULL;
+}
+
+/* Reports to the others that this rank joins none of them, so that none waits for it. */
+static banyan_status withdraw(rendezvous *self, banyan_status status, const char *why) {
+  char text[BNY_ERROR_TEXT_BYTES];
+  snprintf(text, sizeof text, "%s", why);
+  bny_post what = bny_membership_withdraw(&self->view, self->ever_voted);
+  bool is_own = status != BANYAN_ERR_PEER && status != BANYAN_ERR_TIMEOUT && status != BANYAN_ERR_ABORTED;
+  post_view(self, &what, is_own ? status : BANYAN_OK, text);
+  return bny_fail(status, "%s", text);
+}
+
+static banyan_status withdraw_stopped(rendezvous *self) {
+  if (bny_comm_is_inherited(self->comm)) return bny_comm_reject_child(self->comm);
+  char why[BNY_ERROR_TEXT_BYTES];
+  snprintf(why, sizeof why, "rank %d was %s while it shrank its communicator", self->view.rank,
+           is_aborted(self) ? "aborted" : "interrupted");
+  return withdraw(self, BANYAN_ERR_ABORTED, why);
+}
+
+static banyan_status withdraw_evicted(rendezvous *self) {
+  char why[BNY_ERROR_TEXT_BYTES];
+  snprintf(why, sizeof why, "rank %d was excluded by the others, which continue without it", self->view.rank);
+  return withdraw(self, BANYAN_ERR_PEER, why);
+}
+
+static banyan_status withdraw_late(rendezvous *self) {
+  return withdraw(self, BANYAN_ERR_TIMEOUT, "the remaining ranks did not agree in time which ranks remain");
+}
+
+/* Names the silent ranks. */
+static banyan_status withdraw_minority(rendezvous *self) {
+  char why[BNY_ERROR_TEXT_BYTES];
+  size_t length = 0;
+  int32_t members = 0, silent = 0;
+  for (int32_t r = 0; r < self->view.nranks; r++) {
+    members += bny_is_member(&self->view, r);
+    if (self->view.standings[r] != BNY_SILENT) continue;
+    if (silent++ < 4)
+      bny_append(why, sizeof why, &length, "%s%d", silent > 1 ? ", " : "of ranks that may be alive, ", r);
+  }
+  bny_append(
+      why, sizeof why, &length,
+      "%s did not answer and may have continued on their own: no communicator for %d rank%s, which %s no majority",
+      silent > 4 ? " and others" : "", members, members == 1 ? "" : "s", members == 1 ? "is" : "are");
+  return withdraw(self, BANYAN_ERR_TIMEOUT, why);
+}
+
+/* A member could not make its communicator. */
+static banyan_status withdraw_failed(rendezvous *self) {
+  const bny_rendezvous *message = message_in(self, self->view.failed_rank, self->view.round);
+  message_head head;
+  memcpy(&head, message->text, sizeof head);
+  size_t bytes = sizeof head + packed_bytes(self->view.nranks);
+  int length = (int)(message->bytes - bytes);
+  return withdraw(self, (banyan_status)head.status,
+                  length > 0 && !message->text[message->bytes - 1] ? message->text + bytes : "a rank has failed");
+}
+
+/* The statuses that a dying or stopping rank causes on others. */
+static bool is_loss(banyan_status status) {
+  return status == BANYAN_ERR_PEER || status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_BOOTSTRAP ||
+         status == BANYAN_ERR_ABORTED;
+}
+
+/* Makes a communicator of the members, and votes for it. Returns a failure of this rank's own. */
+static banyan_status make_anew(rendezvous *self) {
   const banyan_comm *comm = self->comm;
   banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .context = self, .allgather = allgather_messages};
+  drop_made(self);
   for (int32_t r = 0; r < comm->nranks; r++) {
-    if (!has(self->view, r)) continue;
+    if (!self->view.members[r]) continue;
     if (r == comm->rank) bootstrap.rank = bootstrap.nranks;
     bootstrap.nranks++;
   }
-  return bny_comm_make_part(comm, &bootstrap, BANYAN_COLOR_NONE, shrunk);
+  self->view.lost = false;
+  banyan_status status = bny_comm_make_part(comm, &bootstrap, BANYAN_COLOR_NONE, &self->made);
+  if (status != BANYAN_OK) self->made = NULL;
+  if (status == BANYAN_OK && !self->view.lost && !self->view.evicted) {
+    bny_membership_vote(&self->view);
+    self->ever_voted = true;
+  }
+  return self->view.lost || self->view.evicted || is_loss(status) ? BANYAN_OK : status;
+}
+
+static bny_decision compare_views(rendezvous *self) {
+  learn_of_all(self);
+  if (self->view.taken || self->view.evicted) return bny_membership_decide(&self->view);
+  bny_post what = bny_membership_post(&self->view, BNY_POST_VIEW);
+  post_view(self, &what, BANYAN_OK, "");
+  collect(self);
+  return bny_membership_decide(&self->view);
+}
+
+/* Returns true once something has changed: a silent rank is gone, or a member goes on. */
+static bool await_majority(rendezvous *self) {
+  int64_t pause_ns = LOOK_NS, now_ns = bny_clock_ns();
+  if (!self->wait_until_ns) self->wait_until_ns = now_ns + self->timeout_ns;
+  for (; now_ns < self->wait_until_ns && now_ns < self->deadline_ns; now_ns = bny_clock_ns()) {
+    if (self->transport->ops->progress) self->transport->ops->progress(self->transport);
+    check_heartbeats(self, self->view.rank, now_ns);
+    if (bny_interrupted() || learn_of_all(self)) return true;
+    for (int32_t r = 0; r < self->view.nranks; r++)
+      if (r != self->view.rank && bny_is_member(&self->view, r) && last_round(self, r) > self->view.round) return true;
+    nap(self, &pause_ns);
+  }
+  return false;
 }
 
 /* Excludes the rank that caused the failure of the communicator, even if it is alive. A wrong or rejected call is no
  * reason to exclude it. */
-static void strike_culprit(rendezvous *self) {
+static void exclude_culprit(rendezvous *self) {
   const bny_failure *failure = &self->comm->exec->failure;
   if (bny_fault_is_of_rejection(atomic_load_explicit(self->comm->exec->fault, memory_order_acquire))) return;
   bool is_out = failure->status == BANYAN_ERR_PEER || failure->status == BANYAN_ERR_TIMEOUT;
-  if (is_out && failure->culprit >= 0) strike(self->view, failure->culprit);
+  if (is_out && failure->culprit >= 0) bny_membership_raise(&self->view, failure->culprit, BNY_SILENT);
 }
 
 /* The last post may still be on its way. */
@@ -324,113 +438,79 @@ static void settle(const rendezvous *self) {
     ops->progress(self->transport);
 }
 
-/* ---- the last round ---------------------------------------------------------------------------------------------- */
-
-/* The statuses that a dying or stopping rank causes on others. */
-static bool is_loss(banyan_status status) {
-  return status == BANYAN_ERR_PEER || status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_BOOTSTRAP;
+static bool has_silent(const bny_membership *view) {
+  return !view->one_node && memchr(view->standings, BNY_SILENT, (size_t)view->nranks);
 }
 
-/* All verdicts have arrived. */
-static banyan_status compare_verdicts(rendezvous *self, const verdict *own, bool *again) {
-  banyan_status status = BANYAN_OK;
-  for (int32_t r = 0; r < self->transport->nranks && !*again; r++) {
-    const bny_rendezvous *message = message_of(self, r);
-    verdict theirs = *own;
-    if (!has(self->view, r)) continue;
-    *again = message->kind != KIND_VERDICT || message->bytes != sizeof theirs;
-    if (*again) break;
-    memcpy(&theirs, message->text, sizeof theirs);
-    *again = is_loss((banyan_status)theirs.status);
-    if (theirs.status != BANYAN_OK && status == BANYAN_OK)
-      status = bny_fail((banyan_status)theirs.status, "%.*s", (int)sizeof theirs.why - 1, theirs.why);
-  }
-  return status;
-}
-
-/* All ranks post their result. OK: this rank and all others have a communicator. *again: a rank was lost. */
-static banyan_status conclude(rendezvous *self, banyan_status own, bool *again) {
-  verdict mine = {.status = (int32_t)own};
-  char why[BNY_ERROR_TEXT_BYTES];
-  snprintf(why, sizeof why, "%s", own == BANYAN_OK ? "" : banyan_last_error());
-  memcpy(mine.why, why, sizeof mine.why);
-  mine.why[sizeof mine.why - 1] = 0;
-  post(self, KIND_VERDICT, NULL, 0, &mine, sizeof mine);
-  banyan_status status = collect(self, self->next);
-  bool done = is_done(self);
-  if (status == BANYAN_OK && !done) {
-    *again = memcmp(self->next, self->view, self->view_bytes) != 0;
-    memcpy(self->view, self->next, self->view_bytes);
-    status = compare_verdicts(self, &mine, again);
-    if (*again && own != BANYAN_OK && !is_loss(own)) {
-      *again = false;
-      withdraw(self);
-      return bny_fail(own, "%s", why);
-    }
-    if (*again) return BANYAN_OK;
-  }
-  if (status == BANYAN_OK)
-    post(self, KIND_DONE, NULL, 0, NULL, 0);
-  else if (own != BANYAN_OK && !self->given_up)
-    status = bny_fail(own, "%s", why);
-  return status;
+static void take(rendezvous *self, banyan_comm **shrunk) {
+  message_head head = {.attempt = bny_membership_post(&self->view, BNY_POST_DONE).attempt};
+  post(self, BNY_POST_DONE, &head, sizeof head, NULL, 0);
+  *shrunk = self->made;
+  self->made = NULL;
 }
 
 static banyan_status shrink(rendezvous *self, banyan_comm **shrunk) {
-  banyan_status status = has(self->view, self->comm->rank) ? BANYAN_OK : fail_given_up(self);
-  bool again = true;
-  while (status == BANYAN_OK && again) {
-    banyan_comm *made = NULL;
-    status = agree_on_view(self);
-    if (status != BANYAN_OK) break;
-    status = make_anew(self, &made);
-    again = self->struck && !self->given_up;
-    if (again)
-      status = BANYAN_OK;
-    else if (!self->given_up)
-      status = conclude(self, status, &again);
-    if (status == BANYAN_OK && !again) {
-      *shrunk = made;
-    } else if (made) {
-      banyan_comm_abort(made, "a rank was lost while the remaining ranks connected anew");
-      bny_comm_free(made);
+  exclude_culprit(self);
+  if (!bny_is_member(&self->view, self->view.rank)) return withdraw_evicted(self);
+  for (;;) {
+    bny_decision decision = compare_views(self);
+    banyan_status status = BANYAN_OK;
+    if (decision == BNY_DECIDE_TAKE) {
+      take(self, shrunk);
+      return BANYAN_OK;
     }
+    if (decision == BNY_DECIDE_EVICTED) return withdraw_evicted(self);
+    if (decision == BNY_DECIDE_FAIL) return withdraw_failed(self);
+    if (decision == BNY_DECIDE_MAKE) status = make_anew(self);
+    if (bny_interrupted()) return withdraw_stopped(self);
+    if (status != BANYAN_OK) return withdraw(self, status, banyan_last_error());
+    if (decision == BNY_DECIDE_WAIT && !await_majority(self)) return withdraw_minority(self);
+    if (bny_clock_ns() > self->deadline_ns && !self->view.voted) return withdraw_late(self);
   }
-  settle(self);
-  return self->given_up ? fail_given_up(self) : status;
 }
 
 banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_comm **shrunk) {
   BNY_FLOAT_MODE;
   if (!comm || !shrunk) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and shrunk must not be NULL");
   if (bny_comm_is_inherited(comm)) return bny_comm_reject_child(comm);
+  uint32_t aborts = atomic_load_explicit(&comm->aborts, memory_order_acquire);
   if (banyan_comm_status(comm) == BANYAN_OK)
     return bny_fail(BANYAN_ERR_STATE, "the communicator has not failed: banyan_comm_abort() ends it on all ranks");
-  size_t view_bytes = ((size_t)comm->nranks + 7) / 8;
   if (comm->has_shrunk)
     return bny_fail(BANYAN_ERR_STATE, "this communicator was shrunk already; shrink the one that it became");
-  unsigned char *views = malloc(2 * view_bytes);
-  sign *signs = calloc((size_t)comm->nranks, sizeof *signs);
-  if (!views || !signs) {
-    free(views), free(signs);
-    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to shrink %d ranks", comm->rank, comm->nranks);
+  size_t n = (size_t)comm->nranks;
+  uint8_t *standings = malloc(bny_membership_bytes(comm->nranks) + n);
+  unsigned char *packed = malloc(packed_bytes(comm->nranks) + BNY_ERROR_TEXT_BYTES);
+  heartbeat *heartbeats = calloc(n, sizeof *heartbeats);
+  banyan_status status = BANYAN_OK;
+  if (!standings || !packed || !heartbeats) {
+    status = bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to shrink %d ranks", comm->rank, comm->nranks);
+    goto free_memory;
   }
-  memset(views, 0xff, view_bytes);
   int64_t timeout_ns = comm->exec->timeout_ns;
   rendezvous self = {.comm = comm,
                      .transport = comm->transport,
                      .timeout_ns = timeout_ns,
                      .deadline_ns = bny_clock_ns() + DEADLINES * timeout_ns,
-                     .view = views,
-                     .next = views + view_bytes,
-                     .view_bytes = view_bytes,
-                     .signs = signs};
-  strike_culprit(&self);
+                     .aborts = aborts,
+                     .read = standings + bny_membership_bytes(comm->nranks),
+                     .packed = packed,
+                     .heartbeats = heartbeats};
+  bny_membership_init(&self.view, comm->rank, comm->nranks, !comm->transport->place, standings);
   comm->has_shrunk = true;
-  banyan_status status = shrink(&self, shrunk);
+  bny_interrupt_by(is_aborted, &self);
+  status = shrink(&self, shrunk);
+  bny_interrupt_by(NULL, NULL);
+  char why[BNY_ERROR_TEXT_BYTES];
+  snprintf(why, sizeof why, "%s", status == BANYAN_OK ? "" : banyan_last_error());
+  if (!bny_comm_is_inherited(comm)) settle(&self);
+  drop_made(&self);
+  if (status != BANYAN_OK) bny_fail(status, "%s", why);
+  if (status == BANYAN_OK && (comm->ancestor || comm->kept || has_silent(&self.view))) bny_comm_keep(comm, *shrunk);
   for (int32_t r = 0; status == BANYAN_OK && members && r < comm->nranks; r++)
-    if (has(self.view, r)) *members++ = r;
-  free(views);
-  free(signs);
+    if (self.view.members[r]) *members++ = r;
+
+free_memory:
+  free(standings), free(packed), free(heartbeats);
   return status;
 }

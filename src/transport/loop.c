@@ -31,6 +31,7 @@ static const bny_transport_ops loop_ops = {
     BNY_WINDOW_OPS,
     .sleep = loop_sleep,
     .is_dead = loop_is_dead,
+    .has_ended = loop_is_dead,
     .close = loop_close,
 };
 

@@ -53,6 +53,7 @@ static const bny_transport_ops shm_ops = {
     BNY_WINDOW_OPS,
     .sleep = shm_sleep,
     .is_dead = shm_is_dead,
+    .has_ended = shm_is_dead,
     .close = shm_close,
 };
 

@@ -86,10 +86,10 @@ typedef struct bny_landing {
 /* Rendezvous messages: a few bytes from each rank for all others, in rounds that all ranks count alike, even after the
  * communicator has failed. A rank has one message for even and one for odd rounds: a rank that posts in a round has
  * read the messages that it needs from the previous round. */
-enum { BNY_RENDEZVOUS_BYTES = 8192 - 16 };
+enum { BNY_RENDEZVOUS_BYTES = 16384 - 16 };
 
-/* The most ranks of a communicator: a set of them, one bit each, fits one rendezvous message. */
-enum { BNY_RANKS_MAX = 8 * BNY_RENDEZVOUS_BYTES };
+/* The most ranks of a communicator: two bits for each, and 16 bytes more, fit one rendezvous message. */
+enum { BNY_RANKS_MAX = 4 * (BNY_RENDEZVOUS_BYTES - 16) };
 _Static_assert(BNY_RANKS_MAX < 1 << BNY_FAULT_RANK_BITS, "a fault names a rank");
 
 typedef struct bny_rendezvous {
@@ -124,6 +124,8 @@ typedef struct bny_transport_ops {
    * left, or -1. */
   int32_t (*sleep)(bny_transport *transport, int64_t sleep_ns);
   bool (*is_dead)(bny_transport *transport, int32_t rank);
+  /* Returns true if the process of a rank has certainly ended. A dead rank of another node may only be unreachable. */
+  bool (*has_ended)(bny_transport *transport, int32_t rank);
   /* The place for rounds of this parity: the owner writes its own, the others read it. */
   bny_rendezvous *(*rendezvous)(bny_transport *transport, int32_t rank, int half);
   /* Returns a number that changes as long as the rank polls while it waits. */
@@ -144,6 +146,8 @@ typedef struct bny_transport_ops {
   /* Returns true once messages can travel to this peer and back without help of either rank. Otherwise advances the
    * connection. */
   bool (*reach)(bny_transport *transport, int32_t peer);
+  /* Returns true if this rank and a rank of another node have exchanged messages, and still can. */
+  bool (*is_connected)(bny_transport *transport, int32_t rank);
   /* Returns why a rank has never been connected to this one; NULL: it was. *is_ours: the fault is on this side, and
    * the other side is unknown. */
   const char *(*trouble)(bny_transport *transport, int32_t rank, bool *is_ours);
@@ -181,6 +185,7 @@ struct bny_transport {
   uint64_t bytes_between_nodes; /* payload that this rank has sent over the network so far */
   char devices[256];            /* between nodes: this rank's network devices, and the setting or fact that chose
                                  * them */
+  bny_transport *next;          /* the owner's list of kept transports */
   int64_t recent_ns; /* a rank that answered within this time counts as alive; it grows with the time waited */
 };
 

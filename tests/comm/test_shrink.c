@@ -163,6 +163,7 @@ TEST_LOOP(without_the_dead, 3) {
   run_scenario((scenario){.deed = DIE, .culprits = 1u << 1}, 3, true, node_lists[_i], 10);
   run_scenario((scenario){.deed = DIE, .culprits = 1u << 0 | 1u << 4}, 6, true, node_lists[_i], 10);
   run_scenario((scenario){.deed = DIE, .culprits = 1u << 1}, 2, true, node_lists[_i], 10);
+  run_scenario((scenario){.deed = DIE, .culprits = 1u << 0}, 2, true, node_lists[_i], 10);
 }
 
 TEST_LOOP(without_the_stopped, 3) {
@@ -263,6 +264,39 @@ static void shrink_in_vain(world_rank *self) {
 }
 
 TEST(failure_writes_nothing) { WORLD_RUN(shrink_in_vain, .nranks = 3, .processes = true); }
+
+/* A shrink that waits for a late rank ends when its communicator is aborted. */
+static void *abort_soon(void *argument) {
+  world_sleep_ms(300);
+  banyan_comm_abort(argument, "no more waiting");
+  return NULL;
+}
+
+static void abort_a_shrink(world_rank *self) {
+  banyan_comm *left = NULL;
+  pthread_t thread;
+  banyan_comm_abort(self->comm, NULL);
+  if (self->rank == 0) {
+    pthread_create(&thread, NULL, abort_soon, self->comm);
+    double begun_s = world_now_s();
+    banyan_status status = banyan_comm_shrink(self->comm, NULL, &left);
+    world_check(self, status == BANYAN_ERR_ABORTED && strstr(banyan_last_error(), "aborted"), "got %s: %s",
+                banyan_status_string(status), banyan_last_error());
+    world_check(self, world_now_s() - begun_s < WORLD_GUARD_S / 10, "it took %g s", world_now_s() - begun_s);
+    pthread_join(thread, NULL);
+    world_signal(self->world, FLAG_DONE);
+  }
+  world_await(self->world, FLAG_DONE, WORLD_GUARD_S);
+}
+
+TEST_LOOP(an_abort_ends_it, 2) {
+#ifndef HAVE_UCX
+  if (_i) return;
+#endif
+  if (_i && !world_has_network()) return;
+  world_be_nodes(_i ? "a,b" : NULL);
+  WORLD_RUN(abort_a_shrink, .nranks = 2, .processes = true);
+}
 
 int main(void) {
   unsetenv("BANYAN_UCX_PUT"); /* ranks leave their calls here, which puts over TCP do not support */

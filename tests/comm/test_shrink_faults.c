@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A rank stops or dies at any system call inside banyan_comm_shrink(), and all healthy ranks end in the same
  * communicator. seccomp traps the rank's system calls, and the trap handler counts and executes them. Trials pick
- * random calls by TEST_SEED. TEST_FAULTS=all tries every call of each rank, which takes long. */
+ * random calls by TEST_SEED. TEST_FAULTS=all tries every call of each rank, which takes long.
+ *
+ * Ranks on several nodes come late, stop for a while, or do not hear others, and no two of them have different
+ * communicators. The schedules are random by TEST_SEED. TEST_SCHEDULES is their number. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
 
+#include "comm/comm.h"
 #include "injector.h"
 #include "tests/support/world.h"
 
@@ -211,6 +215,179 @@ static bool cannot(bool nodes) {
   return why || (nodes && !world_has_network());
 }
 
+/* ---- schedules of late, stopped and deaf ranks ------------------------------------------------------------------- */
+
+enum { MEMBERS_MAX = 5, SCHEDULES_AT_ONCE = 6 };
+
+/* The course of a rank, in seconds after the failure. */
+typedef struct course {
+  double late_s, stopped_at_s, stopped_for_s;
+  uint32_t deaf_to; /* bit r: no message of rank r reaches this one */
+} course;
+
+typedef struct schedule {
+  int32_t nranks, dead; /* dead: a rank that is killed first; -1: none, and rank 0 aborts */
+  const char *nodes;
+  course courses[MEMBERS_MAX];
+  outcome outcomes[MEMBERS_MAX];
+  _Atomic double begun_s;
+  atomic_int ended;
+} schedule;
+
+static const double schedule_deadline_s = 0.3;
+static bny_transport_ops deaf_ops;
+static const bny_transport_ops *sound_ops;
+static const schedule *own_schedule;
+
+static void post_to_some(bny_transport *transport, int32_t rank, int half) {
+  if (!(own_schedule->courses[rank].deaf_to >> transport->rank & 1)) sound_ops->post(transport, rank, half);
+}
+
+static uint64_t pulse_of_some(bny_transport *transport, int32_t rank) {
+  return own_schedule->courses[transport->rank].deaf_to >> rank & 1 ? 0 : sound_ops->pulse(transport, rank);
+}
+
+static void lose_messages(banyan_comm *comm) {
+  sound_ops = comm->transport->ops;
+  deaf_ops = *sound_ops;
+  deaf_ops.post = post_to_some;
+  deaf_ops.pulse = pulse_of_some;
+  comm->transport->ops = &deaf_ops;
+}
+
+/* A rank with a communicator keeps it until all have ended: a rank may continue alone once the others are gone. */
+static void follow_course(world_rank *self) {
+  schedule *schedule = self->argument;
+  outcome *outcome = &schedule->outcomes[self->rank];
+  banyan_comm *left = NULL;
+  int32_t members[MEMBERS_MAX];
+  own_schedule = schedule;
+  banyan_status status = BANYAN_OK;
+  if (!world_meet(self)) return;
+  self->comm->exec->timeout_ns = (int64_t)(schedule_deadline_s * 1e9); /* ranks meet with a longer one */
+  if (schedule->dead == self->rank) raise(SIGKILL);
+  if (schedule->dead < 0 && self->rank == 0) banyan_comm_abort(self->comm, "the schedule begins");
+  while (status == BANYAN_OK) status = banyan_barrier(self->comm);
+  double none = 0;
+  atomic_compare_exchange_strong(&schedule->begun_s, &none, world_now_s());
+  lose_messages(self->comm);
+  world_sleep_ms(1e3 * schedule->courses[self->rank].late_s);
+  outcome->status = banyan_comm_shrink(self->comm, members, &left);
+  snprintf(outcome->text, sizeof outcome->text, "%s", outcome->status ? banyan_last_error() : "");
+  for (int32_t i = 0; left && i < banyan_comm_nranks(left); i++) outcome->members |= 1u << members[i];
+  if (self->rank % 2) {
+    banyan_comm_destroy(self->comm);
+    self->comm = NULL;
+  }
+  outcome->ended = 1;
+  atomic_fetch_add(&schedule->ended, 1);
+  double until_s = world_now_s() + 40 * schedule_deadline_s;
+  while (left && atomic_load(&schedule->ended) < schedule->nranks - (schedule->dead >= 0) && world_now_s() < until_s)
+    world_sleep_ms(2);
+  banyan_comm_destroy(left);
+}
+
+static void stop_and_continue(world *world, const pid_t *pids, void *argument) {
+  const schedule *schedule = argument;
+  double until_s = world_now_s() + 100 * schedule_deadline_s;
+  (void)world;
+  while (atomic_load(&schedule->begun_s) == 0 && world_now_s() < until_s) world_sleep_ms(2);
+  int stopped = 0, continued = 0, all = (1 << schedule->nranks) - 1;
+  until_s = atomic_load(&schedule->begun_s) + 40 * schedule_deadline_s;
+  while (continued != all && world_now_s() < until_s) {
+    double at_s = world_now_s() - atomic_load(&schedule->begun_s);
+    for (int32_t r = 0; r < schedule->nranks; r++) {
+      const course *course = &schedule->courses[r];
+      bool none = course->stopped_for_s <= 0 || r == schedule->dead;
+      if (!none && !(stopped >> r & 1) && at_s >= course->stopped_at_s) kill(pids[r], SIGSTOP), stopped |= 1 << r;
+      bool over = none || at_s >= course->stopped_at_s + course->stopped_for_s;
+      if (!(continued >> r & 1) && over) kill(pids[r], SIGCONT), continued |= 1 << r;
+    }
+    world_sleep_ms(2);
+  }
+}
+
+static void run_schedule(schedule *schedule) {
+  world_setup setup = {.nranks = schedule->nranks,
+                       .processes = true,
+                       .deaths = true,
+                       .argument = schedule,
+                       .conduct = stop_and_continue,
+                       .timeout_ns = 20000000000,
+                       .arena_bytes = 65536};
+  world_be_nodes(schedule->nodes);
+  world_run(&setup, follow_course);
+}
+
+static schedule draw_schedule(world_random *random) {
+  static const char *const nodes[] = {"a,b,c", "a,b,b", "a,b,c,d", "a,b,a,b", "a,a,b,c", "a,b,c,d,e", "a,a,b,b,c"};
+  static const int32_t nranks[] = {3, 3, 4, 4, 4, 5, 5};
+  int32_t world = random_below(random, 7);
+  schedule drawn = {.nodes = nodes[world], .nranks = nranks[world]};
+  drawn.dead = random_below(random, drawn.nranks + 2);
+  if (drawn.dead >= drawn.nranks) drawn.dead = -1;
+  for (int32_t r = 0; r < drawn.nranks; r++) {
+    course *course = &drawn.courses[r];
+    int32_t what = random_below(random, 5);
+    if (what == 1) course->late_s = schedule_deadline_s * random_below(random, 40) / 10;
+    if (what == 2) course->stopped_at_s = schedule_deadline_s * random_below(random, 20) / 100;
+    if (what == 2) course->stopped_for_s = schedule_deadline_s * random_below(random, 40) / 10;
+    if (what == 3) course->deaf_to = (uint32_t)random_below(random, 1 << drawn.nranks);
+  }
+  return drawn;
+}
+
+static void judge_schedule(const schedule *schedule, int number) {
+  for (int32_t a = 0; a < schedule->nranks; a++) {
+    const outcome *one = &schedule->outcomes[a];
+    if (a == schedule->dead) continue;
+    ck_assert_msg(one->ended && !one->aborted, "schedule %d: rank %d did not end", number, a);
+    bool has = one->status == BANYAN_OK;
+    ck_assert_msg(has ? (one->members >> a & 1) : one->status == BANYAN_ERR_PEER || one->status == BANYAN_ERR_TIMEOUT,
+                  "schedule %d: rank %d got %s with members %x: %s", number, a, banyan_status_string(one->status),
+                  one->members, one->text);
+    for (int32_t b = 0; has && b < a; b++)
+      if (b != schedule->dead && schedule->outcomes[b].status == BANYAN_OK)
+        ck_assert_msg(one->members == schedule->outcomes[b].members,
+                      "schedule %d on %s: rank %d has members %x and rank %d %x (seed %llu)", number, schedule->nodes,
+                      a, one->members, b, schedule->outcomes[b].members, (unsigned long long)world_seed());
+  }
+}
+
+TEST_IN("schedules", late_stopped_and_deaf_ranks_agree, 1) {
+  const char *wanted = getenv("TEST_SCHEDULES");
+  int count = wanted ? atoi(wanted) : 2 * SCHEDULES_AT_ONCE, with = 0, all = 0;
+  world_random random = {world_seed() * 7919};
+  if (cannot(true)) return;
+  for (int first = 0; first < count; first += SCHEDULES_AT_ONCE) {
+    schedule *schedules = world_share(SCHEDULES_AT_ONCE * sizeof *schedules);
+    pid_t pids[SCHEDULES_AT_ONCE];
+    int some = count - first < SCHEDULES_AT_ONCE ? count - first : SCHEDULES_AT_ONCE;
+    for (int i = 0; i < some; i++) {
+      schedules[i] = draw_schedule(&random);
+      pids[i] = fork();
+      ck_assert_int_ge(pids[i], 0);
+      if (pids[i] == 0) {
+        run_schedule(&schedules[i]);
+        _exit(0);
+      }
+    }
+    for (int i = 0; i < some; i++) waitpid(pids[i], NULL, 0);
+    for (int i = 0; i < some; i++) {
+      if (atomic_load(&schedules[i].begun_s) == 0) continue; /* on a busy machine the ranks did not meet in time */
+      judge_schedule(&schedules[i], first + i);
+      for (int32_t r = 0; r < schedules[i].nranks; r++) {
+        all += r != schedules[i].dead;
+        with += r != schedules[i].dead && schedules[i].outcomes[r].status == BANYAN_OK;
+      }
+    }
+    world_unshare(schedules, SCHEDULES_AT_ONCE * sizeof *schedules);
+  }
+  printf("%d schedules: %d of %d ranks have a communicator (seed %llu)\n", count, with, all,
+         (unsigned long long)world_seed());
+  ck_assert_msg(with > 0, "no rank has a communicator");
+}
+
 static int victims(void) { return getenv("TEST_FAULTS") ? FIRST_DEAD : 2; }
 
 TEST_LOOP(one_stops_in_shared_memory, victims()) {
@@ -229,4 +406,6 @@ TEST_LOOP(one_dies_over_ucx, victims()) {
   if (!cannot(true)) inject(_i, INJECTOR_DIE, true, 4);
 }
 
-int main(void) { return world_main(suite_of("shrink_faults", getenv("TEST_FAULTS") ? 7200 : 300)); }
+int main(void) {
+  return world_main(suite_of("shrink_faults", getenv("TEST_FAULTS") || getenv("TEST_SCHEDULES") ? 7200 : 300));
+}

@@ -18,11 +18,13 @@ bny_net_packet *bny_net_packet_take(bny_net_peer *peer) {
   }
   packet->peer = peer;
   packet->counts = false;
+  packet->text = NULL;
   return packet;
 }
 
 static void release(bny_net_packet *packet) {
   bny_net *net = packet->peer->net;
+  free(packet->text);
   packet->next = net->packets;
   net->packets = packet;
 }
@@ -139,14 +141,23 @@ void bny_net_post(bny_transport *transport, int32_t rank, int half) {
   bny_net_take(net);
   bny_net_peer *peer = bny_net_connect_peer(net, rank);
   bny_net_packet *packet = peer && bny_net_can_send(peer) ? bny_net_packet_take(peer) : NULL;
+  const bny_rendezvous *own = bny_net_rendezvous_of(transport, transport->rank, half);
+  if (packet && own->bytes) {
+    packet->text = malloc(own->bytes); /* a later round may overwrite it before a slow peer has taken it */
+    if (!packet->text) {
+      bny_net_lack_memory(peer);
+      release(packet);
+      packet = NULL;
+    }
+  }
   if (packet) {
-    const bny_rendezvous *own = bny_net_rendezvous_of(transport, transport->rank, half);
+    if (own->bytes) memcpy(packet->text, own->text, own->bytes);
     packet->of.rendezvous = (bny_net_rendezvous){.cookie = net->cookie,
                                                  .rank = transport->rank,
                                                  .kind = own->kind,
                                                  .round = atomic_load_explicit(&own->round, memory_order_relaxed)};
     packet->counts = true;
-    post(packet, BNY_NET_RENDEZVOUS, sizeof packet->of.rendezvous, own->text, own->bytes, UCS_MEMORY_TYPE_HOST);
+    post(packet, BNY_NET_RENDEZVOUS, sizeof packet->of.rendezvous, packet->text, own->bytes, UCS_MEMORY_TYPE_HOST);
   }
   bny_net_give(net);
 }

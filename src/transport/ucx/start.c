@@ -148,6 +148,10 @@ static banyan_status make_context(bny_net *net, bool puts, bool cache) {
   /* Otherwise TCP would wait minutes for a node whose packets are dropped. */
   if (!cache && !getenv("UCX_TCP_CONN_NB"))
     net->ucx.ucp_config_modify(config, major > 1 || minor >= 17 ? "TCP_CONN_NB" : "CONN_NB", "y");
+  /* A rank that closes the connection to a node that does not answer would seem dead to that node. Deadlines bound the
+   * wait instead. */
+  if (!getenv("UCX_TCP_KEEPIDLE"))
+    net->ucx.ucp_config_modify(config, major > 1 || minor >= 17 ? "TCP_KEEPIDLE" : "KEEPIDLE", "inf");
   /* 1.13 and later */
   if (!cache && !getenv("UCX_RCACHE_ENABLE")) net->ucx.ucp_config_modify(config, "RCACHE_ENABLE", "n");
   ucp_params_t params = {

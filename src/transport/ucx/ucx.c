@@ -177,6 +177,25 @@ static bool net_is_dead(bny_transport *transport, int32_t rank) {
   return dead;
 }
 
+static bool net_has_ended(bny_transport *transport, int32_t rank) {
+  bny_net *net = bny_net_of(transport);
+  if (transport->place[rank] >= 0) return net->local->ops->has_ended(net->local, transport->place[rank]);
+  bny_net_take(net);
+  bool ended = net->peers[rank] && net->peers[rank]->ended;
+  bny_net_give(net);
+  return ended;
+}
+
+static bool net_is_connected(bny_transport *transport, int32_t rank) {
+  bny_net *net = bny_net_of(transport);
+  if (transport->place[rank] >= 0) return true;
+  bny_net_take(net);
+  const bny_net_peer *peer = net->peers[rank];
+  bool connected = peer && peer->hello_received && bny_net_can_send(peer);
+  bny_net_give(net);
+  return connected;
+}
+
 static int32_t net_sleep(bny_transport *transport, int64_t sleep_ns) {
   bny_net *net = bny_net_of(transport);
   if (sleep_ns > 0 && bny_net_try(net)) {
@@ -236,6 +255,7 @@ static const bny_transport_ops net_ops = {
     .call = net_call,
     .sleep = net_sleep,
     .is_dead = net_is_dead,
+    .has_ended = net_has_ended,
     .rendezvous = bny_net_rendezvous_of,
     .pulse = bny_net_pulse,
     .rejections = net_rejections,
@@ -244,6 +264,7 @@ static const bny_transport_ops net_ops = {
     .landing = net_landing,
     .admit = net_admit,
     .reach = net_reach,
+    .is_connected = net_is_connected,
     .trouble = net_trouble,
     .settled = net_settled,
     .post = bny_net_post,

@@ -116,6 +116,7 @@ typedef struct bny_net_peer {
   bool flushed;  /* the hello has gone out; over TCP the connection was established before */
   bool flushing; /* UCX is connecting, or sends the hello */
   bool dead;
+  bool ended;              /* a reachable node has closed the connection, because the process ended */
   bool unreachable;        /* no endpoint could be made, and this rank is not the cause */
   bool lacks_memory;       /* this rank had no memory for a message to it */
   char trouble[384];       /* why it could not be connected; "": it was connected, or it is alive */
@@ -143,6 +144,7 @@ typedef struct bny_net_packet {
   struct bny_net_packet *next;
   bny_net_peer *peer;
   bool counts; /* the sender's run ends only after this is sent */
+  void *text;  /* freed with the packet; NULL: none */
   union {
     bny_net_data data;
     bny_net_note note;
