@@ -38,7 +38,6 @@ plan 2 --from /nonexistent
 plan 2 --ranks 8 --levels 4,x
 plan 2 --nonsense
 topo 0 --from $topo/dgx-h100.txt --check
-topo 1 --diff $topo/one-gpu.txt $topo/dgx-h100.txt
 topo 2 --from /nonexistent --check
 topo 2 --from $topo/dgx-h100.txt --format json -o /nonexistent/a
 topo 2 --nonsense
@@ -65,7 +64,6 @@ plan --ranks 4 --print
 plan --ranks 4 --prove
 topo --from $topo/one-gpu.txt
 topo --from $topo/one-gpu.txt --check
-topo --diff $topo/one-gpu.txt $topo/one-gpu.txt
 info build
 END
 # A failed write of output is a usage error in every view.
@@ -149,7 +147,6 @@ plan --from $topo/dgx-h100.txt --prove
 plan --from $topo/fabric-two-rails.txt --collective broadcast
 topo --from $topo/dgx-h100.txt
 topo --from $topo/mi300x.xml
-topo --diff $topo/spine-leaf.txt $topo/spine-leaf.txt
 END
 
 # Each local rank of banyan-perf has its own core, or a warning reports too few cores.
