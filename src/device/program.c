@@ -86,8 +86,8 @@ static bool leaves_node(const bny_plan *plan, int32_t slot, const bny_device_nod
 }
 
 /* Assigns signals to the slots that go to other nodes, one after another. Returns the number of words. */
-static uint64_t deal_units(const bny_plan *plan, const bny_unit_shape *shape, const bny_device_nodes *nodes,
-                           bny_device_units *units) {
+static uint64_t assign_signals(const bny_plan *plan, const bny_unit_shape *shape, const bny_device_nodes *nodes,
+                               bny_device_units *units) {
   uint64_t words = 0;
   for (int32_t slot = 0; slot < plan->nslots; slot++) {
     bny_unit_box box = bny_unit_box_of(shape, &plan->slots[slot].slice);
@@ -98,10 +98,10 @@ static uint64_t deal_units(const bny_plan *plan, const bny_unit_shape *shape, co
   return words > (uint64_t)plan->nmessages ? words : (uint64_t)plan->nmessages;
 }
 
-static banyan_status deal_remote(draft *draft, const bny_plan *plan) {
+static banyan_status layout_remote(draft *draft, const bny_plan *plan) {
   bny_device_units *units = calloc((size_t)plan->nslots + 1, sizeof *units);
   if (!units) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device program");
-  uint64_t words = deal_units(plan, &draft->shape, draft->nodes, units);
+  uint64_t words = assign_signals(plan, &draft->shape, draft->nodes, units);
   if (words > draft->proxy_words) draft->proxy_words = words;
   banyan_status status = BANYAN_OK;
   for (int32_t slot = 0; slot < plan->nslots && status == BANYAN_OK; slot++) {
@@ -115,7 +115,7 @@ static banyan_status deal_remote(draft *draft, const bny_plan *plan) {
 
 /* Divides the inbox of one rank. Messages of its node come first, in the order of its plan. Its own slots that it reads
  * again follow. */
-static banyan_status deal_inbox(draft *draft, const bny_plan *plan) {
+static banyan_status layout_inbox(draft *draft, const bny_plan *plan) {
   uint64_t offset = 0, units = 0;
   int32_t nendpoints = plan->nmessages + plan->nslots;
   for (int32_t i = 0; i < nendpoints; i++) {
@@ -143,14 +143,14 @@ static banyan_status deal_inbox(draft *draft, const bny_plan *plan) {
 
 /* Divides the inboxes of all ranks. Every rank must know the size of the largest inbox, so that all ranks split a call
  * alike. */
-static banyan_status deal_inboxes(draft *draft) {
+static banyan_status layout_inboxes(draft *draft) {
   banyan_status status = bny_plan_make(draft->request, draft->rank, &draft->plan);
   for (int32_t rank = 0; rank < draft->request->nranks && status == BANYAN_OK; rank++) {
     bny_plan *plan = draft->plan;
     if (rank != draft->rank) status = bny_plan_make_like(draft->request, draft->plan, rank, &plan);
     if (status != BANYAN_OK) break;
-    status = deal_inbox(draft, plan);
-    if (status == BANYAN_OK && draft->nodes) status = deal_remote(draft, plan);
+    status = layout_inbox(draft, plan);
+    if (status == BANYAN_OK && draft->nodes) status = layout_remote(draft, plan);
     if (plan != draft->plan) bny_plan_free(plan);
   }
   return status;
@@ -180,8 +180,8 @@ static void add_arrival(draft *draft, int32_t index) {
   draft->used[draft->nused++] = endpoint;
 }
 
-static banyan_status use_place(draft *draft, int32_t sender, int32_t receiver, int32_t slot, int32_t peer,
-                               const bny_slice *slice) {
+static banyan_status use_endpoint(draft *draft, int32_t sender, int32_t receiver, int32_t slot, int32_t peer,
+                                  const bny_slice *slice) {
   for (size_t i = 0; i < draft->nendpoints; i++) {
     const inbox_endpoint *endpoint = &draft->endpoints[i];
     if (endpoint->sender != sender || endpoint->receiver != receiver || endpoint->slot != slot) continue;
@@ -205,7 +205,7 @@ static banyan_status add_message(draft *draft, int32_t index) {
     add_arrival(draft, index);
     return BANYAN_OK;
   }
-  return use_place(draft, message->peer, draft->rank, message->slot, message->peer, &message->what.slice);
+  return use_endpoint(draft, message->peer, draft->rank, message->slot, message->peer, &message->what.slice);
 }
 
 static banyan_status add_sources(draft *draft, const bny_step *step, bny_program_step *made) {
@@ -218,7 +218,8 @@ static banyan_status add_sources(draft *draft, const bny_step *step, bny_program
     if (source->message >= 0)
       status = add_message(draft, source->message);
     else
-      status = use_place(draft, draft->rank, draft->rank, source->slot, draft->rank, &plan->slots[source->slot].slice);
+      status =
+          use_endpoint(draft, draft->rank, draft->rank, source->slot, draft->rank, &plan->slots[source->slot].slice);
   }
   made->nsources = draft->nused - made->sources;
   return status;
@@ -227,7 +228,7 @@ static banyan_status add_sources(draft *draft, const bny_step *step, bny_program
 /* Adds the endpoint of a slot that goes to other nodes. One endpoint serves all their ranks. */
 static banyan_status add_departure(draft *draft, int32_t slot, bny_program_step *made) {
   const bny_slot *what = &draft->plan->slots[slot];
-  banyan_status status = use_place(draft, draft->rank, OTHER_NODES, slot, draft->rank, &what->slice);
+  banyan_status status = use_endpoint(draft, draft->rank, OTHER_NODES, slot, draft->rank, &what->slice);
   if (status != BANYAN_OK) return status;
   bny_program_endpoint *endpoint = &draft->used[draft->nused - 1];
   set_message(draft, draft->rank, what, endpoint);
@@ -249,10 +250,10 @@ static banyan_status add_destinations(draft *draft, int32_t slot, bny_program_st
     if (send->kind != BNY_STEP_SEND || send->slot != slot) continue;
     for (int32_t p = send->first; p < send->first + send->count && status == BANYAN_OK; p++)
       if (is_same_node(draft->nodes, draft->rank, plan->peers[p]))
-        status = use_place(draft, draft->rank, plan->peers[p], slot, plan->peers[p], slice);
+        status = use_endpoint(draft, draft->rank, plan->peers[p], slot, plan->peers[p], slice);
   }
   if (status == BANYAN_OK && reads_slot(plan, slot))
-    status = use_place(draft, draft->rank, draft->rank, slot, draft->rank, slice);
+    status = use_endpoint(draft, draft->rank, draft->rank, slot, draft->rank, slice);
   if (status == BANYAN_OK && leaves_node(plan, slot, draft->nodes)) status = add_departure(draft, slot, made);
   made->ndestinations = draft->nused - made->destinations;
   return status;
@@ -361,7 +362,7 @@ banyan_status bny_device_program_make(const bny_request *request, int32_t rank, 
   draft.protocol = bny_unit_protocol(request, settings);
   if (request->call.collective == BNY_ALLGATHER) draft.piece_offsets = settings->piece_offsets;
   banyan_status status = bny_unit_shape_make(request, draft.protocol, settings->whole_rows, &draft.shape);
-  if (status == BANYAN_OK) status = deal_inboxes(&draft);
+  if (status == BANYAN_OK) status = layout_inboxes(&draft);
   if (status == BANYAN_OK) status = add_steps(&draft);
   if (status == BANYAN_OK) status = write_down(&draft, program);
   bny_plan_free(draft.plan);
@@ -376,7 +377,7 @@ banyan_status bny_device_program_units(const bny_request *request, const bny_pla
   bny_unit_shape shape;
   banyan_status status =
       bny_unit_shape_make(request, bny_unit_protocol(request, settings), settings->whole_rows, &shape);
-  if (status == BANYAN_OK) deal_units(plan, &shape, settings->nodes, units);
+  if (status == BANYAN_OK) assign_signals(plan, &shape, settings->nodes, units);
   return status;
 }
 
