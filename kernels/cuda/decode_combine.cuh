@@ -52,7 +52,7 @@ struct bny_decode_epilogue {
   /* Returns the group that receives reports of faults. A group of 0 ranks receives none. */
   BNY_DEVICE_METHOD const bny_device_group *group() const { return &combine.group; }
 
-  /* Called by all threads of a block, after the stream's earlier kernels have ended. */
+  /* Called by all threads of a block, maybe before the stream's earlier kernels have ended. */
   BNY_DEVICE_METHOD void begin() const {
     if (combine.mergers) bny_decode_combine_begin(combine, states);
   }

@@ -27,7 +27,7 @@
  * A device may see an arena at several addresses (bny_device_group.has_aliases). PTX orders accesses through them if a
  * fence for aliases lies on the way from one to the other. Kernels execute this fence after the last store of a unit or
  * a signal, before each release, in each round of a wait, and at the end of a wait. A packet must also arrive as a
- * whole, which PTX promises for one address. tests/gpu/gpu_calibrate tests it for two.
+ * whole, which PTX promises for one address. tests/gpu/test_gpu_words tests it for two.
  *
  * A ticket gives a warp the epoch, although launches may be replayed and grids differ. Every warp takes one ticket from
  * a counter in the arena. Only the first warp takes all the remaining tickets of the run's 2^BNY_TICKET_BITS. All

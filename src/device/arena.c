@@ -150,7 +150,7 @@ static obstacle obstacle_between(const bny_arenas *arenas, const facts *all, con
   return NONE;
 }
 
-static reach look_around(const bny_arenas *arenas, const facts *all, const bny_arenas_config *config) {
+static reach probe_links(const bny_arenas *arenas, const facts *all, const bny_arenas_config *config) {
   reach own = {.lines_whole = true, .atomics = true, .unseen = -1, .kinds = (1u << BNY_MEMORY_KINDS) - 1};
   for (int32_t peer = 0; peer < arenas->nranks; peer++) {
     bny_device_link link;
@@ -178,7 +178,7 @@ static reach look_around(const bny_arenas *arenas, const facts *all, const bny_a
 
 static banyan_status agree(arenas_work *work, const facts *all, agreement *agreed) {
   bny_arenas *arenas = work->arenas;
-  reach own = look_around(arenas, all, work->config);
+  reach own = probe_links(arenas, all, work->config);
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", own.status ? banyan_last_error() : "");
   banyan_status status = bny_exchange_all(work->exchange, &own, agreed->reaches, sizeof own);
@@ -201,7 +201,7 @@ static banyan_status agree(arenas_work *work, const facts *all, agreement *agree
 
 /* Fabric handles and multicast work only within an NVLink domain. They therefore reveal NVLink where the driver does
  * not report links: between devices that processes hide from one another, or on other nodes. */
-static void judge_links(bny_arenas *arenas, const agreement *agreed) {
+static void infer_nvlink(bny_arenas *arenas, const agreement *agreed) {
   bool nvlink = !agreed->unseen || agreed->multicast || arenas->kind == BNY_MEMORY_FABRIC;
   if (arenas->kind == BNY_MEMORY_HOST) nvlink = false;
   arenas->lines_whole = arenas->lines_whole && nvlink;
@@ -326,9 +326,9 @@ static int32_t find_wrong(const arenas_work *work, view (*of)(const bny_arenas *
   return -1;
 }
 
-static view mine_there(const bny_arenas *arenas, int32_t peer) { return (view){arenas->rank, peer}; }
-static view theirs_here(const bny_arenas *arenas, int32_t peer) { return (view){peer, arenas->rank}; }
-static view theirs_there(const bny_arenas *arenas, int32_t peer) {
+static view cell_i_wrote(const bny_arenas *arenas, int32_t peer) { return (view){arenas->rank, peer}; }
+static view cell_peer_wrote(const bny_arenas *arenas, int32_t peer) { return (view){peer, arenas->rank}; }
+static view cell_of_peer(const bny_arenas *arenas, int32_t peer) {
   (void)arenas;
   return (view){peer, peer};
 }
@@ -343,7 +343,7 @@ static banyan_status read_and_find(arenas_work *work, view (*of)(const bny_arena
 static banyan_status verify_write(arenas_work *work) {
   int32_t wrong = -1;
   banyan_status status = finish(work, write_all(work));
-  if (status == BANYAN_OK) status = read_and_find(work, mine_there, &wrong);
+  if (status == BANYAN_OK) status = read_and_find(work, cell_i_wrote, &wrong);
   if (status != BANYAN_OK || wrong < 0) return status;
   return bny_fail(BANYAN_ERR_SYSTEM, "what rank %d wrote into the arena of rank %d by %s does not read back",
                   work->arenas->rank, wrong, bny_memory_kind_name(work->arenas->kind));
@@ -351,11 +351,11 @@ static banyan_status verify_write(arenas_work *work) {
 
 static banyan_status verify_read(arenas_work *work) {
   int32_t wrong = -1;
-  banyan_status status = read_and_find(work, theirs_here, &wrong);
+  banyan_status status = read_and_find(work, cell_peer_wrote, &wrong);
   if (status == BANYAN_OK && wrong >= 0)
     return bny_fail(BANYAN_ERR_SYSTEM, "what rank %d wrote into the arena of rank %d by %s did not arrive", wrong,
                     work->arenas->rank, bny_memory_kind_name(work->arenas->kind));
-  if (status == BANYAN_OK) status = read_and_find(work, theirs_there, &wrong);
+  if (status == BANYAN_OK) status = read_and_find(work, cell_of_peer, &wrong);
   if (status == BANYAN_OK && wrong >= 0)
     return bny_fail(BANYAN_ERR_SYSTEM,
                     "rank %d reads by %s something else in the arena of rank %d than that rank wrote",
@@ -399,6 +399,14 @@ static void release(bny_arenas *arenas) {
   arenas->memories[arenas->rank] = NULL;
 }
 
+static bool is_one_process(const arenas_work *work) {
+  const bny_arenas *arenas = work->arenas;
+  const int32_t *processes = work->config->processes;
+  for (int32_t i = 0; i < arenas->nranks; i++)
+    if (processes[i] != processes[arenas->rank]) return false;
+  return true;
+}
+
 static bool goes_by_descriptor(const bny_arenas *arenas) {
   return arenas->kind != BNY_MEMORY_FABRIC && arenas->nranks > 1;
 }
@@ -409,7 +417,9 @@ static banyan_status make_own(arenas_work *work, offer *mine, transfer *held) {
   bny_device_memory **own = &arenas->memories[arenas->rank];
   banyan_status status = ops->memory_make(arenas->device, arenas->kind, arenas->bytes, own);
   if (status == BANYAN_OK) status = verify_clear(work);
-  if (status == BANYAN_OK) status = ops->memory_export(*own, &mine->handle, &held->file);
+  /* A driver may refuse IPC handles, which ranks of one process do not need. */
+  bny_device_handle *handle = arenas->kind == BNY_MEMORY_IPC && is_one_process(work) ? NULL : &mine->handle;
+  if (status == BANYAN_OK) status = ops->memory_export(*own, handle, &held->file);
   if (status == BANYAN_OK) mine->bytes = (*own)->bytes;
   return status;
 }
@@ -501,11 +511,7 @@ static banyan_status attempt(arenas_work *work, bny_memory_kind kind) {
 /* If a device sees memory at two addresses, concurrent kernels need a special fence (fence.proxy.alias). Ranks of one
  * process that share a device can avoid it: with BNY_MEMORY_IPC they use the owner's address. */
 static bool needs_owners_address(const arenas_work *work) {
-  const bny_arenas *arenas = work->arenas;
-  const int32_t *processes = work->config->processes;
-  for (int32_t i = 0; i < arenas->nranks; i++)
-    if (processes[i] != processes[arenas->rank]) return false;
-  return arenas->ranks_per_device > 1;
+  return work->arenas->ranks_per_device > 1 && is_one_process(work);
 }
 
 bool bny_arenas_have_aliases(const bny_arenas *arenas) {
@@ -532,7 +538,7 @@ static banyan_status descend(arenas_work *work, const agreement *agreed) {
   order_kinds(work, agreed, order);
   for (int place = 0; place < BNY_MEMORY_KINDS; place++) {
     bny_memory_kind kind = order[place];
-    if (!(agreed->kinds >> kind & 1)) continue;
+    if (!(agreed->kinds >> kind & 1) && !(kind == BNY_MEMORY_IPC && needs_owners_address(work))) continue;
     if (kind == BNY_MEMORY_HOST && agreed->strict) break;
     if (kind == BNY_MEMORY_HOST && arenas->rank == 0)
       bny_log(BNY_LOG_WARN, "memory of devices cannot be shared: %s; arenas lie in host memory, which is slower", why);
@@ -565,7 +571,7 @@ static banyan_status make_steps(arenas_work *work, facts *all, agreement *agreed
     status = ops->words_make(arenas->device, nranks * 4 * (BNY_ARENAS_CELL_BYTES / sizeof(uint64_t)), &work->words);
   status = settle(work, status);
   if (status == BANYAN_OK) status = descend(work, agreed);
-  if (status == BANYAN_OK) judge_links(arenas, agreed);
+  if (status == BANYAN_OK) infer_nvlink(arenas, agreed);
   if (arenas->stuck) return status; /* the device still uses them */
   if (work->words.host) ops->words_free(arenas->device, &work->words);
   if (work->stream) ops->stream_free(arenas->device, work->stream);

@@ -172,8 +172,8 @@ struct bny_device_ops {
   banyan_status (*link)(bny_device *device, const unsigned char *uuid, bny_device_link *link);
 
   /* Arenas. The contents of a new arena are undefined. memory_export may be called once; the caller closes *file unless
-   * it is -1. The memory lives until its owner and all importers have freed it. Free an arena only after all kernels
-   * and copies that use it have ended. */
+   * it is -1. A handle of NULL exports to ranks of this process alone. The memory lives until its owner and all
+   * importers have freed it. Free an arena only after all kernels and copies that use it have ended. */
   banyan_status (*memory_make)(bny_device *device, bny_memory_kind kind, size_t bytes, bny_device_memory **memory);
   banyan_status (*memory_export)(bny_device_memory *memory, bny_device_handle *handle, int *file);
   banyan_status (*memory_import)(bny_device *device, const bny_device_offer *offer, bny_device_memory **memory);

@@ -29,7 +29,8 @@ libbanyan_cuda_la_CFLAGS = $(AM_CFLAGS) $(CUDA_CFLAGS)
 
 # The library contains the kernels of all architectures as one file.
 if NVCC_IMAGE
-libbanyan_cuda_la_CPPFLAGS += -DBNY_CUDA_IMAGE='"kernels.fatbin"' -DBNY_CUDA_KERNELS='"$(CUDA_KERNELS)"'
+cuda_image_flags = -DBNY_CUDA_IMAGE='"kernels.fatbin"' -DBNY_CUDA_KERNELS='"$(CUDA_KERNELS)"'
+libbanyan_cuda_la_CPPFLAGS += $(cuda_image_flags)
 # A variable names the object, or automake would take this rule for its compile rule.
 cuda_image_object = %D%/cuda/libbanyan_cuda_la-image.lo
 $(cuda_image_object): kernels.fatbin

@@ -437,6 +437,33 @@ TEST(kernels) {
   ck_nothing_is_left();
 }
 
+/* Users of one device and image in a process share a module, until the last one has left. */
+TEST(a_device_has_one_module) {
+  enum { USERS = 4 };
+  static const fake_cuda_image other = {.magic = FAKE_CUDA_MAGIC, .kernels = {{"fill", fill}}};
+  static const struct {
+    int32_t ordinal;
+    const fake_cuda_image *image;
+  } users[USERS] = {{1, &image}, {1, &image}, {2, &image}, {1, &other}};
+  bny_device *devices[USERS];
+  bny_device_module *modules[USERS];
+  bny_device_kernel kernel;
+  machine("");
+  for (int i = 0; i < USERS; i++) {
+    devices[i] = open_ordinal(users[i].ordinal);
+    ck_assert_int_eq(devices[i]->ops->module_load(devices[i], users[i].image, sizeof *users[i].image, &modules[i]),
+                     BANYAN_OK);
+  }
+  ck_assert_int_eq(FAKE_CUDA(fake_cuda_loads)(), USERS - 1);
+  ck_assert(modules[0] == modules[1] && modules[0] != modules[2] && modules[0] != modules[3]);
+  for (int i = 0; i < USERS; i++) {
+    ck_assert_int_eq(devices[i]->ops->kernel_find(modules[i], "fill", &kernel), BANYAN_OK);
+    devices[i]->ops->module_unload(modules[i]);
+    devices[i]->ops->close(devices[i]);
+  }
+  ck_nothing_is_left();
+}
+
 TEST_LOOP(launches_carry_attributes, 2) {
   bny_device_kernel kernel;
   bny_device_module *module = NULL;

@@ -88,7 +88,7 @@ static bool use_arenas(world_rank *self, const bny_arenas *arenas) {
 
 /* Ranks of one process that share a device do not map memory a second time. */
 static bny_memory_kind kind_of(const task *task) {
-  bool aliases = task->one_device && !task->processes && task->nranks > 1 && task->kind != BNY_MEMORY_HOST;
+  bool aliases = task->one_device && !task->processes && task->nranks > 1;
   return aliases ? BNY_MEMORY_IPC : task->kind;
 }
 
@@ -115,7 +115,7 @@ static bool check_share(world_rank *self, const task *task, const bny_arenas *ar
          world_check(self, arenas->ranks_per_device == (crosses ? 1 : task->nranks) && arenas->compute_least == compute,
                      "facts of devices") &&
          world_check(self, arenas->sm_count_least == sms, "%d SMs", arenas->sm_count_least) &&
-         world_check(self, arenas->lines_whole == (task->kind != BNY_MEMORY_HOST && !task->pcie), "lines") &&
+         world_check(self, arenas->lines_whole == (kind_of(task) != BNY_MEMORY_HOST && !task->pcie), "lines") &&
          world_check(self, arenas->atomics == arenas->lines_whole, "atomics") && use_arenas(self, arenas);
 }
 

@@ -2,6 +2,8 @@
  * Tests attention on devices over the fake driver: the keys that each kernel reads, which shapes are combined within
  * the kernel, the number of blocks, the driver's calls, and how one rank's rejection reaches all ranks.
  * tests/api/test_attend.c tests its results. */
+#include "comm/comm.h"
+#include "device/decode_plan.h"
 #include "tests/device/device_util.h"
 #include "tests/support/attend.h"
 
@@ -108,6 +110,71 @@ TEST_IN("kernels", keys_are_read_once, 30) {
   const int kernel = _i / 2 / 2, dtype = _i % 2, clusters = _i / 2 % 2;
   run_alone(kernels[kernel][0], kernels[kernel][1], 2 * (kernel + clusters) + dtype,
             clusters || kernel == 7 ? "sms=3" : "compute=80,sms=3");
+}
+
+/* ---- each kernel of a GPU ---------------------------------------------------------------------------------------- */
+
+typedef struct by_kernel {
+  const bny_decode_kernel *kernel;
+  int index;
+  attend *of;
+} by_kernel;
+
+/* Only runs that request a GPU use one. */
+static int count_kernels(void) {
+  const char *wanted = getenv("CK_RUN_CASE");
+  int count = 0;
+  while (wanted && strcmp(wanted, world_gpu.name) == 0 && bny_decode_kernels[count].name) count++;
+  return count;
+}
+
+static void attend_by_kernel(world_rank *self) {
+  const by_kernel *what = self->argument;
+  const bny_device_facts *facts = &self->comm->device.engine->device->facts;
+  banyan_op_info info = {.size = sizeof info};
+  attend_call call;
+  banyan_op *op = NULL;
+  if (!bny_decode_kernel_runs(what->kernel, facts->compute, facts->shared_bytes_max)) {
+    printf("SKIP each_kernel_is_right %d this device has no %s\n", what->index, what->kernel->name);
+    fflush(stdout);
+    return;
+  }
+  attend_draw_shared(what->of, 0);
+  attend_draw(what->of, 0, 0);
+  attend_call_of(what->of, self, &call);
+  bool good = world_put(self) &&
+              world_ok(self, banyan_attention_init(self->comm, &call.desc, &call.out, &op), attend_text(what->of)) &&
+              world_ok(self, banyan_op_query(op, &info), "query") &&
+              world_check(self, strstr(info.reason, what->kernel->name), "%s, not %s", info.reason, what->kernel->name);
+  if (good && world_ok(self, banyan_start(op), "start") && world_finish(self) &&
+      world_ok(self, banyan_comm_status(self->comm), "status"))
+    attend_holds(self, what->of, 0);
+  banyan_op_free(op);
+}
+
+/* Each kernel computes a small problem of as many heads as it takes at a time. */
+TEST_IN("gpu", each_kernel_is_right, count_kernels()) {
+  static const int32_t lengths[] = {150, 0, 65};
+  const bny_decode_kernel *kernel = &bny_decode_kernels[_i];
+  world_anew();
+  const problem_shape shape = {.batch = 3,
+                               .heads = kernel->values_in_keys ? kernel->rows : 8,
+                               .kv_heads = kernel->values_in_keys ? 1 : 2,
+                               .head_dim = kernel->head_dim,
+                               .value_dim = kernel->value_dim,
+                               .latent = kernel->values_in_keys,
+                               .dtype = kernel->dtype,
+                               .page_keys = _i % 2 ? 16 : 0,
+                               .keys_max = 150,
+                               .lengths = lengths};
+  by_kernel what = {kernel, _i, attend_make_plain(1, 400 + (uint64_t)_i, &shape)};
+  what.of->alone = true;
+  what.of->form = kernel->kv == BNY_ROWS_e4m3       ? ATTEND_E4M3
+                  : kernel->kv == BNY_ROWS_flashmla ? ATTEND_FLASHMLA
+                                                    : ATTEND_PLAIN;
+  if (kernel->kv == BNY_ROWS_general) what.of->cap = 5;
+  attend_fill(what.of);
+  WORLD_RUN(attend_by_kernel, .nranks = 1, .on = &world_gpu, .argument = &what);
 }
 
 /* ---- within one kernel, or why not ------------------------------------------------------------------------------- */

@@ -86,6 +86,14 @@ object *fake_covering(const void *address, size_t bytes) {
   return NULL;
 }
 
+void fake_note(const char *what) {
+  const char *path = getenv("FAKE_CUDA_NOTES");
+  FILE *notes = path ? fopen(path, "a") : NULL;
+  if (!notes) return;
+  fprintf(notes, "%s\n", what);
+  fclose(notes);
+}
+
 EXPORTED fake_cuda_live_function fake_cuda_live;
 int fake_cuda_live(char *text, size_t bytes) {
   static const char *const names[OBJECT_KINDS] = {"allocations", "pinned", "registered", "opened", "physical",
@@ -244,6 +252,8 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
 
 CUresult cuInit(unsigned flags) {
   if (flags) abort();
+  static atomic_bool has_begun;
+  if (!atomic_exchange(&has_begun, true)) fake_note("cuInit");
   return fake_is("init-fails", -1) ? CUDA_ERROR_UNKNOWN : device_count() ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 
@@ -280,6 +290,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
   case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: *value = 50 << 20; break;
   case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH: *value = compute >= 90; break;
   case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING: *value = 1; break;
+  case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE: *value = CU_COMPUTEMODE_DEFAULT; break;
   case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS: *value = !fake_is("no-pageable", device); break;
   case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: *value = vmm; break;
   case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:

@@ -9,6 +9,7 @@
  *   version=N       version of CUDA; default: that of the toolkit
  *   load-fails=N    loading an image returns this error
  *   no-vmm  no-files  no-fabric  no-ipc  no-host  no-peer    features that the device lacks
+ *   refuses-fabric  it says that it has fabric handles, but refuses to make them, as drivers without IMEX do
  *   multicast       the device has multicast, which shows that its links are NVLink
  *   no-pageable     the device cannot reach plain host memory
  *   moved           registered host memory has another address on devices; whole pages are registered
@@ -26,7 +27,8 @@
  *   local=N (800)   bytes of local memory that a thread of a kernel needs
  *   slow-KERNEL     by the times of events, launches of the kernel of this name take a second longer; nothing waits
  *
- * FAKE_CUDA_NOTES names a file into which the names of all launched kernels are written.
+ * FAKE_CUDA_NOTES names a file that gets a line for each launched kernel, with its name, and for the first "cuInit" of
+ * a process, each "cuModuleLoadData", and each "refused".
  *
  * EMULATE_PTX names files with nvcc's output for kernels, which runs instead of the host compiler's: see
  * ptx/compiled.hh.
@@ -69,6 +71,9 @@ typedef struct fake_cuda_image {
 
 /* Counts the objects that exist. The text lists them by kind: "2 contexts, 1 stream". */
 typedef int fake_cuda_live_function(char *text, size_t bytes);
+
+/* Counts the images that have been loaded. */
+typedef int fake_cuda_loads_function(void);
 
 /* Counts the calls so far that allocate, free or wait. */
 typedef uint64_t fake_cuda_setup_calls_function(void);

@@ -17,7 +17,7 @@
 #include "cuda/decode.cuh"
 #include "fake_cuda_parts.h"
 #include "fake_cuda_queue.hh"
-#include "tests/gpu/calibrate.cuh"
+#include "tests/gpu/words.cuh"
 #include "tests/ptx/compiled.hh"
 #include "user_kernel.cuh"
 extern "C" {
@@ -71,16 +71,13 @@ struct entry {
    [](void **arguments) { return words_of(kernel, arguments); }},
 #define BNY_CUDA_KERNEL(kernel, ...) ENTRY(kernel)
 #define BNY_DECODE_KERNEL(form, element, label, size, variant, shared) ENTRY(bny_decode_##element##_##label##_##variant)
-#define CALIBRATE_KERNEL(kernel) ENTRY(kernel)
 static const entry entries[] = {
 #include "cuda/decode_kernels.def"
 #include "cuda/kernels.def"
-#include "tests/gpu/calibrate.def"
-    ENTRY(user_kernel)};
+    ENTRY(user_kernel) ENTRY(words_message) ENTRY(words_tear)};
 #undef ENTRY
 #undef BNY_CUDA_KERNEL
 #undef BNY_DECODE_KERNEL
-#undef CALIBRATE_KERNEL
 
 const void *fake_kernel_find(const char *name) {
   for (const entry &one : entries)
@@ -114,18 +111,10 @@ static waiting &all() {
   return made;
 }
 
-static void note_launch(const char *name) {
-  const char *path = getenv("FAKE_CUDA_NOTES");
-  FILE *notes = path ? fopen(path, "a") : nullptr;
-  if (!notes) return;
-  fprintf(notes, "%s\n", name);
-  fclose(notes);
-}
-
 void fake_kernel_launch(const void *function, void *stream, bool captured, const fake_cuda_launch *launch) {
   const entry *kernel = static_cast<const entry *>(function);
   bny_emulator_launch made = {};
-  note_launch(kernel->name);
+  fake_note(kernel->name);
   bny_emulator_truncate(fake_is("truncates", launch->device));
   made.device = static_cast<uint32_t>(launch->device);
   made.stream = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(stream) >> 4);

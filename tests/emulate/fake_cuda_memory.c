@@ -191,6 +191,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
   int device = wanted->location.id;
   if (flags || bytes == 0 || bytes % FAKE_ARENA_UNIT || wanted->type != CU_MEM_ALLOCATION_TYPE_PINNED)
     return CUDA_ERROR_INVALID_VALUE;
+  if (wanted->requestedHandleTypes == CU_MEM_HANDLE_TYPE_FABRIC && fake_is("refuses-fabric", device)) {
+    fake_note("refused");
+    return CUDA_ERROR_NOT_PERMITTED;
+  }
   if (fake_is("no-vmm", device) || !can_share(wanted->requestedHandleTypes, device)) return CUDA_ERROR_NOT_SUPPORTED;
   int file = fake_is("full", device) ? -1 : make_file(fake_host_device(device), bytes);
   if (file < 0) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -52,6 +52,9 @@ long fake_number(const char *word, long otherwise);
 int fake_device(void);            /* device of the current context; -1: none */
 int fake_host_device(int device); /* the device's number on the node */
 
+/* Adds a line to the file of FAKE_CUDA_NOTES. */
+void fake_note(const char *what);
+
 /* Called at the begin of every call. Fails without a context. `setup`: the call allocates, frees or waits. */
 CUresult fake_enter(bool setup);
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The fake CUDA driver's streams, copies, modules and launches. The calling thread does all work at once. */
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -144,14 +146,25 @@ static bool is_library(const void *image) {
   return memcmp(image, fat_binary, 4) == 0 || memcmp(image, "emul", 4) == 0;
 }
 
+static atomic_int loads;
+
+EXPORTED fake_cuda_loads_function fake_cuda_loads;
+int fake_cuda_loads(void) { return atomic_load(&loads); }
+
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
   CUresult result = fake_enter_idle();
   if (result != CUDA_SUCCESS) return result;
   if (fake_number("load-fails", 0)) return (CUresult)fake_number("load-fails", 0);
   if (!is_own(image) && !is_library(image)) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  /* As in real drivers, the caller may free the image. */
+  static const fake_cuda_image library;
+  fake_cuda_image *copy = is_own(image) ? malloc(sizeof *copy) : NULL;
+  if (copy) memcpy(copy, image, sizeof *copy);
+  atomic_fetch_add(&loads, 1);
+  fake_note("cuModuleLoadData");
   fake_lock();
   object *made = fake_add(MODULE, NULL, 0);
-  made->image = image;
+  made->image = copy ? copy : &library;
   *module = made->address;
   fake_unlock();
   return CUDA_SUCCESS;
@@ -161,8 +174,11 @@ CUresult cuModuleUnload(CUmodule module) {
   CUresult result = fake_enter_idle();
   if (result != CUDA_SUCCESS) return result;
   fake_lock();
+  const object *found = fake_find(MODULE, module);
+  void *image = found && is_own(found->image) ? (void *)(uintptr_t)found->image : NULL;
   bool removed = fake_remove(MODULE, module);
   fake_unlock();
+  free(image);
   return removed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 

@@ -10,13 +10,12 @@ import sys
 NUMBER = (int, float)
 NONE = type(None)
 TOP = {"format": int, "date": str, "quick": bool, "machine": dict, "device": dict, "steps": list, "tests": list,
-       "figures": list, "calibration": list, "left_out": list, "rivals": dict, "problems": list, "summary": dict}
+       "figures": list, "left_out": list, "rivals": dict, "problems": list, "summary": dict}
 STEP = {"step": str, "date": str, "seconds": NUMBER, "text": str}
 TEST = {"step": str, "program": str, "name": str, "index": int, "result": str, "text": str, "seconds": NUMBER}
 FIGURE = {"step": str, "name": str, "value": NUMBER + (NONE,), "unit": str, "better": str, "reach": NUMBER + (NONE,),
           "goal": NUMBER + (NONE,), "reached": (bool, NONE), "rival": (str, NONE), "rival_value": NUMBER + (NONE,),
           "ratio": NUMBER + (NONE,)}
-CALIBRATION = {"step": str, "name": str, "value": NUMBER + (NONE,), "unit": str, "assumed": NUMBER + (NONE,), "text": str}
 DATE = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 
 
@@ -38,9 +37,7 @@ def check_made(results, steps):
         check_fields("figure " + str(one.get("name")), one, FIGURE)
         if one["better"] not in ("lower", "higher"):
             raise ValueError("figure %(name)s: %(better)s is better" % one)
-    for one in results["calibration"]:
-        check_fields("calibration " + str(one.get("name")), one, CALIBRATION)
-    made = {one["step"] for name in ("tests", "figures", "calibration", "problems") for one in results[name]}
+    made = {one["step"] for name in ("tests", "figures", "problems") for one in results[name]}
     made |= {"rivals"} if results["rivals"] else set()
     idle = {step["step"] for step in steps if not step["text"]} - made
     if idle:
@@ -49,7 +46,7 @@ def check_made(results, steps):
 
 def check(results):
     check_fields("the file", results, TOP)
-    if results["format"] != 3 or not re.fullmatch(DATE, results["date"]):
+    if results["format"] != 4 or not re.fullmatch(DATE, results["date"]):
         raise ValueError("format %r of %r" % (results["format"], results["date"]))
     for step in results["steps"]:
         check_fields("step " + str(step.get("step")), step, STEP)

@@ -21,17 +21,30 @@ def figure(name, value, unit, reach=None, goal=None, lower=True, rival=None, riv
     return made
 
 
+def moved(algorithm, ranks):
+    """How many times the bytes of its partial a rank reads and writes, in a combine whose result all ranks get: a oneshot reads it,
+    pushes it to its peers, reads those of all, and writes the result; a twoshot does so with its share of the rows, and again
+    with the merged ones. A copy moves it twice. None for other algorithms, whose paths have more steps."""
+    return {"oneshot": 2 * ranks + 1, "twoshot": 6}.get(algorithm)
+
+
 def figures_of_row(ranks, row, form=""):
     headline = ranks == 8 and row["bytes"] == 16640 and not form
-    large = row["bytes"] >= 16640
     where = {"ranks": ranks, "bytes": row["bytes"], "algorithm": row["algorithm"], "errors": row["errors"]}
     name = "combine of %d B%s, %d ranks on one GPU" % (row["bytes"], form, ranks)
     made = [figure(name, row["banyan_us"], "us", 4.0 if headline else None, 2.5 if headline else None,
-                   rival="three reductions", rival_value=row["reductions_us"], p99=row["banyan_p99_us"], **where),
-            figure(name + ", over a copy", row["times_of_copy"], "times", 2.0 if large else None,
-                   1.3 if large else None, **where)]
-    return [one for one in made if one["value"] is not None]  # noise may hide a copy's time
+                   rival="three reductions", rival_value=row["reductions_us"], p99=row["banyan_p99_us"], **where)]
+    times = None if form else moved(row["algorithm"], ranks)
+    if times and row["times_of_copy"] is not None:  # noise may hide a copy's time
+        large = row["bytes"] >= 1 << 20  # below, latency decides
+        made.append(figure(name + ", over copies of the bytes it moves", row["times_of_copy"] * 2 / times, "times",
+                           2.0 if large else None, 1.3 if large else None, moved=times, **where))
+    return [one for one in made if one["value"] is not None]
 
+
+# So many blocks of a rank as it has on a device of its own would not all fit next to those of the other ranks. With eight, each warp
+# has a row, as there.
+BLOCKS = "8"
 
 # Bytes of a partial. Each group has its own program, so that a failure or timeout of one spares the others.
 COMBINES = ((520, 1040, 4160, 16640, 66560), (133120, 266240, 532480, 1064960), (2129920, 4259840, 8519680))
@@ -53,7 +66,7 @@ def run_combine(step, options, seconds, keep):
                    "--sizes", ",".join(map(str, sizes))] + list(form)
         command += ["--iterations", "1", "--warmup", "1"] if options.quick else ["--timeout", "10"]
         made = {"figures": [], "problems": []}
-        answer, why = json_of(command, max(1, until - time.monotonic()))
+        answer, why = json_of(command, max(1, until - time.monotonic()), BANYAN_DEVICE_BLOCKS=BLOCKS)
         if why:
             made["problems"].append("%s, %d ranks, %d B to %d B: %s" % (step.program, ranks, sizes[0], sizes[-1], why))
         for row in answer["rows"] if answer else []:
@@ -124,7 +137,7 @@ def run_rivals(step, options, seconds, keep):
     """Measures PyTorch's kernels, whose failures are not ours. They load lazily, because there are thousands."""
     command = [sys.executable, os.path.join(HERE, step.program), "--seconds", str(int(0.8 * seconds))]
     status, out, err = run(command + (["--quick"] if options.quick else []), seconds, CUDA_MODULE_LOADING="LAZY")
-    rivals = {"torch": None, "skipped": "", "copy_gbps": None, "rows": [], "text": ""}
+    rivals = {"torch": None, "skipped": "", "absent": [], "copy_gbps": None, "rows": [], "text": ""}
     said = lines_of(out)
     for one in said:
         if "shape" in one:

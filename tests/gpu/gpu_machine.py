@@ -6,6 +6,7 @@ import platform
 import select
 import shutil
 import subprocess
+import sys
 
 from gpu_programs import run, tail
 
@@ -48,13 +49,47 @@ def machine():
             "mps": bool(os.environ.get("CUDA_MPS_PIPE_DIRECTORY")) or os.path.exists("/tmp/nvidia-mps/control")}
 
 
+# Runs in a process of its own, because a driver may hang. Functions come from cuGetProcAddress, as in the library.
+HOLD = """
+import ctypes, json, os, sys
+try:
+    driver = ctypes.CDLL(os.environ.get("BANYAN_CUDA_LIBRARY") or "libcuda.so.1")
+except OSError as error:
+    sys.exit(print(error) or 77)
+def call(name, version, *arguments):
+    found, outcome = ctypes.c_void_p(), ctypes.c_int()
+    driver.cuGetProcAddress_v2(name, ctypes.byref(found), version, ctypes.c_uint64(0), ctypes.byref(outcome))
+    status = ctypes.CFUNCTYPE(ctypes.c_int)(found.value)(*arguments) if found.value else "there is no such function"
+    if status:
+        sys.exit(print(name.decode(), "fails:", status) or (77 if name in (b"cuInit", b"cuDeviceGetCount") else 1))
+def attribute(which, device):
+    value = ctypes.c_int()
+    call(b"cuDeviceGetAttribute", 2000, ctypes.byref(value), which, device)
+    return value.value
+call(b"cuInit", 2000, 0)
+count, version, context, name = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p(), ctypes.create_string_buffer(128)
+call(b"cuDeviceGetCount", 2000, ctypes.byref(count))
+if count.value == 0:
+    sys.exit(print("there is no device") or 77)
+driver.cuDriverGetVersion(ctypes.byref(version))
+call(b"cuDeviceGetName", 2000, name, 128, 0)
+shared = attribute(20, 0) == 0  # the compute mode
+print(json.dumps({"name": name.value.decode(), "compute": "%d.%d" % (attribute(75, 0), attribute(76, 0)),
+                  "cuda": "%d.%d" % (version.value // 1000, version.value % 1000 // 10), "sms": attribute(16, 0)}), flush=True)
+for device in range(count.value if shared else 0):
+    call(b"cuDevicePrimaryCtxRetain", 7000, ctypes.byref(context), device)
+if shared:
+    sys.stdin.read()
+"""
+
+
 class Held:
     """A program that keeps a context on each device until this one ends. Otherwise the driver starts again for each test,
     which takes seconds. It prints the first device. It is not used if only one process may have a context."""
 
-    def __init__(self, program, seconds):
+    def __init__(self, seconds):
         self.device, self.text, self.status = None, "", None
-        self.process = subprocess.Popen([program, "--hold"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        self.process = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT, encoding="utf-8", errors="replace")
         line = ""
         if select.select([self.process.stdout], [], [], seconds)[0]:
@@ -63,7 +98,7 @@ class Held:
             self.device = json.loads(line)
         except ValueError:
             self.release()
-            self.text = tail(line) or "%s says nothing for %d s" % (os.path.basename(program), seconds)
+            self.text = tail(line) or "the driver says nothing for %d s" % seconds
 
     def is_held(self):
         return self.process.poll() is None

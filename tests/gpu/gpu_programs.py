@@ -125,15 +125,22 @@ def program_of(options, name):
     return next((path for path in paths if os.path.exists(path)), paths[-1])
 
 
-def run_cases(step, options, seconds, keep):
-    """A test program, or one case of it; each test is kept as soon as it has ended."""
+SMALL_CASES = "2"  # each test runs so many
+
+
+def environment_of(step, options, log, forks):
+    made = {"CK_XML_LOG_FILE_NAME": log, "CK_VERBOSITY": "silent", "CK_RUN_CASE": step.case, "CK_FORK": "yes" if forks else "no"}
+    if step.name == "small":
+        made["GPU_TEST_CASES"] = SMALL_CASES
+    if options.quick:
+        made["GPU_TEST_QUICK"] = "1"
+    return made
+
+
+def run_program(step, options, seconds, keep, forks):
+    """A case of a test program; each test is kept as soon as it has ended. Returns whether all passed and the program ended well."""
     handle, log = tempfile.mkstemp(suffix=".xml")
     os.close(handle)
-    environment = {"CK_XML_LOG_FILE_NAME": log, "CK_VERBOSITY": "silent"}
-    if step.case:
-        environment["CK_RUN_CASE"] = step.case
-    if options.quick:
-        environment["GPU_TEST_QUICK"] = "1"
     kept = []
 
     def look(skips):
@@ -147,23 +154,24 @@ def run_cases(step, options, seconds, keep):
             keep({"tests": tests}, True)
 
     try:
-        status, out, err = watch([program_of(options, step.program)], seconds, environment, lambda: look({}))
+        status, out, err = watch([program_of(options, step.program)], seconds, environment_of(step, options, log, forks), lambda: look({}))
         words = [line.split(" ", 3) for line in out.splitlines() if line.startswith("SKIP ")]
         look({(word[1], int(word[2])): word[3] for word in words})
     finally:
         os.unlink(log)
     if not kept or (status != 0 and all(test["result"] != "fail" for test in kept)):
         keep({"tests": [one_test(step.program, "program", "fail", "exit status %s\n%s" % (status, tail(out + err)))]})
+    return status == 0 and bool(kept)
 
 
-def run_small(step, options, seconds, keep):
-    """Runs the smallest combines, with kernels loaded at once and with the driver's default."""
+def run_cases(step, options, seconds, keep):
+    """Ranks that are processes are forked anyway. Otherwise each test has a process of its own only if one has failed."""
     until = time.monotonic() + seconds
-    for mode in ("LAZY",) if options.quick else ("EAGER", "LAZY"):
-        began = time.monotonic()
-        status, out, err = run([os.path.join(options.tests, step.program), "--small"], max(1, until - began), CUDA_MODULE_LOADING=mode)
-        text = tail(out if status == 0 else out + err) or "exit status %s" % status
-        keep({"tests": [one_test(step.program, mode.lower(), "pass" if status == 0 else "fail", text, time.monotonic() - began)]})
+    forks = step.case == "gpu processes"
+    if run_program(step, options, seconds, keep, forks) or forks or until - time.monotonic() < 1:
+        return
+    say("%s: something failed; each test runs again in a process of its own" % step.name)
+    run_program(step, options, until - time.monotonic(), keep, True)
 
 
 # ---- compute-sanitizer -----------------------------------------------------------------------------------------------
@@ -177,30 +185,19 @@ def sanitizer():
 
 
 def run_sanitizer(step, options, seconds, keep):
-    """A tiny decode or combine by each kernel under a tool of compute-sanitizer, which is named like the case."""
+    """Small problems under a tool of compute-sanitizer, which is named like the case. The driver refuses some kinds of
+    memory, which the library tries; these are no errors."""
     command = sanitizer()
     if not command:
         keep({"tests": [one_test(step.program, step.case, "skip", "no compute-sanitizer here")]})
         return
     began = time.monotonic()
-    status, out, err = run([command, "--tool", step.case, "--error-exitcode", "9",
-                            os.path.join(options.tests, step.program)] + ([] if options.quick else ["--large"]), seconds)
+    status, out, err = run([command, "--tool", step.case, "--report-api-errors", "no", "--error-exitcode", "9",
+                            program_of(options, step.program)], seconds, CK_RUN_CASE="gpu", CK_FORK="no", GPU_TEST_QUICK="1")
     both = out + err
     rejected = "Device not supported" in both or "not supported on this" in both
     result = "pass" if status == 0 else "skip" if rejected else "fail"
-    told = (step.program, "========= ERROR SUMMARY", "========= RACECHECK SUMMARY")
-    lines = [line for line in both.splitlines() if line.startswith(told)]
+    told = ("========= ERROR SUMMARY", "========= RACECHECK SUMMARY")
+    lines = [line for line in both.splitlines() if line.startswith(told) or "%: Checks" in line]
     text = "\n".join(lines) if status == 0 else tail(both, 60) or "exit status %s" % status
     keep({"tests": [one_test(step.program, step.case, result, text, time.monotonic() - began)]})
-
-
-# ---- calibration -----------------------------------------------------------------------------------------------------
-
-def run_calibration(step, options, seconds, keep):
-    """Holds the assumptions of predictions about a device against measurements."""
-    environment = {"GPU_TEST_QUICK": "1"} if options.quick else {}
-    status, out, err = run([os.path.join(options.tests, step.program)], seconds, **environment)
-    made = {"calibration": lines_of(out), "problems": []}
-    if status != 0:
-        made["problems"].append("%s: exit status %s: %s" % (step.program, status, tail(err)))
-    keep(made)

@@ -2,28 +2,23 @@
 # "make check-gpu" runs these on a GPU, and test_gpu_bundle.sh on an emulated one.
 test_scripts += %D%/test_gpu_bundle.sh
 gpu_tests += \
-  %D%/gpu_calibrate \
-  %D%/gpu_kernels \
-  %D%/test_gpu_graph
+  %D%/test_gpu_graph \
+  %D%/test_gpu_words
 %C%_test_gpu_graph_SOURCES = %D%/test_gpu_graph.c
 %C%_test_gpu_graph_LDADD = $(gpu_tests_libs)
-# The calibration program and its kernels.
-%C%_gpu_calibrate_SOURCES = %D%/gpu_calibrate.c %D%/calibrate_memory.c %D%/calibrate_numbers.c %D%/calibration.h %D%/calibrate.h
-%C%_gpu_calibrate_LDADD = $(gpu_tests_libs)
-%C%_gpu_calibrate_CPPFLAGS = $(AM_CPPFLAGS)
+%C%_test_gpu_words_SOURCES = %D%/test_gpu_words.c %D%/words.h
+%C%_test_gpu_words_LDADD = $(gpu_tests_libs)
+%C%_test_gpu_words_CPPFLAGS = $(AM_CPPFLAGS)
 if NVCC
-%C%_gpu_calibrate_CPPFLAGS += -DCALIBRATE_IMAGE='"tests/gpu/calibrate.fatbin"'
-calibrate_object = %D%/gpu_calibrate-gpu_calibrate.$(OBJEXT)
-$(calibrate_object): tests/gpu/calibrate.fatbin
+%C%_test_gpu_words_CPPFLAGS += -DWORDS_IMAGE='"tests/gpu/words.fatbin"'
+words_object = %D%/test_gpu_words-test_gpu_words.$(OBJEXT)
+$(words_object): tests/gpu/words.fatbin
 endif
-calibrate_kernels = %D%/calibrate.cu %D%/calibrate.cuh %D%/calibrate.def
-tests/gpu/calibrate.fatbin: $(calibrate_kernels) $(srcdir)/%D%/calibrate.h $(srcdir)/kernels/cuda/device.h \
+words_kernels = %D%/words.cu %D%/words.cuh
+tests/gpu/words.fatbin: $(words_kernels) $(srcdir)/%D%/words.h $(srcdir)/kernels/cuda/device.h \
     $(srcdir)/kernels/cuda/device_ptx.h
-	@rm -rf $@.kept && $(MKDIR_P) $@.kept
-	$(AM_V_GEN)$(NVCC) $(NVCC_ARCHS) $(AM_NVCCFLAGS) $(NVCCFLAGS) -I$(srcdir) -keep -keep-dir $@.kept -fatbin -o $@ $(srcdir)/%D%/calibrate.cu
-	@$(keep_ptx)
-%C%_gpu_kernels_SOURCES = %D%/gpu_kernels.c
-%C%_gpu_kernels_LDADD = $(gpu_tests_libs)
+	@$(MKDIR_P) tests/gpu
+	$(AM_V_GEN)$(NVCC) $(NVCC_ARCHS) $(AM_NVCCFLAGS) $(NVCCFLAGS) -I$(srcdir) -fatbin -o $@ $(srcdir)/%D%/words.cu
 
 gpu_tests_libs = libbanyan_gpu.la libbanyan_launch.la $(LDADD)
 if CUDA
@@ -41,9 +36,9 @@ tests/gpu/user_kernel.fatbin: $(srcdir)/%D%/user_kernel.cu $(srcdir)/tests/emula
 	$(AM_V_GEN)$(NVCC) $(NVCC_ARCHS) -std=c++17 -Iinstalled -I$(srcdir)/include -I$(srcdir) $(NVCCFLAGS) -keep -keep-dir $@.kept \
 	  -fatbin -o $@ $(srcdir)/%D%/user_kernel.cu
 	@$(keep_ptx)
-MOSTLYCLEANFILES += tests/gpu/user_kernel.fatbin tests/gpu/calibrate.fatbin
-MOSTLYCLEAN_FOLDERS += tests/gpu/user_kernel.fatbin.kept tests/gpu/calibrate.fatbin.kept
-EXTRA_DIST += $(calibrate_kernels) %D%/gpu_figures.py %D%/gpu_machine.py %D%/gpu_programs.py \
+MOSTLYCLEANFILES += tests/gpu/user_kernel.fatbin tests/gpu/words.fatbin
+MOSTLYCLEAN_FOLDERS += tests/gpu/user_kernel.fatbin.kept
+EXTRA_DIST += $(words_kernels) %D%/gpu_figures.py %D%/gpu_machine.py %D%/gpu_programs.py \
   %D%/user_kernel.cu %D%/check-gpu %D%/check_results.py %D%/make-bundle %D%/rivals.py
 
 # Runs all tests that need a GPU; without one they exit with 77, which means skipped.
@@ -53,10 +48,13 @@ check-gpu: all
 	$(srcdir)/%D%/check-gpu --tests tests/gpu --tools . --output gpu-results.json $(CHECK_GPU_FLAGS) || status=$$?; \
 	if [ $$status = 77 ]; then echo "SKIP: check-gpu (77)"; else exit $$status; fi
 
-# Packs the same tests for a machine with only a GPU, see docs/gpu-results/README.md.
+# Packs the same tests for a machine with only a GPU, see docs/gpu-results/README.md. Kernels are for devices of
+# GPU_BUNDLE_ARCHS, and as PTX of the last of them for later devices.
 gpu-bundle:
-	CC='$(CC)' CXX='$(CXX)' $(srcdir)/%D%/make-bundle '$(abs_top_srcdir)' '$(abs_top_builddir)' '$(VERSION)' '$(GPU_BUNDLE_JOBS)'
+	CC='$(CC)' CXX='$(CXX)' $(srcdir)/%D%/make-bundle '$(abs_top_srcdir)' '$(abs_top_builddir)' '$(VERSION)' '$(GPU_BUNDLE_JOBS)' \
+	  '$(GPU_BUNDLE_ARCHS)'
 GPU_BUNDLE_JOBS = 2
+GPU_BUNDLE_ARCHS = 90
 .PHONY: check-gpu gpu-bundle
 distclean-local:
 	rm -rf gpu-bundle banyan-gpu-*.tar.gz gpu-results.json

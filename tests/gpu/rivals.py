@@ -14,7 +14,8 @@ cache, so that none is read from there. FlashInfer's decode and its merge of sta
 
 Combines whose result is scattered by heads, in bf16, one rank for each device: NCCL's all-to-all, or its allgather, and a merge that
 torch.compile makes, all in a graph. `evicted_us` is the time where other kernels stand between them, which evict
-caches as those of a model do; the time of these alone, `between_us`, is taken off. NCCL takes one rank for each device, so on a single one this says so, and only the merge is timed."""
+caches as those of a model do; the time of these alone, `between_us`, is taken off. NCCL takes one rank for each device, so on a single
+one this says so, and only the merge is timed. `absent` names the rivals that are not measured here, and why."""
 import argparse
 import json
 import os
@@ -25,7 +26,14 @@ import time
 # name, batch, heads, KV heads, head_dim, keys: as in check-gpu
 SHAPES = (("batch 64, 32/8 heads x 128, 32 K keys", 64, 32, 8, 128, 32768),
           ("batch 1, 32/8 heads x 128, 64 K keys", 1, 32, 8, 128, 65536),
-          ("batch 1, 8/1 heads x 128, 128 K keys", 1, 8, 1, 128, 131072))
+          ("batch 1, 8/1 heads x 128, 128 K keys", 1, 8, 1, 128, 131072),
+          ("batch 16, MLA 16 heads, 32 K keys", 16, 16, 1, 576, 32768),
+          ("batch 16, MLA 64 heads, 32 K keys", 16, 64, 1, 576, 32768),
+          ("batch 16, MLA 128 heads, 32 K keys", 16, 128, 1, 576, 32768))
+MLA_DIM, MLA_VALUE_DIM = 576, 512
+# package, what it would be measured for
+PACKAGES = (("flashinfer", "FlashInfer: decode, merge of states"), ("flash_attn_interface", "FlashAttention-3: decode"),
+            ("flash_mla", "FlashMLA: decode of MLA"), ("vllm", "vLLM: its all-reduce and merge"))
 # name, tokens, heads, value_dim, ranks whose partials are merged
 COMBINES = (("combine by heads, 4 tokens x 32 heads x 128", 4, 32, 128, 8),
             ("combine by heads, 1 token x 128 heads x 512", 1, 128, 512, 8),
@@ -58,8 +66,10 @@ def graph_median_us(torch, runs, iterations):
 
 
 def caches(torch, batch, kv_heads, dim, keys, made):
+    """Keys and values; of MLA, values are the first columns of keys."""
     for _ in range(made):
-        yield tuple(torch.randn(batch, kv_heads, keys, dim, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        k = torch.randn(batch, kv_heads, keys, dim, device="cuda", dtype=torch.bfloat16)
+        yield k, k[..., :MLA_VALUE_DIM] if dim == MLA_DIM else torch.randn_like(k)
 
 
 def sdpa_forms(torch):
@@ -82,14 +92,25 @@ def flex_forms(torch):
     yield "FlexAttention", lambda q, k, v: compiled(q, k, v, enable_gqa=q.shape[1] != k.shape[1])
 
 
-def flashinfer_forms(_torch):
-    """One sequence alone: wrappers for batches plan on the host, which no graph has in it."""
+def flashinfer_forms(torch):
+    """Batches have a plan of the host's, which is made before the graph; each sequence is one page."""
     import flashinfer
+    plans = {}
+
+    def plan_of(q, k):
+        batch, heads, kv_heads, keys = q.shape[0], q.shape[1], k.shape[1], k.shape[2]
+        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(torch.empty(128 << 20, dtype=torch.uint8, device="cuda"), "HND")
+        pages = torch.arange(batch + 1, dtype=torch.int32, device="cuda")
+        wrapper.plan(pages, pages[:-1].clone(), torch.full_like(pages[:-1], keys), heads, kv_heads, q.shape[3], keys,
+                     q_data_type=q.dtype, kv_data_type=k.dtype)
+        return wrapper
 
     def attend(q, k, v):
-        if q.shape[0] != 1:
-            raise ValueError("one sequence alone is measured")
-        return flashinfer.single_decode_with_kv_cache(q[0, :, 0], k[0], v[0], kv_layout="HND")
+        if q.shape[0] == 1:
+            return flashinfer.single_decode_with_kv_cache(q[0, :, 0], k[0], v[0], kv_layout="HND")
+        if (q.shape, k.shape) not in plans:
+            plans[q.shape, k.shape] = plan_of(q, k)
+        return plans[q.shape, k.shape].run(q[:, :, 0], (k, v))
     yield "FlashInfer", attend
 
 
@@ -249,6 +270,15 @@ def say(fields):
     print(json.dumps(fields), flush=True)
 
 
+def absent(torch):
+    """The rivals that this machine cannot run."""
+    import importlib.util
+    made = ["%s (no package %s)" % (what, name) for name, what in PACKAGES if importlib.util.find_spec(name) is None]
+    if torch.cuda.device_count() < 2:
+        made.append("NCCL: it takes one rank for each device, and there is one")
+    return made
+
+
 def find_torch():
     try:
         import torch
@@ -270,6 +300,7 @@ def main():
         return 0
     iterations = 3 if options.quick else options.iterations
     with torch.no_grad():
+        say({"absent": absent(torch)})
         say({"copy_gbps": copy_gbps(torch, iterations)})
         for forms in (sdpa_forms, flashinfer_forms, flex_forms):  # compiled forms come last
             for shape in SHAPES:

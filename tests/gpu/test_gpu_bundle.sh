@@ -1,13 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Rehearses the first run on a machine with a GPU on an emulated device. It runs short tests and benchmarks of
-# tests/gpu/check-gpu, laid out like the bundle. The bundle finds Python only: no PyTorch, compiler, xz or nvidia-smi.
-# GPU_BUNDLE names an unpacked bundle to run instead.
+# Rehearses the first run on a machine with a GPU: packs a bundle, unpacks it, and runs short tests and benchmarks of check-gpu
+# on an emulated device, in an environment with Python only: no PyTorch, compiler, xz or nvidia-smi. Then it counts starts of
+# the driver and loads of kernels, and holds the time of a run on a GPU, as planned, against eight minutes. It takes the bundle
+# of "make gpu-bundle" if that is in the build, or GPU_BUNDLE, and otherwise packs the programs of the build.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${top_builddir:-.}" && pwd)
 fake=$build/tests/emulate/.libs/fake_cuda.so
-for file in "$fake" "$build/tests/gpu/gpu_calibrate" "$build/banyan-perf"; do
+for file in "$fake" "$build/tests/gpu/test_gpu_words" "$build/banyan-perf"; do
   if [ ! -e "$file" ]; then
     echo "skipped: $file has not been built"
     exit 77
@@ -29,38 +30,48 @@ fail() {
   exit 1
 }
 
-# Makes the bundle from the list of make-bundle.
-bundle=$root/bundle
-if [ -n "${GPU_BUNDLE:-}" ]; then
-  cp -r "$GPU_BUNDLE" "$bundle"
-else
-  mkdir -p "$bundle/bin"
-  # In a build with shared libraries, the program is in .libs and a script takes its name.
+packed=${GPU_BUNDLE:-$(ls "$build"/banyan-gpu-*.tar.gz 2>/dev/null | head -n 1)}
+if [ -z "$packed" ]; then
+  # Packs what make-bundle lists. In a build with shared libraries, a program is in .libs and a script takes its name.
+  made=$directory/banyan-gpu packed=$directory/packed.tar.gz
+  mkdir -p "$made/bin"
   for name in $("$here/make-bundle" --programs); do
     for file in "$build/.libs/$name" "$build/$name" "$build/tests/gpu/.libs/$name" "$build/tests/gpu/$name" \
       "$build"/tests/*/.libs/"$name" "$build"/tests/*/"$name"; do
       if [ -e "$file" ]; then break; fi
     done
-    cp "$file" "$bundle/bin/" || exit 1
+    cp "$file" "$made/bin/" && strip --strip-unneeded "$made/bin/$name" || exit 1
   done
-  for file in "$build"/.libs/libbanyan*.so.?; do if [ -e "$file" ]; then cp "$file" "$bundle/bin/"; fi; done
-  for name in $("$here/make-bundle" --scripts); do cp "$here/$name" "$bundle/" || exit 1; done
+  for file in "$build"/.libs/libbanyan*.so.?; do if [ -e "$file" ]; then cp "$file" "$made/bin/"; fi; done
+  for name in $("$here/make-bundle" --scripts); do cp "$here/$name" "$made/" || exit 1; done
+  # The fake driver runs its own kernels for any image.
+  cp "$build/kernels.fatbin" "$made/" 2>/dev/null || printf emulated >"$made/kernels.fatbin"
+  "$here/make-bundle" --pack "$made" "$packed" || exit 1
 fi
+[ "$(stat -c %s "$packed")" -le 25000000 ] || fail "$packed has more than 25 MB"
+mkdir "$directory/unpacked" && tar -C "$directory/unpacked" -xzf "$packed" && mv "$directory"/unpacked/* "$root/bundle" || exit 1
+bundle=$root/bundle
 cp "$fake" "$root/fake_cuda.so"
-# A library without CUDA has no kernels. The fake driver runs its own kernels for any file.
-printf emulated >"$root/image"
 
-# Replaces compute-sanitizer by two scripts: one runs the program, and one rejects the device.
+# Replaces compute-sanitizer by a script, which counts calls that the driver refuses unless --report-api-errors is no, and
+# rejects the device for one tool.
 tool=$root/usr/local/cuda/bin/compute-sanitizer
 mkdir -p "$(dirname "$tool")"
 cat >"$tool" <<END
 #!$python
-import subprocess, sys
-if sys.argv[2] != "memcheck":
+import os, subprocess, sys
+if sys.argv[2] == "synccheck":
     sys.exit("Device not supported")
-status = subprocess.run(sys.argv[5:]).returncode
-print("========= ERROR SUMMARY: 0 errors")
-sys.exit(status)
+notes = os.environ["FAKE_CUDA_NOTES"]
+program = next(at for at, word in enumerate(sys.argv) if at > 0 and os.path.isabs(word))
+os.environ["FAKE_CUDA_NOTES"] = notes + ".checked"
+status = subprocess.run(sys.argv[program:]).returncode
+lines = open(notes + ".checked").read()
+open(notes, "a").write(lines)
+errors = lines.count("refused\\n")
+quiet = sys.argv[1:program][-4:-2] == ["--report-api-errors", "no"]
+print("========= ERROR SUMMARY: %d errors" % (0 if quiet else errors))
+sys.exit(status or (0 if quiet or not errors else 9))
 END
 chmod +x "$tool"
 
@@ -71,8 +82,8 @@ check_gpu() {
   devices=$1
   shift
   (cd "$root/tmp" && exec env -i PATH="$root/none" TMPDIR="$root/tmp" LD_LIBRARY_PATH="$bundle/bin" PYTHONPATH="$root/none" \
-    PYTHONDONTWRITEBYTECODE=1 CUDA_HOME="$root/usr/local/cuda" BANYAN_CUDA_LIBRARY="$root$devices" BANYAN_CUDA_IMAGE="$root/image" \
-    FAKE_CUDA=devices=2,live,truncates,step-ns=200 FAKE_CUDA_NOTES="$root/tmp/notes" "$python" "$bundle/check-gpu" "$@")
+    PYTHONDONTWRITEBYTECODE=1 CUDA_HOME="$root/usr/local/cuda" BANYAN_CUDA_LIBRARY="$root$devices" \
+    FAKE_CUDA=devices=2,live,truncates,step-ns=200,refuses-fabric FAKE_CUDA_NOTES="$root/tmp/notes" "$python" "$bundle/check-gpu" "$@")
 }
 results=$root/tmp/r.json
 
@@ -84,57 +95,67 @@ sys.exit(not ($1))" "$results" || fail "not so in $results: $1"
 }
 
 # A run that is killed keeps the results that it has.
-check_gpu /fake_cuda.so --quick --output r.json --only calibrate,threads >"$directory/cut" 2>&1 &
+check_gpu /fake_cuda.so --quick --output r.json --only words,kernels >"$directory/cut" 2>&1 &
 running=$!
 for second in $(seq 120); do
   sleep 1
-  if grep -q '"signal_sys_peer_ns"' "$results" 2>/dev/null; then break; fi
+  if grep -q '"each_kernel_is_right"' "$results" 2>/dev/null; then break; fi
 done
-[ "$second" -lt 120 ] || { cat "$directory/cut" && fail "calibrate has made nothing for two minutes"; }
+[ "$second" -lt 120 ] || { cat "$directory/cut" && fail "kernels has made nothing for two minutes"; }
 kill -9 "$running"
 wait $running 2>/dev/null
-holds 'any(one["name"] == "mma_truncates" for one in r["calibration"])'
+holds '{t["result"] for t in r["tests"] if t["name"] == "stores_are_not_torn"} == {"pass"}'
 
-# Runs all steps in the order of the list, with enough time.
-check_gpu /fake_cuda.so --quick --minutes 13 --output r.json || exit 1
+# Both calls, with enough time. Each keeps its counts.
+rm -f "$root/tmp/notes" "$results"
+check_gpu /fake_cuda.so --quick --minutes 13 --call 1 --output r.json || exit 1
+mv "$root/tmp/notes" "$root/tmp/notes.1"
+cp "$results" "$root/tmp/first.json"
+check_gpu /fake_cuda.so --quick --minutes 13 --call 2 --output r.json --add first.json || exit 1
+mv "$root/tmp/notes" "$root/tmp/notes.2"
 python3 "$here/check_results.py" "$results" || exit 1
-holds 'r["machine"]["context_held"] and r["steps"][0]["step"] == "calibrate" and not r["left_out"]'
-holds '{t["result"] for t in r["tests"] if t["step"] == "memcheck"} == {"pass"}'
-holds '{t["result"] for t in r["tests"] if t["step"] == "synccheck"} == {"skip"}'
-holds 'all(one["value"] < 0 for one in r["calibration"] if one["name"] == "mma_bias_512")'
-holds '{one["value"] for one in r["calibration"] if one["name"] in ("mma_truncates", "mma_extra_bits")} == {1}'
-holds 'not any("not come" in one["text"] for one in r["calibration"])'
-holds 'all(one["value"] == 0 for one in r["calibration"] if one["name"].startswith(("stale", "torn_b128")))'
-holds 'r["rivals"]["skipped"].startswith("no PyTorch") and r["machine"]["nvidia_smi"] == []'
-# docs/devices-predicted.md names only figures that exist, with the program's values of assumptions.
-python3 - "$here/../../docs/devices-predicted.md" "$results" <<'END' || exit 1
-import json, re, sys
-rows = re.findall(r"^\| [^|]* \| `(\w+)` \| ([^|]*) \|", open(sys.argv[1], encoding="utf-8").read(), re.MULTILINE)
-there = {one["name"]: one["assumed"] for one in json.load(open(sys.argv[2]))["calibration"]}
-def differs(name, text):
-    number = re.match(r"[0-9.,e-]*[0-9]", text)
-    said = float(number.group().replace(",", "")) if number else None
-    return name not in there or (said is None) != (there[name] is None) or (said and abs(said / there[name] - 1) > 0.02)
-wrong = [name for name, text in rows if differs(name, text)]
-if wrong or not rows:
-    sys.exit("docs/devices-predicted.md and gpu_calibrate differ in: %s" % (", ".join(wrong) or "everything"))
+holds 'r["machine"]["context_held"] and r["steps"][0]["step"] == "words" and not r["left_out"] and len(r["steps"]) == 15'
+holds '{t["result"] for t in r["tests"] if t["step"] == "memcheck"} == {"pass"} and r["machine"]["nvidia_smi"] == []'
+holds 'all(t["result"] == "pass" for t in r["tests"] if t["step"] == "kernels") and sum(t["step"] == "kernels" for t in r["tests"]) > 30'
+holds 'any("over copies" in one["name"] and one["moved"] == 5 for one in r["figures"])'
+python3 - "$bundle/check-gpu" "$root/tmp" <<'END' || exit 1
+import importlib.machinery, sys
+check = importlib.machinery.SourceFileLoader("check_gpu", sys.argv[1]).load_module()
+total = 0
+for call in (1, 2):
+    lines = open("%s/notes.%d" % (sys.argv[2], call)).read().split("\n")
+    starts, loads = lines.count("cuInit"), lines.count("cuModuleLoadData")
+    chosen = [step for step in check.STEPS if step.call == call]
+    planned = sum(step.starts for step in chosen)  # a full run has more shapes than a quick one
+    work = sum(step.work for step in chosen) + max(starts, planned) * check.START_COST_S + max(loads, planned) * check.LOAD_COST_S
+    seconds = work + check.END_S
+    print("call %d: %d starts of the driver, %d loads of kernels, %.0f s on a GPU" % (call, starts, loads, seconds))
+    total += seconds
+    if seconds > 60 * check.CALL_MINUTES or not starts or not loads:
+        sys.exit("call %d takes longer than planned" % call)
+sys.exit(total > 480)
 END
-# The sanitizer must have run each decode kernel of this device, and combines by packets and lines.
-sed -n 's/^BNY_DECODE_KERNEL([a-z]*, \([a-z0-9]*\), \([a-z0-9]*\), [0-9]*, \([a-z0-9]*\),.*/bny_decode_\1_\2_\3/p
-  s/^BNY_CUDA_KERNEL(\([a-z0-9_]*_ll\(16\|128\)[0-9_]*\),.*/\1/p' "$here/../../kernels/cuda/decode_kernels.def" \
-  "$here/../../kernels/cuda/kernels.def" | sort >"$directory/kernels"
-sort -u "$root/tmp/notes" | comm -23 "$directory/kernels" - >"$directory/missing"
+# Each decode kernel of this device has run.
+sed -n 's/^BNY_DECODE_KERNEL([a-z]*, \([a-z0-9]*\), \([a-z0-9]*\), [0-9]*, \([a-z0-9]*\),.*/bny_decode_\1_\2_\3/p' \
+  "$here/../../kernels/cuda/decode_kernels.def" | sort >"$directory/kernels"
+sort -u "$root/tmp/notes.1" | comm -23 "$directory/kernels" - >"$directory/missing"
 if [ -s "$directory/missing" ] || [ ! -s "$directory/kernels" ]; then cat "$directory/missing" && fail "no launch of these kernels"; fi
 
-# A second run adds to the results: it keeps old results, repeats none, and reports missing ones.
-steps=$(grep -c '"seconds"' "$results")
-check_gpu /fake_cuda.so --quick --output r.json --only small --add || exit 1
-[ "$(grep -c '"seconds"' "$results")" = "$steps" ] || fail "--add has lost or doubled something"
-rm "$results"
-# With little time, it runs the steps that fit and reports the others.
-check_gpu /fake_cuda.so --quick --output r.json --only small,processes --minutes 0.5 --add >"$directory/said" || exit 1
-grep -q 'there is no r.json to add to' "$directory/said" || fail "--add does not say that there is nothing to add to"
+# Steps that may follow, and steps that do not fit.
+cp "$results" "$root/tmp/second.json"
+check_gpu /fake_cuda.so --quick --output r.json --only rivals,synccheck,processes --add second.json || exit 1
+holds '{t["result"] for t in r["tests"] if t["step"] == "synccheck"} == {"skip"} and len(r["steps"]) == 18'
+holds 'r["rivals"]["skipped"].startswith("no PyTorch")'
+check_gpu /fake_cuda.so --quick --output r.json --only small,processes --minutes 0.8 >"$directory/said" || exit 1
 holds 'r["left_out"] == ["processes"] and [s["step"] for s in r["steps"]] == ["small"]'
+
+# A program that crashes runs again, with each test in a process of its own.
+mv "$bundle/bin/test_heads" "$bundle/bin/heads"
+printf '#!/bin/sh\n[ "$CK_FORK" = yes ] || kill -SEGV $$\nexec "%s" "$@"\n' "$bundle/bin/heads" >"$bundle/bin/test_heads"
+chmod +x "$bundle/bin/test_heads"
+check_gpu /fake_cuda.so --quick --output r.json --only heads >"$directory/said" || exit 1
+grep -q 'each test runs again in a process of its own' "$directory/said" || fail "a crash is not noticed"
+holds '{t["result"] for t in r["tests"]} <= {"pass", "skip"} and r["tests"]'
 
 # A machine without a GPU is not a failure.
 check_gpu /none.so --output r.json

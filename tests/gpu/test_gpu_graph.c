@@ -28,6 +28,7 @@ typedef struct task {
 } task;
 
 static void fill_task(task *made, uint64_t salt) {
+  world_anew();
   world_random random = {world_seed() * 1000 + salt};
   sheet model = sheet_output(&random, SHEET_PLAIN, TOKENS, HEADS, VALUE_DIM);
   for (int32_t r = 0; r < made->nranks; r++) {

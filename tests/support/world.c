@@ -77,6 +77,33 @@ unsigned char *world_taken(size_t *bytes) {
   return (unsigned char *)all_taken;
 }
 
+/* ---- tests of one process ---------------------------------------------------------------------------------------- */
+
+extern char **environ;
+
+bool world_is_one_process(void) {
+  const char *fork = getenv("CK_FORK");
+  return fork && strcmp(fork, "no") == 0;
+}
+
+void world_anew(void) {
+  static char **first; /* the environment of the first test */
+  size_t count = 0;
+  if (!world_is_one_process()) return;
+  if (all_taken) {
+    memset(all_taken->memory, 0, atomic_load(&all_taken->used) - sizeof *all_taken);
+    atomic_store(&all_taken->used, TAKEN_ALIGNMENT);
+  }
+  if (!first) {
+    while (environ[count]) count++;
+    first = calloc(count + 1, sizeof *first);
+    for (size_t i = 0; first && i < count; i++) first[i] = strdup(environ[i]);
+    return;
+  }
+  clearenv();
+  for (char **variable = first; *variable; variable++) putenv(strdup(*variable));
+}
+
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 static void fail_world(world *world, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -333,6 +360,8 @@ int world_share_of(const world_backend *on, int count) {
   bool is_gpu = on == &world_gpu || on == &world_gpu_processes;
   if (is_gpu && (!wanted || strcmp(wanted, on->name) != 0)) return 0;
   if (is_gpu && world_is_quick()) return count > 0;
+  const char *few = getenv("GPU_TEST_CASES");
+  if (is_gpu && few && atoi(few) < count) return atoi(few);
   if (on == &world_emulated && getenv("EMULATE_PTX_BRIEF")) return count < 2 ? count : 2; /* see test_ptx.sh */
   int every = every_of(on, count);
   return (count + every - 1) / every;
@@ -347,6 +376,7 @@ void world_skip(const char *test, const char *why) {
 }
 
 int world_case_of(const world_backend *on, int index, int count) {
+  world_anew();
   case_index = index;
   index %= 10000;
   int every = every_of(on, count);
@@ -434,5 +464,6 @@ int world_main(struct Suite *suite) {
   const char *wanted = getenv("CK_RUN_CASE");
   for (int b = 0; b < WORLD_BACKENDS && wanted; b++)
     if (strcmp(wanted, world_backends[b]->name) == 0 && !world_is_here(world_backends[b])) return 77;
+  if (wanted && strcmp(wanted, world_gpu.name) == 0) world_hold_gpus();
   return suite_main(suite);
 }

@@ -6,7 +6,7 @@
  * devices, and is one row of world_backends[]: threads, processes, processes on nodes (world.c), emulated devices
  * (world_emulated.c), emulated devices on nodes, and a GPU (world_gpu.c). TEST_EVERYWHERE(name, count) { ... } runs
  * once for each `on`, the backend, and `_i`; each backend takes its share of `count` cases. On a GPU it runs where
- * CK_RUN_CASE is "gpu" or "gpu processes". Its body does as follows:
+ * CK_RUN_CASE is "gpu" or "gpu processes", at most GPU_TEST_CASES cases of each test. Its body does as follows:
  *   - All memory of calls is from world_take(), whether ranks run or not.
  *   - A rank calls world_put() once that memory is filled, and gives calls its address by world_at(), and self->stream.
  *   - After world_finish() the memory holds what its calls wrote, and the rank looks at it. All ranks call it.
@@ -133,6 +133,12 @@ bool world_is_quick(void);
 /* Emulated devices: from now on calls rotate through all protocols and algorithms, for any size. All ranks pass the
  * same number. */
 void world_vary(world_rank *self, int32_t number);
+/* With CK_FORK=no all tests of a program run in its process, and each begins by world_anew(): without the memory and
+ * environment of those before it. */
+bool world_is_one_process(void);
+void world_anew(void);
+/* In such a process, keeps all GPUs open and kernels loaded until it ends. */
+void world_hold_gpus(void);
 /* GPUs: returns the rank's GPU, and the number of GPUs. */
 struct gpu *world_gpu_of(const world_rank *self);
 int32_t world_gpus(void);

@@ -51,7 +51,7 @@ static bool open_ordinal(world_rank *self, int32_t ordinal) {
   return world_check(self, made->before && made->after, "out of memory") &&
          gpu_ok(self,
                 gpu_open(ordinal, &made->device, &error) && gpu_stream_make(made->device, &self->stream, &error) &&
-                    gpu_take(made->device, MEMORY_BYTES, &made->memory, &error),
+                    gpu_alloc(made->device, MEMORY_BYTES, &made->memory, &error),
                 &error);
 }
 
@@ -60,7 +60,7 @@ static void close_device(world_rank *self) {
   if (!made) return;
   gpu_graph_free(made->graph);
   if (made->device) {
-    gpu_give(made->device, made->memory);
+    gpu_free(made->device, made->memory);
     if (self->stream) gpu_stream_free(made->device, self->stream);
   }
   gpu_close(made->device);
@@ -121,36 +121,59 @@ static bool replay(world_rank *self) {
 
 /* ---- a GPU ------------------------------------------------------------------------------------------------------- */
 
-/* Counts the devices in a process that ends afterwards, and reports why there are none. */
-static void look(int fd) {
+/* Counts the devices, and the SMs of the first, or reports why there are none. */
+static void look(int32_t found[2]) {
   tool_error error = {.text = ""};
   gpu *first = NULL;
-  int32_t found[2] = {gpu_count(&error), 0};
+  found[0] = gpu_count(&error);
   if (found[0] > 0 && gpu_open(0, &first, &error))
     found[1] = gpu_facts_of(first)->sms;
   else
     printf("skipped: %s\n", error.text);
   fflush(stdout);
-  _exit(write(fd, found, sizeof found) == (ssize_t)sizeof found ? EXIT_SUCCESS : EXIT_FAILURE);
+  gpu_close(first);
+}
+
+/* Looks in a process that ends afterwards. */
+static void look_apart(int32_t found[2]) {
+  int ends[2];
+  if (pipe(ends) != 0) return;
+  pid_t pid = fork();
+  if (pid == 0) {
+    look(found);
+    _exit(write(ends[1], found, 2 * sizeof *found) < 0);
+  }
+  close(ends[1]);
+  if (pid > 0 && read(ends[0], found, 2 * sizeof *found) != (ssize_t)(2 * sizeof *found)) found[1] = 0;
+  close(ends[0]);
+  if (pid > 0) waitpid(pid, NULL, 0);
 }
 
 static bool has_gpu(void) {
   int32_t found[2] = {0, 0};
-  int ends[2];
   if (getenv("GPU_TEST_SMS")) return recall("GPU_TEST_SMS") > 0;
   /* Streams that share a connection wait for each other. Kernels that wait for kernels of other streams would then
    * never end. */
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  if (pipe(ends) != 0) return false;
-  pid_t pid = fork();
-  if (pid == 0) look(ends[1]);
-  close(ends[1]);
-  if (pid > 0 && read(ends[0], found, sizeof found) != (ssize_t)sizeof found) found[1] = 0;
-  close(ends[0]);
-  if (pid > 0) waitpid(pid, NULL, 0);
+  (world_is_one_process() ? look : look_apart)(found);
   remember("GPU_TEST_DEVICES", found[0]);
   remember("GPU_TEST_SMS", found[1]);
   return found[1] > 0;
+}
+
+void world_hold_gpus(void) {
+  for (int32_t i = 0; world_is_one_process() && i < world_gpus(); i++) {
+    char device[20];
+    banyan_comm *comm; /* until the process ends */
+    snprintf(device, sizeof device, "cuda:%d", i);
+    banyan_comm_config config = {.size = sizeof config, .device = device, .arena_bytes = 1 << 20};
+    banyan_threads *group;
+    banyan_bootstrap bootstrap;
+    banyan_status status = banyan_threads_create(1, &group);
+    if (status == BANYAN_OK) status = banyan_threads_bootstrap(group, 0, &bootstrap);
+    if (status == BANYAN_OK) status = banyan_comm_create(&bootstrap, &config, &comm);
+    if (status != BANYAN_OK) printf("%s\n", banyan_last_error());
+  }
 }
 
 /* Kernels of all communicators must fit on a device at once, or running kernels wait for kernels that cannot start. The
@@ -195,6 +218,7 @@ static bool open_own(world_rank *self) { return open_ordinal(self, self->setup->
 #else
 static bool has_gpu(void) { return printf("skipped: built without CUDA\n"), false; }
 static bool has_nodes(void) { return has_gpu(); }
+void world_hold_gpus(void) {}
 #define begin_gpu NULL
 #define begin_nodes NULL
 #define open_gpu NULL
@@ -204,7 +228,7 @@ static bool has_nodes(void) { return has_gpu(); }
 
 const world_backend world_gpu = {.name = "gpu",
                                  .every = 1,
-                                 .ranks_max = 8,
+                                 .ranks_max = 9, /* kernels for more than 8 ranks are others */
                                  .timeout_s = 20,
                                  .is_here = has_gpu,
                                  .begin = begin_gpu,

@@ -120,7 +120,7 @@ const gpu_facts *gpu_facts_of(const gpu *device) { return &device->facts; }
 
 static CUdeviceptr address(const void *memory) { return (CUdeviceptr)(uintptr_t)memory; }
 
-bool gpu_take(gpu *device, size_t bytes, void **memory, tool_error *error) {
+bool gpu_alloc(gpu *device, size_t bytes, void **memory, tool_error *error) {
   CUdeviceptr taken = 0;
   CUresult result = device->driver.cuMemAlloc(&taken, bytes > 0 ? bytes : 1);
   if (result != CUDA_SUCCESS) {
@@ -132,7 +132,7 @@ bool gpu_take(gpu *device, size_t bytes, void **memory, tool_error *error) {
   return true;
 }
 
-void gpu_give(gpu *device, void *memory) {
+void gpu_free(gpu *device, void *memory) {
   if (memory != NULL) device->driver.cuMemFree(address(memory));
 }
 

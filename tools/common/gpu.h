@@ -38,8 +38,8 @@ const gpu_facts *gpu_facts_of(const gpu *device);
 
 /* Allocate and free device memory. 0 bytes give a valid address. Either call may wait until the device is idle. Do not
  * call them while kernels of one rank wait for kernels that another rank has not launched yet. */
-bool gpu_take(gpu *device, size_t bytes, void **memory, tool_error *error);
-void gpu_give(gpu *device, void *memory); /* NULL is allowed */
+bool gpu_alloc(gpu *device, size_t bytes, void **memory, tool_error *error);
+void gpu_free(gpu *device, void *memory); /* NULL is allowed */
 
 /* Copy between host and device. The copy is complete when the call returns. It is not ordered with streams. */
 bool gpu_write(gpu *device, void *to, const void *from, size_t bytes, tool_error *error);

@@ -273,43 +273,43 @@ typedef struct decode_device_result {
 /* Prints the result to stdout, as text or as JSON. Without CUDA it sets a usage error. */
 bool decode_device_work(const decode_device_settings *settings, bool json, bool *verified, tool_error *error);
 
-/* Keys and values of a decode on a GPU. They repeat a stretch of some millions of random numbers, because generating
- * gigabytes takes too long. Each rank and each cache begins at a different offset of the stretch. */
+/* Keys and values of a decode on a GPU. They repeat a pattern of some millions of random numbers, because generating
+ * gigabytes takes too long. Each rank and each cache begins at a different offset of the pattern. */
 
-typedef struct decode_stretch {
+typedef struct decode_pattern {
   banyan_dtype dtype;
   int64_t count;  /* numbers */
   uint16_t *host; /* [count] */
   void *on_device;
-} decode_stretch;
+} decode_pattern;
 
-/* One tensor of `count` elements, which begins at element `first` of the stretch. */
-typedef struct decode_piece {
+/* One tensor of `count` elements, which begins at element `first` of the pattern. */
+typedef struct decode_device_tensor {
   void *memory;
   int64_t first, count;
-} decode_piece;
+} decode_device_tensor;
 
-bool decode_stretch_make(gpu *device, banyan_dtype dtype, int64_t wanted, uint64_t seed, decode_stretch *made,
+bool decode_pattern_make(gpu *device, banyan_dtype dtype, int64_t wanted, uint64_t seed, decode_pattern *made,
                          tool_error *error);
-void decode_stretch_free(gpu *device, decode_stretch *stretch);
+void decode_pattern_free(gpu *device, decode_pattern *pattern);
 
-bool decode_piece_make(gpu *device, const decode_stretch *stretch, int64_t first, int64_t count, void *stream,
-                       decode_piece *made, tool_error *error);
-double decode_piece_value(const decode_stretch *stretch, const decode_piece *piece, int64_t index);
+bool decode_device_tensor_make(gpu *device, const decode_pattern *pattern, int64_t first, int64_t count, void *stream,
+                               decode_device_tensor *made, tool_error *error);
+double decode_device_tensor_value(const decode_pattern *pattern, const decode_device_tensor *tensor, int64_t index);
 
 /* The input of reference attention of one row over the shards of all ranks, in double precision. */
 typedef struct decode_row {
   int32_t head_dim, value_dim, v_stride, nranks;
   double scale;
   const double *q; /* [head_dim] */
-  const decode_piece *keys[DEVICE_RANKS_MAX], *values[DEVICE_RANKS_MAX];
+  const decode_device_tensor *keys[DEVICE_RANKS_MAX], *values[DEVICE_RANKS_MAX];
   int64_t key_first[DEVICE_RANKS_MAX], value_first[DEVICE_RANKS_MAX]; /* the row's first element in each */
   int32_t lengths[DEVICE_RANKS_MAX];
 } decode_row;
 
 /* Writes out[value_dim], and weight[value_dim] with sum p |v| / d of each value, to which rounding errors are
  * proportional. */
-void decode_row_attend(const decode_stretch *stretch, const decode_row *row, double *out, double *weight);
+void decode_row_attend(const decode_pattern *pattern, const decode_row *row, double *out, double *weight);
 
 /* Local attention on the CPU, without a combine. Measures how fast the threads of one rank read the keys and values,
  * and compares this with a loop of as many threads that only reads the same memory. */

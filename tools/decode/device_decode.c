@@ -20,7 +20,7 @@ typedef enum form { ATTENTION, APART, FUSED, COPY } form;
 
 /* A rank's memory on the device and its operations, one for each cache. */
 typedef struct rank_memory {
-  decode_piece keys[CACHES_MAX], values[CACHES_MAX]; /* MLA: no values */
+  decode_device_tensor keys[CACHES_MAX], values[CACHES_MAX]; /* MLA: no values */
   void *lengths;
   float *rows, *out; /* o, followed by lse */
   banyan_op *attention[CACHES_MAX], *fused[CACHES_MAX], *combine;
@@ -32,8 +32,8 @@ typedef struct measurement {
   device_ranks ranks;
   int32_t value_dim;
   bool latent;
-  decode_stretch stretch;
-  decode_piece q;
+  decode_pattern pattern;
+  decode_device_tensor q;
   void *copy_from, *copy_to;
   size_t copy_bytes;
   rank_memory memories[DEVICE_RANKS_MAX];
@@ -75,23 +75,24 @@ static bool take_caches(measurement *m, int32_t rank, tool_error *error) {
   bool ok = true;
   for (int32_t c = 0; ok && c < m->result->caches; c++) {
     int64_t first = ((int64_t)rank * CACHES_MAX + c) * 2 * 104729;
-    ok = decode_piece_make(m->ranks.device, &m->stretch, first, count, m->ranks.streams[rank], &at->keys[c], error) &&
-         (m->latent || decode_piece_make(m->ranks.device, &m->stretch, first + 104729, count, m->ranks.streams[rank],
-                                         &at->values[c], error));
+    ok = decode_device_tensor_make(m->ranks.device, &m->pattern, first, count, m->ranks.streams[rank], &at->keys[c],
+                                   error) &&
+         (m->latent || decode_device_tensor_make(m->ranks.device, &m->pattern, first + 104729, count,
+                                                 m->ranks.streams[rank], &at->values[c], error));
   }
   return ok;
 }
 
-static bool take_station(measurement *m, int32_t rank, tool_error *error) {
+static bool alloc_rank(measurement *m, int32_t rank, tool_error *error) {
   rank_memory *at = &m->memories[rank];
   gpu *device = m->ranks.device;
   int32_t batch = m->settings->shape.batch, keys = keys_of(m, rank);
   int32_t *lengths = tool_new((size_t)batch, sizeof *lengths);
   for (int32_t b = 0; b < batch; b++) lengths[b] = keys;
-  return gpu_take(device, (size_t)batch * sizeof *lengths, &at->lengths, error) &&
+  return gpu_alloc(device, (size_t)batch * sizeof *lengths, &at->lengths, error) &&
          gpu_write(device, at->lengths, lengths, (size_t)batch * sizeof *lengths, error) &&
-         gpu_take(device, rows_bytes(m), (void **)(void *)&at->rows, error) &&
-         gpu_take(device, rows_bytes(m), (void **)(void *)&at->out, error) && take_caches(m, rank, error);
+         gpu_alloc(device, rows_bytes(m), (void **)(void *)&at->rows, error) &&
+         gpu_alloc(device, rows_bytes(m), (void **)(void *)&at->out, error) && take_caches(m, rank, error);
 }
 
 static bool take(measurement *m, tool_error *error) {
@@ -99,11 +100,11 @@ static bool take(measurement *m, tool_error *error) {
   gpu *device = m->ranks.device;
   int64_t q_count = (int64_t)settings->shape.batch * settings->shape.heads * settings->shape.head_dim;
   int64_t wanted = 2 * tensor_count(m, 0) + q_count;
-  bool ok = decode_stretch_make(device, settings->dtype, wanted, settings->seed, &m->stretch, error) &&
-            decode_piece_make(device, &m->stretch, 7919, q_count, m->ranks.streams[0], &m->q, error) &&
-            gpu_take(device, m->copy_bytes, &m->copy_from, error) &&
-            gpu_take(device, m->copy_bytes, &m->copy_to, error);
-  for (int32_t r = 0; ok && r < m->ranks.nranks; r++) ok = take_station(m, r, error);
+  bool ok = decode_pattern_make(device, settings->dtype, wanted, settings->seed, &m->pattern, error) &&
+            decode_device_tensor_make(device, &m->pattern, 7919, q_count, m->ranks.streams[0], &m->q, error) &&
+            gpu_alloc(device, m->copy_bytes, &m->copy_from, error) &&
+            gpu_alloc(device, m->copy_bytes, &m->copy_to, error);
+  for (int32_t r = 0; ok && r < m->ranks.nranks; r++) ok = alloc_rank(m, r, error);
   return ok && device_ranks_finish(&m->ranks, error);
 }
 
@@ -115,17 +116,17 @@ static void give(measurement *m) {
     for (int32_t c = 0; c < CACHES_MAX; c++) {
       banyan_op_free(at->attention[c]);
       banyan_op_free(at->fused[c]);
-      gpu_give(device, at->keys[c].memory);
-      gpu_give(device, at->values[c].memory);
+      gpu_free(device, at->keys[c].memory);
+      gpu_free(device, at->values[c].memory);
     }
-    gpu_give(device, at->lengths);
-    gpu_give(device, at->rows);
-    gpu_give(device, at->out);
+    gpu_free(device, at->lengths);
+    gpu_free(device, at->rows);
+    gpu_free(device, at->out);
   }
-  gpu_give(device, m->q.memory);
-  gpu_give(device, m->copy_from);
-  gpu_give(device, m->copy_to);
-  decode_stretch_free(device, &m->stretch);
+  gpu_free(device, m->q.memory);
+  gpu_free(device, m->copy_from);
+  gpu_free(device, m->copy_to);
+  decode_pattern_free(device, &m->pattern);
 }
 
 /* ---- operations -------------------------------------------------------------------------------------------------- */
@@ -242,7 +243,7 @@ static void check_row(const measurement *m, int32_t row, int32_t first, int32_t 
   int32_t c = (m->result->runs - 1) % m->result->caches, dim = shape->head_dim;
   int32_t b = row / shape->heads, group = shape->heads / shape->kv_heads, kv_head = row % shape->heads / group;
   double q[DECODE_LATENT_DIM], out[DECODE_LATENT_DIM], weight[DECODE_LATENT_DIM];
-  for (int32_t i = 0; i < dim; i++) q[i] = decode_piece_value(&m->stretch, &m->q, (int64_t)row * dim + i);
+  for (int32_t i = 0; i < dim; i++) q[i] = decode_device_tensor_value(&m->pattern, &m->q, (int64_t)row * dim + i);
   decode_row wanted = {.head_dim = dim,
                        .value_dim = m->value_dim,
                        .v_stride = dim,
@@ -256,7 +257,7 @@ static void check_row(const measurement *m, int32_t row, int32_t first, int32_t 
     wanted.lengths[r] = keys_of(m, first + r);
     wanted.key_first[r] = wanted.value_first[r] = ((int64_t)b * shape->kv_heads + kv_head) * wanted.lengths[r] * dim;
   }
-  decode_row_attend(&m->stretch, &wanted, out, weight);
+  decode_row_attend(&m->pattern, &wanted, out, weight);
   for (int32_t i = 0; i < m->value_dim; i++) {
     double off = fabs((double)got[i] - out[i]) / weight[i];
     *worst = off <= *worst ? *worst : off; /* NaN raises it too */

@@ -39,10 +39,10 @@ static int64_t rows_of(const perf_case *perf) { return (int64_t)perf->tokens * p
 static bool take(measurement *m, rank_memory *at, tool_error *error) {
   size_t rows = (size_t)rows_of(m->perf);
   gpu *device = m->ranks.device;
-  bool ok = gpu_take(device, m->perf->bytes, (void **)(void *)&at->values, error) &&
-            gpu_take(device, m->perf->bytes, (void **)(void *)&at->out, error) &&
-            gpu_take(device, rows * sizeof(float), (void **)(void *)&at->spare_max, error) &&
-            gpu_take(device, rows * sizeof(float), (void **)(void *)&at->spare_sum, error);
+  bool ok = gpu_alloc(device, m->perf->bytes, (void **)(void *)&at->values, error) &&
+            gpu_alloc(device, m->perf->bytes, (void **)(void *)&at->out, error) &&
+            gpu_alloc(device, rows * sizeof(float), (void **)(void *)&at->spare_max, error) &&
+            gpu_alloc(device, rows * sizeof(float), (void **)(void *)&at->spare_sum, error);
   if (ok) {
     at->max = at->values + rows * (size_t)m->perf->head_dim;
     at->sum = at->max + rows;
@@ -108,10 +108,10 @@ static void end(measurement *m) {
     rank_memory *at = &m->memories[r];
     banyan_op_free(at->combine);
     for (int i = 0; i < REDUCTION_COUNT; i++) banyan_op_free(at->reductions[i]);
-    gpu_give(m->ranks.device, at->values);
-    gpu_give(m->ranks.device, at->out);
-    gpu_give(m->ranks.device, at->spare_max);
-    gpu_give(m->ranks.device, at->spare_sum);
+    gpu_free(m->ranks.device, at->values);
+    gpu_free(m->ranks.device, at->out);
+    gpu_free(m->ranks.device, at->spare_max);
+    gpu_free(m->ranks.device, at->spare_sum);
   }
 }
 

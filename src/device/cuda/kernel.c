@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Loads modules and launches kernels. */
+#include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "device/cuda/cuda.h"
 #include "base/status.h"
@@ -9,10 +11,31 @@
 #define BNY_CUDA_KERNELS "what BANYAN_CUDA_IMAGE was built for" /* this build has none */
 #endif
 
+/* A loaded image. Communicators of one process share it, because a load takes about as long as all else that a
+ * communicator needs. */
 struct bny_device_module {
-  bny_cuda_device *device;
+  bny_cuda_device *device; /* the first user's; held, so that its context stays */
   CUmodule module;
+  uint64_t digest; /* digest_of() the image */
+  size_t bytes;
+  int32_t users;
+  bny_device_module *next;
 };
+
+static struct {
+  pthread_mutex_t lock;
+  bny_device_module *first;
+} modules = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* FNV-1a over words of 8 bytes. */
+static uint64_t digest_of(const unsigned char *image, size_t bytes) {
+  uint64_t digest = 0xcbf29ce484222325, word = 0;
+  for (size_t at = 0; at < bytes; at += sizeof word) {
+    memcpy(&word, image + at, bytes - at < sizeof word ? bytes - at : sizeof word);
+    digest = (digest ^ word) * 0x100000001b3;
+  }
+  return digest;
+}
 
 /* Explains a failed load. Images hold code for some architectures. For others the driver compiles PTX, but only if it
  * is as new as the toolkit. */
@@ -30,18 +53,7 @@ static banyan_status fail_load(bny_cuda_device *self, CUresult result) {
       facts->driver % 1000 / 10, CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10, facts->compute);
 }
 
-banyan_status bny_cuda_module_load(bny_device *device, const void *image, size_t bytes, bny_device_module **module) {
-  bny_cuda_device *self = (bny_cuda_device *)device;
-  if (!image) {
-    image = bny_cuda_image;
-    bytes = bny_cuda_image_bytes;
-  }
-  if (bytes == 0)
-    return bny_fail(
-        BANYAN_ERR_UNSUPPORTED,
-        "this banyan was built without CUDA kernels: build it with nvcc, and with CUDA_ARCHS=%d if the build "
-        "machine has no device",
-        self->device.facts.compute);
+static banyan_status load(bny_cuda_device *self, const void *image, bny_device_module **module) {
   bny_device_module *made = malloc(sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a module");
   *made = (bny_device_module){.device = self};
@@ -59,9 +71,47 @@ banyan_status bny_cuda_module_load(bny_device *device, const void *image, size_t
   return BANYAN_OK;
 }
 
+banyan_status bny_cuda_module_load(bny_device *device, const void *image, size_t bytes, bny_device_module **module) {
+  bny_cuda_device *self = (bny_cuda_device *)device;
+  if (!image) {
+    image = bny_cuda_image;
+    bytes = bny_cuda_image_bytes;
+  }
+  if (bytes == 0)
+    return bny_fail(
+        BANYAN_ERR_UNSUPPORTED,
+        "this banyan was built without CUDA kernels: build it with nvcc, and with CUDA_ARCHS=%d if the build "
+        "machine has no device",
+        self->device.facts.compute);
+  const uint64_t digest = digest_of(image, bytes);
+  pthread_mutex_lock(&modules.lock);
+  bny_device_module *found = modules.first;
+  while (found && (found->device->context != self->context || found->digest != digest || found->bytes != bytes))
+    found = found->next;
+  banyan_status status = found ? BANYAN_OK : load(self, image, &found);
+  if (status == BANYAN_OK && found->users++ == 0) {
+    found->digest = digest;
+    found->bytes = bytes;
+    found->next = modules.first;
+    modules.first = found;
+  }
+  pthread_mutex_unlock(&modules.lock);
+  if (status == BANYAN_OK) *module = found;
+  return status;
+}
+
 void bny_cuda_module_unload(bny_device_module *module) {
   if (!module) return;
   bny_cuda_scope scope;
+  pthread_mutex_lock(&modules.lock);
+  const bool is_last = --module->users == 0;
+  for (bny_device_module **link = &modules.first; is_last && *link; link = &(*link)->next)
+    if (*link == module) {
+      *link = module->next;
+      break;
+    }
+  pthread_mutex_unlock(&modules.lock);
+  if (!is_last) return;
   if (bny_cuda_enter_setup(module->device, &scope) == CUDA_SUCCESS)
     module->device->driver.cuModuleUnload(module->module);
   bny_cuda_leave(module->device, &scope);

@@ -275,7 +275,7 @@ banyan_status bny_cuda_memory_export(bny_device_memory *memory, bny_device_handl
   int fd = -1;
   banyan_status status = enter(self, &scope);
   if (status == BANYAN_OK && made->has_physical) status = export_virtual(self, made, &exported, &fd);
-  if (status == BANYAN_OK && memory->kind == BNY_MEMORY_IPC)
+  if (status == BANYAN_OK && memory->kind == BNY_MEMORY_IPC && handle)
     status =
         bny_cuda_check(&self->driver, self->driver.cuIpcGetMemHandle(&made->exported->handle, made->exported->address),
                        "an IPC handle of CUDA device %d", memory->device->facts.ordinal);
@@ -285,7 +285,7 @@ banyan_status bny_cuda_memory_export(bny_device_memory *memory, bny_device_handl
     fd = made->file;
     made->file = -1;
   }
-  *handle = exported;
+  if (handle) *handle = exported;
   *file = fd;
   return BANYAN_OK;
 }
