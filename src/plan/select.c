@@ -60,7 +60,9 @@ static banyan_status candidates_price(const bny_request *request, bny_candidate 
   const bny_links *network = request->levels ? request->levels->network : NULL;
   bool done[BNY_CANDIDATES_MAX] = {false};
   double least = INFINITY;
-  if (!network || network->nlinks == 0 || request->nranks == 1) return BANYAN_OK;
+  int32_t serving = 0;
+  for (int32_t i = 0; i < count; i++) serving += serves(&candidates[i]);
+  if (!network || network->nlinks == 0 || serving < 2) return BANYAN_OK;
   for (;;) {
     int32_t next = -1;
     for (int32_t i = 0; i < count; i++)

@@ -46,7 +46,12 @@ static void check_request(const bny_request *request) {
   char *reason = NULL;
   ck_assert_msg(bny_algorithm_select(request, &algorithm, &ns, &reason) == BANYAN_OK, "%s", banyan_last_error());
   free(reason);
-  plans_free(request, plans_make_checked(request, algorithm, 0));
+  bny_request named = *request; /* it is chosen once */
+  char name[64] = "";
+  size_t length = 0;
+  bny_algorithm_print(algorithm, name, sizeof name, &length);
+  named.algorithm = name;
+  plans_free(&named, plans_make_checked(&named, algorithm, 0));
 }
 
 /* "levels_whole" sends from every rank with a NIC, "levels_leaders" from leaders only. "levels" is the cheaper one, and
