@@ -87,6 +87,20 @@ if until_true find_ranks; then
   run 0 --live "${pids[1]}"
   says 'rank [01] of 2: operation [0-9]+: (allgather|barrier), .*not finished'
   says 'waits for rank [01], for (its message|it to read memory), [0-9.]+ s so far'
+  # A process of somebody else may write anything: a copy of that recorder, with escape sequences in its texts.
+  python3 -c 'import glob, os, re, sys, time
+fd = next(f for f in glob.glob(f"/proc/{sys.argv[1]}/fd/*") if "banyan-flight" in os.readlink(f))
+head, texts = (lambda all: (all[:64], all[64:]))(open(fd, "rb").read())
+recorder = head + re.sub(rb"(?<=[a-z])[a-z]{3}(?=\0)", b"\x1b[m", texts)
+file = os.memfd_create("banyan-flight")
+os.write(file, recorder)
+print("ready", flush=True)
+time.sleep(60)' "${pids[1]}" >"$work/forged" &
+  forger=$!
+  until_true grep -q ready "$work/forged"
+  run 0 --live $forger
+  says 'by [a-z]*\?\[m, begun'
+  kill $forger
   kill -CONT "${pids[0]}"
 fi
 kill $perf "${pids[@]}" 2>"$work/err"

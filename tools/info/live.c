@@ -28,6 +28,17 @@ static bool read_twice(int file, bny_flight *flight, size_t bytes) {
   return memcmp(flight->magic, BNY_FLIGHT_FILE, sizeof BNY_FLIGHT_FILE) == 0;
 }
 
+/* The process may be of another user, and its memory hold anything. */
+static void make_printable(bny_flight *flight) {
+  flight->failure[sizeof flight->failure - 1] = '\0';
+  tool_printable(flight->failure);
+  for (int i = 0; i < BNY_FLIGHT_ENTRIES; i++) {
+    char *algorithm = flight->entries[i].note.algorithm;
+    algorithm[sizeof flight->entries[i].note.algorithm - 1] = '\0';
+    tool_printable(algorithm);
+  }
+}
+
 /* Returns a copy of a flight recorder, or NULL: it is being made, the process has closed it, or *error says why. */
 static bny_flight *read_recorder(const char *path, tool_error *error) {
   struct stat found;
@@ -47,6 +58,7 @@ static bny_flight *read_recorder(const char *path, tool_error *error) {
   if (good && (flight->bytes != bytes || flight->nranks < 1 ||
                bytes < sizeof *flight + (size_t)flight->nranks * sizeof flight->waits[0]))
     good = tool_error_set(error, "%s: no flight recorder of this build", path);
+  if (good) make_printable(flight);
   if (good) return flight;
   free(flight);
   return NULL;
@@ -62,11 +74,10 @@ static const char *awaited(int32_t slot) {
 
 static json_t *operation(const bny_flight *flight, const bny_flight_entry *entry, int64_t now_ns) {
   bny_clock_scale scale = bny_clock_scale_make(flight->tick0, flight->ns0, bny_clock_ticks(), now_ns);
-  json_t *o =
-      json_pack("{s:I, s:s, s:s%, s:I, s:f}", "operation", (json_int_t)entry->operation, "collective",
-                bny_flight_name(entry->note.kind), "algorithm", entry->note.algorithm,
-                strnlen(entry->note.algorithm, sizeof entry->note.algorithm), "bytes", (json_int_t)entry->note.bytes,
-                "begun_s_ago", (double)(now_ns - bny_clock_scale_ns(&scale, entry->begin)) * 1e-9);
+  json_t *o = json_pack("{s:I, s:s, s:s, s:I, s:f}", "operation", (json_int_t)entry->operation, "collective",
+                        bny_flight_name(entry->note.kind), "algorithm", entry->note.algorithm, "bytes",
+                        (json_int_t)entry->note.bytes, "begun_s_ago",
+                        (double)(now_ns - bny_clock_scale_ns(&scale, entry->begin)) * 1e-9);
   if (entry->tag >= 0) json_object_set_new(o, "tag", json_integer((json_int_t)entry->tag));
   return o;
 }
@@ -86,9 +97,8 @@ static json_t *communicator(const bny_flight *flight) {
                                   (double)(now_ns - flight->waiting_ns) * 1e-9));
   if (flight->status)
     json_object_set_new(o, "failed",
-                        json_pack("{s:s, s:i, s:s%}", "status", banyan_status_string((banyan_status)flight->status),
-                                  "rank", (int)flight->culprit, "text", flight->failure,
-                                  strnlen(flight->failure, sizeof flight->failure)));
+                        json_pack("{s:s, s:i, s:s}", "status", banyan_status_string((banyan_status)flight->status),
+                                  "rank", (int)flight->culprit, "text", flight->failure));
   json_t *waits = json_array();
   for (int32_t r = 0; r < flight->nranks; r++)
     if (flight->waits[r].count)
