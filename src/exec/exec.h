@@ -67,6 +67,7 @@ typedef struct bny_exec {
   bny_store store;
   bny_record record;
   const struct bny_run *run; /* under way, or NULL */
+  int64_t ended_ns;          /* with `progress`: when this rank's last run ended; 0: none has */
   bny_signal *rejected;      /* the transport's count of rejected calls */
   uint32_t history_before;   /* `history` before the run in which ranks compare calls */
   bny_failure failure;

@@ -5,6 +5,7 @@
 
 #include "exec/exec.h"
 #include "exec/run.h"
+#include "base/clock.h"
 #include "base/hash.h"
 #include "base/thread.h"
 
@@ -154,6 +155,16 @@ static bool poll_arrival(const bny_run *run, const bny_bound_step *bound, uint32
   return has_arrived(run, bound);
 }
 
+/* A rank that comes so late that others may have given up reads what the network has brought. Otherwise their messages
+ * could complete a run that has failed on all other ranks. */
+static void catch_up(bny_exec *exec) {
+  enum { CATCH_UP_NS = 2000000 };
+  int64_t now_ns = bny_clock_ns(), until_ns = now_ns + CATCH_UP_NS;
+  if (!exec->ended_ns || now_ns - exec->ended_ns < exec->timeout_ns / 2) return;
+  while (bny_clock_ns() < until_ns && !atomic_load_explicit(exec->fault, memory_order_relaxed))
+    exec->progress(exec->transport);
+}
+
 /* Waits until this half of the arena may be written, and records who will read it. */
 static banyan_status wait_half(bny_run *run, bool block) {
   bny_exec *exec = run->exec;
@@ -161,6 +172,7 @@ static banyan_status wait_half(bny_run *run, bool block) {
   uint32_t spins = 0;
   uint64_t since = 0;
   if (run->ready) return BANYAN_OK;
+  if (exec->progress && !run->patience.first_ns) catch_up(exec);
   banyan_status status = BANYAN_OK;
   if (atomic_load_explicit(exec->fault, memory_order_acquire)) status = bny_exec_check(exec, &run->call);
   if (status != BANYAN_OK) return status;
@@ -478,6 +490,7 @@ banyan_status bny_run_progress(bny_run *run, bool block, const bny_run_report **
   atomic_store_explicit(&exec->line->done, exec->epoch, memory_order_release);
   run->report.bytes_between_nodes = exec->transport->bytes_between_nodes - run->report.bytes_between_nodes;
   bny_record_end(&exec->record, &run->record, exec->epoch);
+  if (exec->progress) exec->ended_ns = bny_clock_ns();
   exec->run = NULL;
   *report = &run->report;
   return BANYAN_OK;

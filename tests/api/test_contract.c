@@ -359,6 +359,34 @@ TEST_LOOP(children_of_a_creation_take_no_part, 4) {
   WORLD_RUN(fork_in_creation, .nranks = 3, .bare = true, .processes = _i == 3);
 }
 
+/* ---- a rank that comes after the deadline ------------------------------------------------------------------------ */
+
+/* The last rank makes its call when all others have the timeout. Their messages have arrived, and it gets the failure. */
+static void come_late(world_rank *self) {
+  const bool is_first = *(const bool *)self->argument;
+  banyan_op *op = NULL;
+  char data[2][64] = {{0}};
+  if (!world_ok(self, banyan_barrier(self->comm), "barrier")) return;
+  if (!is_first && !world_ok(self, banyan_shift(self->comm, data[0], data[1], 64, 1), "before")) return;
+  if (!world_meet(self)) return;
+  bool is_late = self->rank == self->nranks - 1;
+  for (int32_t r = 0; is_late && r < self->nranks - 1; r++)
+    if (!world_await(self->world, r, WORLD_GUARD_S)) return;
+  banyan_status status = is_first ? banyan_broadcast_init(self->comm, data[0], 64, 0, &op)
+                                  : banyan_shift(self->comm, data[0], data[1], 64, 1);
+  /* Rank 0 gets its data from the last rank, rank 1 from rank 0, and the others fail in the next call. */
+  if (status == BANYAN_OK && !is_late) status = banyan_barrier(self->comm);
+  world_check(self, status == BANYAN_ERR_TIMEOUT, "%s: %s", banyan_status_string(status), banyan_last_error());
+  world_signal(self->world, self->rank);
+  banyan_op_free(op);
+}
+
+TEST_LOOP(a_late_rank_gets_the_failure, 6) {
+  static const world_backend *const backends[] = {&world_threads, &world_processes, &world_nodes};
+  bool is_first = _i % 2;
+  WORLD_RUN(come_late, .nranks = 3, .on = backends[_i / 2], .timeout_ns = 400000000, .argument = &is_first);
+}
+
 /* ---- tests far apart --------------------------------------------------------------------------------------------- */
 
 /* The clock of the calling thread is ahead by this time. */
