@@ -4,7 +4,7 @@
 
     python examples/tiers.py
 
-When memory is full, banyan.tier_next() says which page goes down to the file. A page that queries look at stays. Keys
+When memory is full, the page that queries read least goes down to the file. A page that queries look at stays. Keys
 are random numbers in place of a model's, and every query is about one passage in the middle of the document.
 """
 
@@ -51,7 +51,7 @@ def main():
         for number in range(PAGES):
             slot = len(above)
             if slot == MEMORY_PAGES:
-                _, slot, _ = down = above.pop(banyan.tier_next([reads for _, _, reads in above], keep=KEEP))
+                _, slot, _ = down = above.pop(min(range(MEMORY_PAGES - KEEP), key=lambda page: above[page][2]))
                 stored[len(below)] = memory[slot]
                 below.append(down[0])
             memory[slot] = make_page(number, q)

@@ -3,8 +3,7 @@
  * Rules that say which rank owns which key. All calls are local and pure, may be made by any thread, and need no
  * communicator. banyan.h includes this header, and its conventions hold here.
  *
- * There are two ways to divide keys. A rule (banyan_ownership) fixes the owner of every token in advance. Or
- * banyan_next_page() assigns pages to ranks one by one as sequences grow, and the caller keeps a table of them. */
+ * A rule (banyan_ownership) fixes the owner of every token in advance. Moves change from one layout to another. */
 #ifndef BANYAN_OWNERSHIP_H
 #define BANYAN_OWNERSHIP_H
 
@@ -18,11 +17,9 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-/* The kind of a rule. RANGES: each rank has one range of tokens, in the order of ranks. BLOCKS: blocks of tokens are
- * assigned in turn; after any number of blocks, each rank is within one block of its share. With equal weights the turn
- * is the order of ranks. With different weights on three ranks or more, a call allocates memory for each rank and can
- * return BANYAN_ERR_MEMORY. It then takes at most as many steps as the weights add up to, after division by their
- * common divisor, for any length. */
+/* The kind of a rule. RANGES: each rank has one range of tokens, in the order of ranks. BLOCKS: ranks take turns. In each
+ * round, every rank has as many consecutive blocks as its weight, after division by the common divisor of all
+ * weights. */
 typedef enum banyan_ownership_kind { BANYAN_OWNERSHIP_RANGES = 1, BANYAN_OWNERSHIP_BLOCKS } banyan_ownership_kind;
 
 /* A rule that says which rank owns which token of a sequence. */
@@ -60,22 +57,9 @@ banyan_status banyan_ownership_keys(const banyan_ownership *ownership, int32_t r
 struct banyan_queries; /* in banyan_attention.h */
 
 /* Sets key_block and key_stride of `queries` for the shard of `rank`. Writes to `key_start` the value for each entry of
- * queries->key_start. Consecutive blocks of a rank count as one.
- *
- * With BLOCKS and different weights, the blocks of a rank may be unevenly spaced, and then need a pattern. Before the
- * call, set key_pattern to your memory and key_pattern_len to its capacity; weights[rank] entries are enough. The call
- * writes the pattern there, and its length, or 0, to key_pattern_len. Keep the memory while attention uses it, and set
- * the capacity again before another call. Without this memory the call returns BANYAN_ERR_UNSUPPORTED for such a rank,
- * and with too little memory BANYAN_ERR_ARGUMENT. No memory is needed for RANGES, for equal weights, or for a rank
- * whose weight is 0, or 1 after division. */
+ * queries->key_start. Consecutive blocks of a rank count as one. */
 banyan_status banyan_ownership_queries(const banyan_ownership *ownership, int32_t rank, struct banyan_queries *queries,
                                        int32_t *key_start);
-
-/* Writes the name of a rule to name[bytes], and its hash. Names are "blocks:16/8ranks", "blocks:16/3ranks:2,1,1" with
- * weights, "ranges:4096/8ranks", or "ranges:96,4096/2ranks" with the end of each range if they are uneven. Rules that
- * give each token the same owner have the same name and hash. If the name does not fit, BANYAN_ERR_ARGUMENT says how
- * many bytes it needs. name or hash may be NULL. */
-banyan_status banyan_ownership_name(const banyan_ownership *ownership, char *name, size_t bytes, uint64_t *hash);
 
 /* Tokens [first, end) that move from one rank to another. */
 typedef struct banyan_token_move {
@@ -88,27 +72,6 @@ typedef struct banyan_token_move {
  * sets it to their number. It also sets *next to the first token that is left for another call, or to `length`. */
 banyan_status banyan_ownership_moves(const banyan_ownership *from, const banyan_ownership *to, int64_t length,
                                      int64_t *next, banyan_token_move *moves, int32_t *count);
-
-/* Selects the page to move to the next memory when one is full. The last `keep` of the `pages` pages stay; pages are in
- * the order of their tokens. Among the others the least read page moves; among equals, the oldest. reads[i] is the
- * number of reads of page i. Halve these numbers from time to time, so that old reads lose weight. NULL: the oldest
- * page moves. *page is -1 if all pages stay. */
-banyan_status banyan_tier_next(int64_t pages, const uint64_t *reads, int64_t keep, int64_t *page);
-
-/* Selects the rank that takes the next page of a sequence. Among the ranks that keep the sequence even, it takes the
- * one with the fewest pages over all sequences, relative to its weight; among equals, the first.
- *
- * - `weights` is [nranks] as in banyan_ownership; NULL: equal shares. A rank of weight 0 takes no page.
- * - `of_sequence` and `of_all` are [nranks]: the pages of this sequence, and of all sequences, on each rank. If
- *   of_sequence is NULL, all sequences count as one. If of_all is NULL, other sequences are ignored.
- * - If only this call assigns its pages, a sequence is within one page of its share on every rank, even if others end
- *   or are preempted. Without of_sequence this holds for all pages, as long as none is freed.
- * - Over all sequences, a rank is therefore off its share by less than one page per sequence. It may be off by nearly
- *   half a page per sequence if all sequences that end had their pages on one rank. A random test of 24 sequences that
- *   grow, end and are preempted, with ranks that join and leave, stays within 6 pages (tests/ownership/test_ownership.c).
- * - The call takes nranks^2 steps, and up to nranks^3 for uneven weights. */
-banyan_status banyan_next_page(int32_t nranks, const int32_t *weights, const int64_t *of_sequence,
-                               const int64_t *of_all, int32_t *rank);
 
 /* Pages that move from one rank to another. */
 typedef struct banyan_page_move {
@@ -126,10 +89,7 @@ typedef struct banyan_page_move {
  *   moved pages is minimal. With of_moved, one page more moves for each rank that lacks at least a page of these
  *   sequences, if another rank has too many.
  * - `moves` has room for nranks moves. *count is set to their number.
- * - The call takes nranks^2 steps.
- *
- * If a moved sequence grows by banyan_next_page(), it may be more than one page off its shares;
- * tests/ownership/test_ownership.c finds at most two. */
+ * - The call takes nranks^2 steps. */
 banyan_status banyan_page_moves(int32_t nranks, const int32_t *weights, const int64_t *pages, const int64_t *of_moved,
                                 banyan_page_move *moves, int32_t *count);
 

@@ -13,11 +13,9 @@ try:
         Threads,
         attention,
         network,
-        next_page,
         page_bounds_update,
         page_moves,
         split,
-        tier_next,
         version,
     )
 except ModuleNotFoundError as error:
@@ -66,11 +64,9 @@ __all__ = [
     "UnsupportedError",
     "attention",
     "network",
-    "next_page",
     "page_bounds_update",
     "page_moves",
     "run",
     "split",
-    "tier_next",
     "version",
 ]

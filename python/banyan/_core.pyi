@@ -213,23 +213,6 @@ def page_bounds_update(
     """
 
 
-def next_page(
-    nranks: int,
-    *,
-    weights: Optional[Sequence[int]] = None,
-    of_sequence: Optional[Sequence[int]] = None,
-    of_all: Optional[Sequence[int]] = None,
-) -> int:
-    """The rank that takes the next page of a sequence.
-
-    of_sequence, of_all: how many pages each rank has, of the sequence and of all. weights: the share of each rank.
-    """
-def tier_next(reads: Sequence[int], *, keep: int = 0) -> Optional[int]:
-    """The page that leaves when a memory is full; None: all stay.
-
-    reads: how often each page was read, in the order of their tokens. The last `keep` pages stay. Of the others the
-    least read goes, the oldest of equals.
-    """
 def page_moves(
     pages: Sequence[int], *, weights: Optional[Sequence[int]] = None, of_moved: Optional[Sequence[int]] = None
 ) -> List[Tuple[int, int, int]]:
@@ -243,7 +226,8 @@ class Ownership:
     """A rule that says which rank owns which token of a sequence. It communicates nothing and holds no arrays.
 
     kind: "ranges", each rank has one range of `tokens` in the order of ranks; or "blocks", blocks of `block` tokens are
-    assigned round-robin. weights: the share of each rank; None: all alike. Raises ArgumentError.
+    assigned round-robin. weights: the share of each rank, which is the length of its turn; None: all alike. Raises
+    ArgumentError.
     """
 
     def __init__(
@@ -258,12 +242,6 @@ class Ownership:
     @property
     def nranks(self) -> int:
         """The number of ranks that own tokens."""
-    @property
-    def name(self) -> str:
-        """Its name, such as "blocks:16/8ranks". Rules that give each token the same owner have the same name."""
-    @property
-    def hash(self) -> int:
-        """A hash of 64 bits, equal where names are equal."""
     def moves_to(self, other: Ownership, length: int) -> List[Tuple[int, int, int, int]]:
         """The moves [(first, end, from, to)] that turn this layout into another. A token moves at most once."""
     def of_token(self, token: int) -> Tuple[int, int]:
@@ -274,10 +252,8 @@ class Ownership:
         """The token at a position among the keys of a rank."""
     def keys(self, rank: int, length: int) -> int:
         """How many keys a rank has of a sequence of `length` tokens: an entry of its seq_lens."""
-    def queries(self, rank: int, *, pattern: bool = False) -> Tuple[Any, ...]:
-        """(key_start, key_block, key_stride) of attention over the keys of a rank. pattern=True: also key_pattern, a
-        list or None. It is needed if weights place the blocks of a rank at uneven distances.
-        """
+    def queries(self, rank: int) -> Tuple[int, int, int]:
+        """(key_start, key_block, key_stride) of attention over the keys of a rank."""
 
 class Threads:
     """A group of `nranks` ranks that are threads of this process, for Communicator.from_threads()."""

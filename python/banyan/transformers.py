@@ -327,8 +327,8 @@ class ShardedCache(Cache):
             **{"weights": weights is not None and list(weights), "windows": windows, "prefill": prefill},
         }
         # Arguments of attention_combine() that locate the keys.
-        start, key_block, key_stride, key_pattern = rule.queries(comm.rank, pattern=True)
-        self._positions = {"key_block": key_block, "key_stride": key_stride, "key_pattern": key_pattern}
+        start, key_block, key_stride = rule.queries(comm.rank)
+        self._positions = {"key_block": key_block, "key_stride": key_stride}
         self._key_start, self._lost = start, np.zeros(max_length, bool)
         self._set_owners(rule.of_tokens(np.arange(max_length))[0])
         self.config = config.get_text_config(decoder=True)

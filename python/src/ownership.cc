@@ -80,29 +80,11 @@ public:
     check(banyan_ownership_keys(&rule_, rank, length, &keys));
     return keys;
   }
-  nb::tuple queries(int32_t rank, bool pattern) const {
+  nb::tuple queries(int32_t rank) const {
     banyan_queries queries = BANYAN_QUERIES_INIT;
-    bool is_weighted = pattern && weights_.data() && rank >= 0 && rank < rule_.nranks;
-    std::vector<int32_t> blocks(is_weighted ? static_cast<size_t>(weights_.data()[rank]) : 0);
-    queries.key_pattern = blocks.data(), queries.key_pattern_len = static_cast<int64_t>(blocks.size());
     int32_t key_start;
     check(banyan_ownership_queries(&rule_, rank, &queries, &key_start));
-    if (!pattern) return nb::make_tuple(key_start, queries.key_block, queries.key_stride);
-    blocks.resize(static_cast<size_t>(queries.key_pattern_len));
-    nb::list list;
-    for (int32_t block : blocks) list.append(block);
-    return nb::make_tuple(key_start, queries.key_block, queries.key_stride,
-                          blocks.empty() ? nb::none() : nb::object(list));
-  }
-  std::string name() const {
-    std::vector<char> text(64 + static_cast<size_t>(rule_.nranks) * 14); // a comma and up to 2^40
-    check(banyan_ownership_name(&rule_, text.data(), text.size(), nullptr));
-    return text.data();
-  }
-  uint64_t hash() const {
-    uint64_t sum;
-    check(banyan_ownership_name(&rule_, nullptr, 0, &sum));
-    return sum;
+    return nb::make_tuple(key_start, queries.key_block, queries.key_stride);
   }
   nb::list moves_to(const ownership &other, int64_t length) const {
     constexpr int32_t most = 1024;
@@ -131,25 +113,6 @@ private:
   banyan_ownership rule_ = BANYAN_OWNERSHIP_INIT;
 };
 
-int32_t next_page(nb::handle nranks_of, nb::handle weights, nb::handle of_sequence, nb::handle of_all) {
-  int32_t nranks = read_int32("nranks", nranks_of);
-  numbers<int32_t> shares("weights", weights, nranks);
-  numbers<int64_t> sequence("of_sequence", of_sequence, nranks), all("of_all", of_all, nranks);
-  int32_t rank;
-  check(banyan_next_page(nranks, shares.data(), sequence.data(), all.data(), &rank));
-  return rank;
-}
-
-nb::object tier_next(nb::handle reads, int64_t keep) {
-  Py_ssize_t size = PyObject_Size(reads.ptr());
-  if (size < 0 || size > INT32_MAX) reject("reads", "it is a sequence of one number for each page");
-  numbers<int64_t> counts("reads", reads, static_cast<int32_t>(size));
-  std::vector<uint64_t> whole(counts.data(), counts.data() + size);
-  int64_t page;
-  check(banyan_tier_next(size, whole.data(), keep, &page));
-  return page < 0 ? nb::none() : nb::object(nb::int_(page));
-}
-
 nb::list page_moves(nb::handle pages, nb::handle weights, nb::handle of_moved) {
   Py_ssize_t size = PyObject_Size(pages.ptr());
   if (size < 1 || size > INT32_MAX) reject("pages", "it is a sequence of one number for each rank");
@@ -174,19 +137,13 @@ void define_ownership(nb::module_ &module) {
            nb::arg("nranks").none(), nb::kw_only(), nb::arg("block").none() = 0, nb::arg("tokens").none() = 0,
            nb::arg("weights") = nb::none())
       .def_prop_ro("nranks", &ownership::nranks, doc::Ownership_nranks)
-      .def_prop_ro("name", &ownership::name, doc::Ownership_name)
-      .def_prop_ro("hash", &ownership::hash, doc::Ownership_hash)
       .def("__repr__", &ownership::repr)
       .def("moves_to", &ownership::moves_to, nb::arg("other"), nb::arg("length"), doc::Ownership_moves_to)
       .def("of_token", &ownership::of_token, nb::arg("token"), doc::Ownership_of_token)
       .def("of_tokens", &ownership::of_tokens, nb::arg("tokens").none(), doc::Ownership_of_tokens)
       .def("token", &ownership::token, nb::arg("rank"), nb::arg("position"), doc::Ownership_token)
       .def("keys", &ownership::keys, nb::arg("rank"), nb::arg("length"), doc::Ownership_keys)
-      .def("queries", &ownership::queries, nb::arg("rank"), nb::kw_only(), nb::arg("pattern") = false,
-           doc::Ownership_queries);
-  module.def("next_page", next_page, nb::arg("nranks").none(), nb::kw_only(), nb::arg("weights") = nb::none(),
-             nb::arg("of_sequence") = nb::none(), nb::arg("of_all") = nb::none(), doc::next_page);
-  module.def("tier_next", tier_next, nb::arg("reads"), nb::kw_only(), nb::arg("keep") = 0, doc::tier_next);
+      .def("queries", &ownership::queries, nb::arg("rank"), doc::Ownership_queries);
   module.def("page_moves", page_moves, nb::arg("pages"), nb::kw_only(), nb::arg("weights") = nb::none(),
              nb::arg("of_moved") = nb::none(), doc::page_moves);
 }

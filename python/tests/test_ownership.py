@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that assign tokens to ranks, and pages that are assigned one by one."""
+"""Rules that assign tokens to ranks, and the moves between layouts."""
 
 import random
 
@@ -32,11 +32,9 @@ def test_rules_agree_with_themselves(kind):
             assert [owners[t][1] for t in mine] == list(range(len(mine)))
             assert [rule.token(rank, place) for place in range(len(mine))] == mine
             assert rule.keys(rank, length) == len(mine)
-            start, block, stride, pattern = rule.queries(rank, pattern=True)
-            block, stride, pattern = block or 1 << 20, stride or 1 << 20, pattern or [0]
-            steps = [divmod(i // block, len(pattern)) for i in range(len(mine))]
-            places = [start + n * stride + pattern[at] * block + i % block for i, (n, at) in enumerate(steps)]
-            assert places == mine
+            start, block, stride = rule.queries(rank)
+            block, stride = block or 1 << 20, stride or 1 << 20
+            assert [start + i // block * stride + i % block for i in range(len(mine))] == mine
         if kind == "ranges":
             assert [rank for rank, _ in owners] == sorted(rank for rank, _ in owners)
 
@@ -53,7 +51,7 @@ def test_attention_over_keys_that_a_rule_deals(weights):
     def body(comm):
         count = rule.keys(comm.rank, 50)
         mine = k[:, :, [rule.token(comm.rank, place) for place in range(count)]]
-        start, block, stride, pattern = rule.queries(comm.rank, pattern=True)
+        start, block, stride = rule.queries(comm.rank)
         return comm.attention_combine(
             q,
             mine,
@@ -63,26 +61,12 @@ def test_attention_over_keys_that_a_rule_deals(weights):
             key_start=np.array([start], np.int32),
             key_block=block,
             key_stride=stride,
-            key_pattern=pattern,
             keys_max=50,
         )
 
     for o, lse in banyan.run(body, 3, start="thread", timeout=60):
         np.testing.assert_allclose(o, want[0], rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(lse, want[1], rtol=1e-5, atol=1e-5)
-
-
-def test_pages_stay_even():
-    draw, weights = random.Random(7), [2, 1, 0, 1]
-    every = [0] * 4
-    for _ in range(5):
-        pages = [0] * 4
-        for count in range(1, draw.randint(10, 60)):
-            rank = banyan.next_page(4, weights=weights, of_sequence=pages, of_all=every)
-            pages[rank] += 1
-            every[rank] += 1
-            assert all(abs(pages[r] - count * weights[r] / 4) < 1 for r in range(4))
-    assert every[2] == 0
 
 
 def test_moves_to_even_shares():
@@ -100,10 +84,8 @@ def test_moves_to_even_shares():
     assert banyan.page_moves([4, 4]) == []
 
 
-def test_layouts_have_names_and_moves():
+def test_layouts_have_moves():
     eight = banyan.Ownership("blocks", 8, block=16, weights=[3] * 8)
-    assert eight.name == "blocks:16/8ranks"
-    assert eight.hash == banyan.Ownership("blocks", 8, block=16).hash != banyan.Ownership("blocks", 8, block=32).hash
     ranges = banyan.Ownership("ranges", 3, tokens=5000, block=7)
     owner = [ranges.of_token(token)[0] for token in range(5000)]
     for first, end, source, to in ranges.moves_to(eight, 5000):
@@ -111,11 +93,6 @@ def test_layouts_have_names_and_moves():
             assert owner[token] == source != to
             owner[token] = to
     assert owner == [eight.of_token(token)[0] for token in range(5000)]
-
-
-def test_the_least_read_page_goes_down():
-    assert banyan.tier_next([4, 1, 0, 7, 0, 0], keep=2) == 2
-    assert banyan.tier_next([4, 1], keep=2) is None
 
 
 def test_moves_of_many_sequences_go_to_all_ranks():
@@ -134,7 +111,6 @@ def test_moves_of_many_sequences_go_to_all_ranks():
         ("kind", lambda: banyan.Ownership(None, 2)),
         ("nranks", lambda: banyan.Ownership("blocks", 0)),
         ("nranks", lambda: banyan.Ownership("blocks", 2**40)),
-        ("nranks", lambda: banyan.next_page("2")),
         ("block", lambda: banyan.Ownership("blocks", 2, block=-1)),
         ("block", lambda: banyan.Ownership("blocks", 2, block=1.5)),
         ("tokens", lambda: banyan.Ownership("ranges", 2, tokens=None)),
@@ -147,7 +123,6 @@ def test_moves_of_many_sequences_go_to_all_ranks():
         ("key_pattern", lambda: banyan.attention(ONES[0], ONES, ONES, key_pattern=[])),
         ("rank", lambda: banyan.Ownership("blocks", 2).keys(2, 5)),
         ("position", lambda: banyan.Ownership("ranges", 2, tokens=5).token(0, 4)),
-        ("of_all", lambda: banyan.next_page(2, of_all=[1])),
         ("of_moved", lambda: banyan.page_moves([1, 2], of_moved=[1])),
         ("pages", lambda: banyan.page_moves([])),
         ("pages", lambda: banyan.page_moves([-1, 3])),

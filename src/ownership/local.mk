@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
 libbanyan_core_la_SOURCES += \
   %D%/moves.c \
-  %D%/ownership.c %D%/ownership.h \
-  %D%/turns.c
+  %D%/ownership.c %D%/ownership.h

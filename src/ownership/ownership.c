@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Computes the owner of each key. Tokens are assigned in blocks. Under BLOCKS the weights, divided by their common
- * divisor, are the blocks of each rank in a round, and turns.c assigns a round. Under RANGES the blocks of the longest
- * sequence are cut in proportion to the weights. */
+ * divisor, are the consecutive blocks of each rank in a round. Under RANGES the blocks of the longest sequence are cut in
+ * proportion to the weights. */
 #include <inttypes.h>
 #include <stdbool.h>
-#include <stdlib.h>
 
 #include "base/sized.h"
 #include "base/status.h"
@@ -53,12 +52,12 @@ banyan_status bny_ownership_read(const char *where, const banyan_ownership *give
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     "%s: ownership.tokens is %" PRId64 ", but BLOCKS have no longest sequence: set 0", where,
                     rule->tokens);
-  banyan_status status = check_weights(where, rule->nranks, rule->weights, &out->turns.total);
+  banyan_status status = check_weights(where, rule->nranks, rule->weights, &out->total);
   if (status != BANYAN_OK) return status;
   if (out->rule.block == 0) out->rule.block = 1;
   int64_t divisor = 0;
   for (int32_t r = 0; r < rule->nranks; r++) divisor = greatest_divisor(divisor, weight_of(rule->weights, r));
-  out->turns = (bny_turns){rule->nranks, rule->weights, divisor, out->turns.total / divisor};
+  out->divisor = divisor, out->total /= divisor;
   out->blocks = rule->tokens / out->rule.block + (rule->tokens % out->rule.block != 0);
   return BANYAN_OK;
 }
@@ -81,35 +80,37 @@ banyan_status bny_ownership_check_length(const char *where, const char *what, co
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* Returns the sum of the weights of the ranks before this one. */
+static int64_t weights_before(const bny_shares *s, int32_t rank) {
+  int64_t before = 0;
+  for (int32_t r = 0; s->rule.weights && r < rank; r++) before += bny_ownership_weight(s, r);
+  return s->rule.weights ? before : rank;
+}
+
 /* Returns the span that begins at the weights before it. */
 static bny_span span_at(const bny_shares *s, int64_t before, int64_t weight) {
-  return (bny_span){s->blocks * before / s->turns.total, s->blocks * (before + weight) / s->turns.total};
+  return (bny_span){s->blocks * before / s->total, s->blocks * (before + weight) / s->total};
 }
 
 bny_span bny_ownership_span(const bny_shares *s, int32_t rank) {
-  int64_t before = 0;
-  for (int32_t r = 0; r < rank; r++) before += bny_turns_weight(&s->turns, r);
-  return span_at(s, before, bny_turns_weight(&s->turns, rank));
+  return span_at(s, weights_before(s, rank), bny_ownership_weight(s, rank));
 }
 
-banyan_status bny_ownership_owner(const bny_shares *s, int64_t block, int32_t *rank, int64_t *position) {
-  int64_t before = 0;
-  if (s->rule.kind == BANYAN_OWNERSHIP_BLOCKS) {
-    banyan_status status = bny_turns_owner(&s->turns, block % s->turns.total, rank, &before);
-    if (status == BANYAN_OK)
-      *position = (block / s->turns.total * bny_turns_weight(&s->turns, *rank) + before) * s->rule.block;
-    return status;
+int32_t bny_ownership_owner(const bny_shares *s, int64_t block, int64_t *position) {
+  int64_t before = 0, round = block / s->total, step = block % s->total;
+  bool ranges = s->rule.kind == BANYAN_OWNERSHIP_RANGES;
+  if (!ranges && !s->rule.weights) {
+    *position = round * s->rule.block;
+    return (int32_t)step;
   }
-  for (int32_t r = 0; r < s->rule.nranks; r++) {
-    int64_t weight = bny_turns_weight(&s->turns, r);
-    bny_span mine = span_at(s, before, weight);
+  for (int32_t r = 0;; r++) {
+    int64_t weight = bny_ownership_weight(s, r);
+    bny_span mine = ranges ? span_at(s, before, weight) : (bny_span){before, before + weight};
     before += weight;
-    if (block >= mine.end) continue;
-    *rank = r;
-    *position = (block - mine.first) * s->rule.block;
-    break;
+    if ((ranges ? block : step) >= mine.end) continue;
+    *position = (ranges ? block - mine.first : round * weight + step - mine.first) * s->rule.block;
+    return r;
   }
-  return BANYAN_OK;
 }
 
 static banyan_status owners_of(const char *where, const banyan_ownership *ownership, int64_t count,
@@ -121,8 +122,8 @@ static banyan_status owners_of(const char *where, const banyan_ownership *owners
   for (int64_t i = 0; i < count && status == BANYAN_OK; i++) {
     status = bny_ownership_check_length(where, "token", &s, tokens[i], s.rule.tokens - 1);
     int64_t block = tokens[i] / s.rule.block;
-    if (status == BANYAN_OK && block != known) status = bny_ownership_owner(&s, block, &rank, &first);
     if (status != BANYAN_OK) break;
+    if (block != known) rank = bny_ownership_owner(&s, block, &first);
     known = block;
     ranks[i] = rank;
     positions[i] = first + tokens[i] % s.rule.block;
@@ -147,21 +148,17 @@ banyan_status banyan_ownership_of_tokens(const banyan_ownership *ownership, int6
   return owners_of(where, ownership, count, tokens, ranks, positions);
 }
 
-/* Writes the token at `position`; -1: the rank owns no such key, by its weight. */
-static banyan_status token_at(const bny_shares *s, int32_t rank, int64_t position, int64_t *token) {
-  int64_t block = position / s->rule.block, step = 0;
-  *token = -1;
+/* Returns the token at `position`; -1: the rank owns no such key, by its weight. */
+static int64_t token_at(const bny_shares *s, int32_t rank, int64_t position) {
+  int64_t block = position / s->rule.block, weight = bny_ownership_weight(s, rank), token = -1;
   if (s->rule.kind == BANYAN_OWNERSHIP_RANGES) {
     bny_span mine = bny_ownership_span(s, rank);
-    if (block < mine.end - mine.first) *token = mine.first * s->rule.block + position;
-    if (*token >= s->rule.tokens) *token = -1;
-    return BANYAN_OK;
+    if (block < mine.end - mine.first) token = mine.first * s->rule.block + position;
+    return token < s->rule.tokens ? token : -1;
   }
-  int64_t weight = bny_turns_weight(&s->turns, rank);
-  if (weight == 0 || block / weight > tokens_limit / s->turns.total) return BANYAN_OK;
-  banyan_status status = bny_turns_step(&s->turns, rank, block % weight, &step);
-  if (status == BANYAN_OK) *token = (block / weight * s->turns.total + step) * s->rule.block + position % s->rule.block;
-  return status;
+  if (weight == 0 || block / weight > tokens_limit / s->total) return -1;
+  int64_t step = weights_before(s, rank) + block % weight;
+  return (block / weight * s->total + step) * s->rule.block + position % s->rule.block;
 }
 
 banyan_status banyan_ownership_token(const banyan_ownership *ownership, int32_t rank, int64_t position,
@@ -173,9 +170,7 @@ banyan_status banyan_ownership_token(const banyan_ownership *ownership, int32_t 
   if (status == BANYAN_OK) status = check_rank(where, &s, rank);
   if (status == BANYAN_OK) status = bny_ownership_check_length(where, "position", &s, position, tokens_limit);
   if (status != BANYAN_OK) return status;
-  int64_t at;
-  status = token_at(&s, rank, position, &at);
-  if (status != BANYAN_OK) return status;
+  int64_t at = token_at(&s, rank, position);
   if (at < 0 || at > tokens_limit)
     return bny_fail(BANYAN_ERR_ARGUMENT, "%s: position is %" PRId64 ", but rank %d has not so many keys", where,
                     position, rank);
@@ -197,52 +192,11 @@ banyan_status banyan_ownership_keys(const banyan_ownership *ownership, int32_t r
     *keys = rest > 0 ? smaller(rest, (mine.end - mine.first) * s.rule.block) : 0;
     return BANYAN_OK;
   }
-  int64_t blocks = length / s.rule.block, before, with_next;
-  status = bny_turns_before(&s.turns, rank, blocks % s.turns.total, &before);
-  if (status == BANYAN_OK) status = bny_turns_before(&s.turns, rank, blocks % s.turns.total + 1, &with_next);
-  if (status != BANYAN_OK) return status;
-  *keys = (blocks / s.turns.total * bny_turns_weight(&s.turns, rank) + before) * s.rule.block +
-          (with_next - before) * (length % s.rule.block);
-  return BANYAN_OK;
-}
-
-/* The blocks of a rank in a round of `stride`: `run` of them from `first` on, or, if they are uneven, one at each of
- * `count` steps. */
-typedef struct pattern {
-  int64_t first, run, stride;
-  int32_t count, *steps;
-} pattern;
-
-static banyan_status find_pattern(const bny_shares *s, int32_t rank, pattern *found) {
-  int32_t weight = (int32_t)bny_turns_weight(&s->turns, rank);
-  *found = (pattern){.stride = s->turns.total, .run = weight};
-  if (weight == 0) return BANYAN_OK;
-  int32_t *steps = malloc((size_t)weight * sizeof *steps);
-  if (!steps) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for %d blocks of a round", weight);
-  banyan_status status = bny_turns_steps(&s->turns, rank, steps);
-  int32_t even = 0, gap = s->turns.total % weight ? 0 : (int32_t)(s->turns.total / weight);
-  while (status == BANYAN_OK && even < weight && steps[even] == steps[0] + even * gap) even++;
-  found->steps = steps;
-  if (status != BANYAN_OK || (steps[weight - 1] - steps[0] >= weight && even < weight)) {
-    found->count = weight;
-    return status;
-  }
-  found->first = steps[0];
-  if (steps[weight - 1] - steps[0] >= weight) found->run = 1, found->stride = gap;
-  return BANYAN_OK;
-}
-
-static banyan_status write_pattern(const char *where, int32_t rank, const pattern *found, const banyan_queries *given) {
-  if (found->count > 0 && (!given->key_pattern || given->key_pattern_len == 0))
-    return bny_fail(BANYAN_ERR_UNSUPPORTED,
-                    "%s: blocks of rank %d come round at uneven distances, which take a pattern: set "
-                    "queries.key_pattern to memory for %d numbers, and key_pattern_len to %d (in Python: pattern=True)",
-                    where, rank, found->count, found->count);
-  if (found->count > given->key_pattern_len)
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "%s: queries.key_pattern_len is %" PRId64 ", and the pattern of rank %d has %d blocks", where,
-                    given->key_pattern_len, rank, found->count);
-  for (int32_t i = 0; i < found->count; i++) given->key_pattern[i] = found->steps[i];
+  int64_t blocks = length / s.rule.block, step = blocks % s.total, weight = bny_ownership_weight(&s, rank);
+  int64_t since = step - weights_before(&s, rank); /* blocks of the round since the first of the rank */
+  int64_t before = since < 0 ? 0 : smaller(since, weight);
+  *keys = (blocks / s.total * weight + before) * s.rule.block;
+  if (since >= 0 && since < weight) *keys += length % s.rule.block;
   return BANYAN_OK;
 }
 
@@ -256,25 +210,16 @@ banyan_status banyan_ownership_queries(const banyan_ownership *ownership, int32_
   if (status == BANYAN_OK) status = check_rank(where, &s, rank);
   if (status != BANYAN_OK) return status;
   banyan_queries room;
-  const banyan_queries *given = bny_sized_read(&bny_sized_queries, "queries", queries, &room);
-  if (!given) return BANYAN_ERR_ARGUMENT;
-  pattern found = {0};
-  int64_t block = s.rule.block;
-  if (s.rule.kind == BANYAN_OWNERSHIP_RANGES)
-    found.first = bny_ownership_span(&s, rank).first;
-  else
-    status = find_pattern(&s, rank, &found);
-  if (found.count > 0) found.run = 1;
-  bool blocks = found.run > 0 && found.run < found.stride;
-  if (status == BANYAN_OK && (found.first * block > INT32_MAX || (blocks && found.stride * block > INT32_MAX)))
-    status = bny_fail(BANYAN_ERR_ARGUMENT, "%s: positions of rank %d are beyond 2^31 - 1", where, rank);
-  if (status == BANYAN_OK) status = write_pattern(where, rank, &found, given);
-  free(found.steps);
-  if (status != BANYAN_OK) return status;
-  *key_start = (int32_t)(found.first * block);
-  queries->key_block = blocks ? (int32_t)(found.run * block) : 0;
-  queries->key_stride = blocks ? (int32_t)(found.stride * block) : 0;
-  if (given->key_pattern_len != 0) queries->key_pattern_len = found.count;
+  if (!bny_sized_read(&bny_sized_queries, "queries", queries, &room)) return BANYAN_ERR_ARGUMENT;
+  bool ranges = s.rule.kind == BANYAN_OWNERSHIP_RANGES;
+  int64_t run = bny_ownership_weight(&s, rank), block = s.rule.block;
+  int64_t first = ranges ? bny_ownership_span(&s, rank).first : run > 0 ? weights_before(&s, rank) : 0;
+  bool blocks = !ranges && run > 0 && run < s.total;
+  if (first * block > INT32_MAX || (blocks && s.total * block > INT32_MAX))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s: positions of rank %d are beyond 2^31 - 1", where, rank);
+  *key_start = (int32_t)(first * block);
+  queries->key_block = blocks ? (int32_t)(run * block) : 0;
+  queries->key_stride = blocks ? (int32_t)(s.total * block) : 0;
   return BANYAN_OK;
 }
 
@@ -292,83 +237,13 @@ static banyan_status check_pages(const char *where, const char *what, int32_t nr
   return BANYAN_OK;
 }
 
-/* The next page of a sequence, and the pages that exist. */
-typedef struct assignment {
-  int32_t nranks;
-  const int32_t *weights;
-  int64_t total;           /* sum of the weights */
-  const int64_t *assigned; /* pages of the sequence by rank; NULL: none */
-  int64_t count;           /* pages of the sequence, including the next one */
-  const int64_t *load;     /* pages of all sequences by rank; NULL: none */
-} assignment;
-
 static int64_t pages_at(const int64_t *pages, int32_t rank) { return pages ? pages[rank] : 0; }
-
-static int64_t share_below(const assignment *d, int32_t rank, int64_t count) {
-  return count * weight_of(d->weights, rank) / d->total;
-}
-
-/* Returns true if `rank` may have the next page. It is then at most one page above its share, and every rank that would
- * fall a whole page below its own share can still get a page in time. */
-static bool stays_even(const assignment *d, int32_t rank) {
-  if (pages_at(d->assigned, rank) * d->total >= d->count * weight_of(d->weights, rank)) return false;
-  for (int64_t later = 0; later <= 2 * (int64_t)d->nranks; later++) {
-    int64_t due = 0;
-    for (int32_t r = 0; r < d->nranks; r++) {
-      int64_t behind = share_below(d, r, d->count + later) - pages_at(d->assigned, r) - (r == rank);
-      if (behind > 0) due += behind;
-    }
-    if (due > later) return false;
-  }
-  return true;
-}
 
 /* Returns true if rank a comes before rank b: it has the lower load by weight, or is the first of equals. */
 static bool comes_before(const int32_t *weights, const int64_t *load, int32_t a, int32_t b) {
   int64_t left = (pages_at(load, a) + 1) * weight_of(weights, b);
   int64_t right = (pages_at(load, b) + 1) * weight_of(weights, a);
   return left < right || (left == right && a < b);
-}
-
-/* Returns the rank that comes next after `last` in the order of loads; -1: none. last -1: the first of all. */
-static int32_t next_by_load(const assignment *d, int32_t last) {
-  int32_t best = -1;
-  for (int32_t r = 0; r < d->nranks; r++) {
-    if (weight_of(d->weights, r) == 0 || r == last) continue;
-    if (last >= 0 && !comes_before(d->weights, d->load, last, r)) continue;
-    if (best < 0 || comes_before(d->weights, d->load, r, best)) best = r;
-  }
-  return best;
-}
-
-/* Returns the rank whose next page is due first, for sequences that other rules assigned. */
-static int32_t furthest_behind(const assignment *d) {
-  int32_t best = -1;
-  for (int32_t r = 0; r < d->nranks; r++) {
-    int64_t weight = weight_of(d->weights, r);
-    if (weight == 0) continue;
-    if (best < 0 ||
-        (pages_at(d->assigned, r) + 1) * weight_of(d->weights, best) < (pages_at(d->assigned, best) + 1) * weight)
-      best = r;
-  }
-  return best;
-}
-
-banyan_status banyan_next_page(int32_t nranks, const int32_t *weights, const int64_t *of_sequence,
-                               const int64_t *of_all, int32_t *rank) {
-  static const char where[] = "banyan_next_page";
-  assignment d = {.nranks = nranks, .weights = weights, .assigned = of_sequence ? of_sequence : of_all, .load = of_all};
-  if (!rank) return bny_fail(BANYAN_ERR_ARGUMENT, "%s: rank is NULL", where);
-  banyan_status status = check_weights(where, nranks, weights, &d.total);
-  if (status == BANYAN_OK) status = check_pages(where, "of_sequence", nranks, of_sequence);
-  if (status == BANYAN_OK) status = check_pages(where, "of_all", nranks, of_all);
-  if (status != BANYAN_OK) return status;
-  d.count = 1;
-  for (int32_t r = 0; r < nranks; r++) d.count += pages_at(d.assigned, r);
-  int32_t at = next_by_load(&d, -1);
-  while (at >= 0 && !stays_even(&d, at)) at = next_by_load(&d, at);
-  *rank = at >= 0 ? at : furthest_behind(&d);
-  return BANYAN_OK;
 }
 
 /* ---- moves ------------------------------------------------------------------------------------------------------- */
