@@ -2,6 +2,7 @@
  * Keeps the links of a network, and finds the links that a message crosses. */
 #include "plan/network.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/hash.h"
@@ -33,10 +34,15 @@ bny_links *bny_links_of_levels(const bny_levels *levels) {
   if (!made || levels->nlevels == 1) return made;
   int32_t *at = made->at[BNY_HOP_NIC] = malloc((size_t)levels->nranks * sizeof *at), added = 0;
   for (int32_t k = 1; k < levels->nlevels; k++) made->ways[k] = BNY_WAY_PORTS;
+  const bny_level *islands = &levels->levels[0];
+  bool share = levels->levels[levels->nlevels - 1].link.shared_ns_per_byte > 0; /* the ranks of an island have one */
   for (int32_t r = 0; at && r < levels->nranks && added >= 0; r++) {
-    at[r] = made->nlinks;
-    for (int32_t k = 1; k < levels->nlevels && added >= 0; k++)
-      added = bny_links_add(made, BNY_HOP_NIC, r, levels->levels[k].link.beta_ns_per_byte);
+    int32_t first = islands->members[islands->first[islands->group_of[r]]];
+    at[r] = share && first < r ? at[first] : made->nlinks;
+    for (int32_t k = 1; k < levels->nlevels && added >= 0 && at[r] + 2 * (k - 1) == made->nlinks; k++) {
+      const bny_link_cost *link = &levels->levels[k].link;
+      added = bny_links_add(made, BNY_HOP_NIC, r, fmax(link->beta_ns_per_byte, link->shared_ns_per_byte));
+    }
   }
   if (at && added >= 0) return made;
   bny_links_free(made);
