@@ -26,7 +26,7 @@ void bny_op_free_parts(banyan_op *op) {
   free(op->outer.first);
   free(op->inner.first);
   op->kinds = op->kind = NULL;
-  op->bound = false;
+  op->run = NULL;
   op->outer = op->inner = (bny_op_cut){0};
   op->nkinds = op->nparts = 0;
 }
@@ -48,7 +48,7 @@ static void free_op(banyan_op *op) {
 
 void bny_op_free(banyan_op *op) {
   if (!op) return;
-  if (op->running && op->comm && !bny_comm_is_inherited(op->comm))
+  if (op->state == BNY_OP_RUNNING && op->comm && !bny_comm_is_inherited(op->comm))
     bny_op_finish(op, true, NULL); /* bounded by the deadline */
   free_op(op);
 }
@@ -224,7 +224,7 @@ void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
   op->tokens = memory->tokens;
   op->stream = memory->stream ? memory->stream : op->comm->stream;
   op->given.desc.size = 0;
-  op->bound = false;
+  op->kind = NULL;
   if (op->attention != memory->attention) bny_attention_free(op->attention);
   op->attention = memory->attention;
   if (op->gather != memory->gather) bny_op_free(op->gather);

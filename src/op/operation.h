@@ -58,6 +58,23 @@ typedef struct bny_op_given {
   banyan_partial in, out;
 } bny_op_given;
 
+/* A run of an operation takes its stages in order. Those that exchange data are planned calls with parts of their own:
+ * the operation itself for the rows, and hidden operations for the others (bny_op_parts()). */
+typedef enum bny_op_stage {
+  BNY_STAGE_GATHER,      /* gathers q */
+  BNY_STAGE_ATTEND,      /* computes rows from it; without a gather or in slices, a start computes them */
+  BNY_STAGE_ROWS,        /* the call itself */
+  BNY_STAGE_CERTIFICATE, /* combines the certificate of attention */
+  BNY_STAGES
+} bny_op_stage;
+
+typedef enum bny_op_state {
+  BNY_OP_IDLE,     /* never started, or its run has failed */
+  BNY_OP_RUNNING,  /* started: in the queue */
+  BNY_OP_COMPLETE, /* and complete, which no wait or test has reported yet */
+  BNY_OP_REPORTED  /* and reported; later failures do not belong to that run */
+} bny_op_state;
+
 struct banyan_op {
   banyan_comm *comm; /* NULL after it was destroyed */
   bool on_device;    /* kernels run it */
@@ -78,18 +95,15 @@ struct banyan_op {
   bny_op_kind *kinds;         /* [outer.spans][inner.spans] */
   int64_t nkinds, nparts;
   int64_t current;       /* part under way */
-  bny_op_kind *kind;     /* its kind */
-  bool bound;            /* the current part is already bound, to the same memory as in the previous run */
+  bny_op_kind *kind;     /* its kind, if it is bound. An only part stays bound to its memory */
+  bny_run *run;          /* its run, if that has begun */
   bny_op_given given;    /* the structs of the blocking combine that bound it last; size 0: none did */
   bny_run_report report; /* the last run: sums over its parts, and the first row that was lost */
   int32_t slices;        /* least number of parts, which attention fills one after another; 0: all at once */
   int32_t sequences;     /* sequences of a slice that are attended to at a time, while others are on the network */
   int64_t ready;         /* parts of this run whose rows are computed */
-  bool running, begun;
-  bool open;                /* started, and no wait or test has reported that the run is complete */
-  bool complete;            /* the last started run is complete; later failures do not belong to it */
-  bool certifying;          /* the parts of this run are complete, and those of the certificate have begun */
-  bool gathered;            /* gather and attention of this run are complete, if there is a gather */
+  bny_op_state state;
+  bny_op_stage stage;       /* which the run under way has reached */
   banyan_op *next;          /* started after this one */
   banyan_op *newer, *older; /* in the list of those that exist */
 };
@@ -206,6 +220,14 @@ banyan_status bny_op_plan_again(banyan_op *op);
 
 /* Gathers `bytes` bytes of each rank on all ranks: `all` is [nranks]. Collective, only for planning. */
 banyan_status bny_op_gather(banyan_comm *comm, const void *mine, size_t bytes, void *all);
+
+/* Returns the planned call whose parts are a stage of the operation, or NULL. */
+static inline banyan_op *bny_op_parts(const banyan_op *op, bny_op_stage stage) {
+  return stage == BNY_STAGE_GATHER        ? op->gather
+         : stage == BNY_STAGE_ROWS        ? (banyan_op *)(uintptr_t)op
+         : stage == BNY_STAGE_CERTIFICATE ? op->certificate
+                                          : NULL;
+}
 
 /* Runs the queue until `op` is complete; without `block`, as far as possible without waiting. */
 banyan_status bny_op_progress(banyan_op *op, bool block);

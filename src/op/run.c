@@ -14,9 +14,11 @@ static banyan_status give_up(banyan_comm *comm, banyan_status status) {
   for (banyan_op *op = comm->ops->first, *next; op; op = next) {
     next = op->next;
     op->next = NULL;
-    op->running = op->begun = false;
-    if (op->gather) op->gather->begun = false;
-    if (op->certificate) op->certificate->begun = false;
+    op->state = BNY_OP_IDLE;
+    for (int stage = 0; stage < BNY_STAGES; stage++) {
+      banyan_op *parts = bny_op_parts(op, (bny_op_stage)stage);
+      if (parts) parts->run = NULL;
+    }
   }
   comm->ops->first = comm->ops->last = NULL;
   return status;
@@ -38,7 +40,6 @@ static bool bind_part(banyan_op *op) {
     bny_run_set_part(kind->run, op->tokens, part.token0 - kind->request.token0, part.head0 - kind->request.head0);
   }
   op->kind = kind;
-  op->bound = op->nparts == 1;
   return true;
 }
 
@@ -50,29 +51,24 @@ static void end_part(banyan_op *op, const bny_run_report *part) {
   sum.saturated = all->saturated + part->saturated;
   sum.bytes_between_nodes = all->bytes_between_nodes + part->bytes_between_nodes;
   *all = sum;
-  op->begun = false;
+  op->run = NULL;
   op->current++;
+  if (op->nparts > 1) op->kind = NULL;
 }
 
-/* Prepares a run whose parts are not yet ready. */
-static void rewind_parts(banyan_op *op) {
-  op->current = op->ready = 0;
-  op->report = (bny_run_report){0};
-}
-
-/* Runs the parts of an operation until they are complete or would wait. */
-static banyan_status progress_parts(banyan_op *op, bool block, bool *done) {
+/* Runs parts of an operation's stage until they are complete or would wait. */
+static banyan_status progress_parts(banyan_op *op, int64_t tag, bool block, bool *done) {
   *done = false;
   while (op->current < op->nparts) {
     if (op->current >= op->ready) return BANYAN_OK;
-    if (!op->begun) {
-      if (!op->bound && !bind_part(op)) continue;
-      op->comm->exec->record.tag = op->tag;
-      bny_run_begin(op->kind->run);
-      op->begun = true;
+    if (!op->run) {
+      if (!op->kind && !bind_part(op)) continue;
+      op->comm->exec->record.tag = tag;
+      op->run = op->kind->run;
+      bny_run_begin(op->run);
     }
     const bny_run_report *report;
-    banyan_status status = bny_run_progress(op->kind->run, block, &report);
+    banyan_status status = bny_run_progress(op->run, block, &report);
     if (status != BANYAN_OK || !report) return status;
     end_part(op, report);
   }
@@ -80,30 +76,23 @@ static banyan_status progress_parts(banyan_op *op, bool block, bool *done) {
   return BANYAN_OK;
 }
 
-/* Gathers q for attention, and attends. From then on peers wait for this rank's rows, so an error ends the
- * communicator. */
-static banyan_status progress_gather(banyan_op *op, bool block, bool *done) {
-  banyan_status status = progress_parts(op->gather, block, done);
-  if (status != BANYAN_OK || !*done) return status;
-  op->gathered = true;
-  status = bny_attention_start(op->attention, NULL, op->tokens);
+/* Attends to the gathered q. Peers wait for this rank's rows already, so an error ends the communicator. */
+static banyan_status attend_to_gathered(banyan_op *op) {
+  banyan_status status = bny_attention_start(op->attention, NULL, op->tokens);
   if (status == BANYAN_OK) return status;
   return bny_exec_fail(op->comm->exec, status, op->comm->rank, "rank %d: %s", op->comm->rank, banyan_last_error());
 }
 
-/* Combines the certificate, after the rows. */
-static banyan_status progress_certificate(banyan_op *op, bool block, bool *done) {
-  banyan_op *certificate = op->certificate;
-  if (!op->certifying) {
-    rewind_parts(certificate);
-    certificate->ready = certificate->nparts;
-    certificate->tokens = op->tokens;
-    certificate->bound = false;
-    op->certifying = true;
+/* Takes the stages of a run until they are complete or would wait. */
+static banyan_status progress_stages(banyan_op *op, bool block, bool *done) {
+  banyan_status status = BANYAN_OK;
+  for (*done = true; op->stage < BNY_STAGES; op->stage++) {
+    banyan_op *parts = bny_op_parts(op, op->stage);
+    if (parts) status = progress_parts(parts, op->tag, block, done);
+    if (!parts && op->gather && op->stage == BNY_STAGE_ATTEND) status = attend_to_gathered(op);
+    if (status != BANYAN_OK || !*done) return status;
   }
-  banyan_status status = progress_parts(certificate, block, done);
-  if (status == BANYAN_OK && *done) op->certifying = false;
-  return status;
+  return BANYAN_OK;
 }
 
 /* Writes the errors of pruning for a complete run. */
@@ -117,29 +106,23 @@ static void write_errors(const banyan_op *op) {
 
 /* Call it before and after the caller's own work, which may take longer than a deadline. */
 static void rest(const banyan_comm *comm) {
-  const banyan_op *op = comm->ops->first;
-  if (op && op->gather && !op->gathered) op = op->gather;
-  if (op && op->certifying) op = op->certificate;
-  if (op && op->begun) bny_run_rest(op->kind->run);
+  const banyan_op *first = comm->ops->first, *parts = first ? bny_op_parts(first, first->stage) : NULL;
+  if (parts && parts->run) bny_run_rest(parts->run);
 }
 
 banyan_status bny_op_progress(banyan_op *op, bool block) {
   bny_ops *ops = op->comm->ops;
-  while (op->running) {
+  while (op->state == BNY_OP_RUNNING) {
     banyan_op *first = ops->first;
-    bool done = true;
-    banyan_status status = BANYAN_OK;
-    if (first->gather && !first->gathered) status = progress_gather(first, block, &done);
-    if (status == BANYAN_OK && done) status = progress_parts(first, block, &done);
-    if (status == BANYAN_OK && done && first->certificate) status = progress_certificate(first, block, &done);
+    bool done;
+    banyan_status status = progress_stages(first, block, &done);
     if (status != BANYAN_OK) return give_up(op->comm, status);
     if (!done) return BANYAN_OK;
     write_errors(first);
     ops->first = first->next;
     if (!ops->first) ops->last = NULL;
     first->next = NULL;
-    first->running = false;
-    first->complete = true;
+    first->state = BNY_OP_COMPLETE;
   }
   return BANYAN_OK;
 }
@@ -162,7 +145,7 @@ banyan_status bny_op_reject(banyan_comm *comm, banyan_status status, bool plans)
 
 /* Returns what a complete run reports to its caller. */
 static banyan_status verdict(const banyan_op *op) {
-  if (!op->report.lost || op->running) return BANYAN_OK;
+  if (!op->report.lost || op->state == BNY_OP_RUNNING) return BANYAN_OK;
   return bny_fail(
       BANYAN_ERR_DATA,
       "rank %d: %s cannot hold the statistics of token %d, head %d of the result; all other rows are right. Give "
@@ -197,7 +180,7 @@ static banyan_status read_valid(banyan_op *op) {
   banyan_status status = BANYAN_OK;
   if (op->valid.tokens) {
     status = bny_valid_count(&op->valid, op->key.all_tokens, &op->tokens);
-    op->bound = false;
+    op->kind = NULL;
   }
   if (status != BANYAN_OK || !bny_valid_selects(&op->valid)) return status;
   return bny_valid_read(&op->valid, op->tokens, op->valid_tokens);
@@ -222,21 +205,33 @@ static banyan_status check_scales(const banyan_op *op) {
   return status;
 }
 
+/* Reads the valid rows of each stage, and sets its parts to the first. */
+static banyan_status prepare_stages(banyan_op *op) {
+  banyan_status status = BANYAN_OK;
+  op->stage = BNY_STAGE_GATHER;
+  for (int stage = 0; stage < BNY_STAGES && status == BANYAN_OK; stage++) {
+    banyan_op *parts = bny_op_parts(op, (bny_op_stage)stage);
+    if (!parts) continue;
+    if (parts->valid.size) status = read_valid(parts);
+    parts->current = 0;
+    parts->ready = parts->nparts;
+    parts->report = (bny_run_report){0};
+    if (parts != op->certificate) continue;
+    parts->tokens = op->tokens;
+    parts->kind = NULL;
+  }
+  return status;
+}
+
 /* Checks the caller's memory that this run reads, and computes its rows, before other ranks wait for this one. */
 static banyan_status prepare(banyan_op *op, bool is_checked) {
-  banyan_status status = op->valid.size ? read_valid(op) : BANYAN_OK;
-  op->certifying = false;
-  if (status == BANYAN_OK && op->certificate && op->certificate->valid.size) status = read_valid(op->certificate);
+  banyan_status status = prepare_stages(op);
   if (status == BANYAN_OK && !is_checked) status = check_scales(op);
   if (status == BANYAN_OK && op->attention && !is_checked) status = bny_attention_check(op->attention, op->tokens);
-  if (status != BANYAN_OK || !op->attention) return status;
-  if (op->gather) {
-    op->gathered = false;
-    rewind_parts(op->gather);
-    op->gather->ready = op->gather->nparts;
-    return read_valid(op->gather);
-  }
-  return op->slices > 1 ? BANYAN_OK : bny_attention_start(op->attention, NULL, op->tokens);
+  if (status != BANYAN_OK || !op->attention || op->gather) return status;
+  if (op->slices <= 1) return bny_attention_start(op->attention, NULL, op->tokens);
+  op->ready = 0;
+  return BANYAN_OK;
 }
 
 /* Returns how many sequences are attended to before the next look at the network. If nothing is on the network, these
@@ -282,11 +277,10 @@ static banyan_status enqueue(banyan_op *op, bool is_checked) {
         op,
         "the operation is part of your kernel: launch that kernel with the parameter that banyan_op_device() writes");
   if (op->on_device) return start_on_device(op);
-  if (op->open) return reject_start(op, "the operation was started already; wait for it first");
-  op->complete = false;
+  if (op->state == BNY_OP_RUNNING || op->state == BNY_OP_COMPLETE)
+    return reject_start(op, "the operation was started already; wait for it first");
+  op->state = BNY_OP_IDLE;
   op->tag = comm->tag;
-  if (op->gather) op->gather->tag = comm->tag;
-  if (op->certificate) op->certificate->tag = comm->tag;
   if (comm->exec->failure.status != BANYAN_OK) return bny_exec_check(comm->exec, NULL);
   banyan_status status = BANYAN_OK;
   if (op->attention && op->nparts == 0) {
@@ -295,41 +289,43 @@ static banyan_status enqueue(banyan_op *op, bool is_checked) {
   }
   status = prepare(op, is_checked);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, false);
-  bool sliced = op->attention && op->slices > 1;
-  op->running = true;
-  rewind_parts(op);
-  if (!sliced) op->ready = op->nparts;
+  op->state = BNY_OP_RUNNING;
   if (ops->last)
     ops->last->next = op;
   else
     ops->first = op;
   ops->last = op;
-  if (sliced) status = attend_slices(op);
+  if (op->ready < op->nparts) status = attend_slices(op);
   return status == BANYAN_OK ? status : bny_op_reject(comm, give_up(comm, status), false);
 }
 
-/* The run stays open until the caller has learnt that it is complete, even if it is complete at once. Otherwise timing
- * would decide whether a second start is an error. */
+/* A run that is complete at once is reported by a wait or a test all the same. Otherwise timing would decide whether a
+ * second start is an error. */
 banyan_status bny_op_start(banyan_op *op) {
   banyan_status status = enqueue(op, false);
-  op->open = op->open || op->running;
-  return status == BANYAN_OK && op->running && op->comm->ops->first == op ? bny_op_advance(op) : status;
+  return status == BANYAN_OK && op->state == BNY_OP_RUNNING && op->comm->ops->first == op ? bny_op_advance(op) : status;
+}
+
+/* Returns what a run reports once it is complete. */
+static banyan_status report(banyan_op *op) {
+  if (op->state == BNY_OP_COMPLETE) op->state = BNY_OP_REPORTED;
+  return verdict(op);
 }
 
 banyan_status bny_op_run(banyan_op *op) {
   banyan_status status = enqueue(op, true);
   if (status == BANYAN_OK) status = bny_op_progress(op, true);
-  return status == BANYAN_OK ? verdict(op) : status;
+  return status == BANYAN_OK ? report(op) : status;
 }
 
 banyan_status bny_op_finish(banyan_op *op, bool block, int *done) {
   if (bny_comm_is_inherited(op->comm)) return bny_comm_reject_child(op->comm);
-  if (!op->complete && op->comm->exec->failure.status != BANYAN_OK)
+  bool is_complete = op->state == BNY_OP_COMPLETE || op->state == BNY_OP_REPORTED;
+  if (!is_complete && op->comm->exec->failure.status != BANYAN_OK)
     return give_up(op->comm, bny_exec_check(op->comm->exec, NULL));
   if (block) rest(op->comm);
   banyan_status status = bny_op_progress(op, block);
-  op->open = op->running;
   if (status != BANYAN_OK) return status;
-  if (done) *done = !op->running;
-  return verdict(op);
+  if (done) *done = op->state != BNY_OP_RUNNING;
+  return report(op);
 }
