@@ -281,7 +281,8 @@ static bool differ(const model *model, const state *state) {
     for (int32_t b = 0; b < a; b++) {
       const rank_state *one = &state->ranks[a], *other = &state->ranks[b];
       if (one->dead || other->dead || one->phase != HAS || other->phase != HAS) continue;
-      if (memcmp(one->members, other->members, RANKS_MAX) != 0) return true;
+      /* Two attempts by the same members have made two communicators. */
+      if (one->attempt != other->attempt || memcmp(one->members, other->members, RANKS_MAX) != 0) return true;
     }
   return false;
 }

@@ -47,12 +47,11 @@ void bny_net_explain(bny_net_peer *peer, const char *why, const char *logged) {
 }
 
 void bny_net_lose(bny_net_peer *peer, ucs_status_t status) {
+  /* If a reachable node closes a connection, UCX reports a timeout. A real timeout of TCP takes minutes. */
+  if (peer->net->transport.network == BNY_NETWORK_TCP && peer->hello_received)
+    peer->ended = peer->ended || status == UCS_ERR_ENDPOINT_TIMEOUT || status == UCS_ERR_CONNECTION_RESET;
   if (peer->dead || bny_net_has_left(peer)) return; /* a rank that has left may end */
   peer->dead = true;
-  /* The kernel of a reachable node has closed the connection. UCX calls that a timeout. A real one takes TCP minutes.
-   * */
-  peer->ended = peer->net->transport.network == BNY_NETWORK_TCP && peer->hello_received &&
-                (status == UCS_ERR_ENDPOINT_TIMEOUT || status == UCS_ERR_CONNECTION_RESET);
   const char *why = peer->net->ucx.ucs_status_string(status);
   if (!peer->hello_received) bny_net_explain(peer, why, bny_ucx_captured_log());
   bny_log(BNY_LOG_INFO, "rank %d: the connection to rank %d is lost: %s", peer->net->transport.rank, peer->rank, why);
