@@ -14,8 +14,8 @@ static _Thread_local struct {
   void *context;
   int64_t next_ns;
   bool ended;
-  bool (*also)(const void *context);
-  const void *also_context;
+  bool (*also)(void *context);
+  void *also_context;
 } of_thread;
 
 void banyan_on_wait(int (*check)(void *context), void *context) {
@@ -25,7 +25,7 @@ void banyan_on_wait(int (*check)(void *context), void *context) {
   of_thread.ended = false;
 }
 
-void bny_interrupt_by(bool (*check)(const void *context), const void *context) {
+void bny_interrupt_by(bool (*check)(void *context), void *context) {
   of_thread.also = check;
   of_thread.also_context = context;
 }

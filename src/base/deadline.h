@@ -29,5 +29,6 @@ enum { BNY_INTERRUPT_MS = 50 };
  * bny_process(). Calls the check at most every BNY_INTERRUPT_MS. */
 bool bny_interrupted(void);
 
-/* Also ends the waits of this thread while `check` returns true; NULL: no more. It must be fast and may not wait. */
-void bny_interrupt_by(bool (*check)(const void *context), const void *context);
+/* Also calls `check` in every wait of this thread, and ends the wait while it returns true; NULL: no more. It must be fast
+ * and may not wait. */
+void bny_interrupt_by(bool (*check)(void *context), void *context);

@@ -61,6 +61,7 @@ typedef struct rendezvous {
   banyan_comm *made;     /* the communicator of the current attempt */
   heartbeat *heartbeats; /* by rank */
   int64_t checked_ns, all_checked_ns;
+  int64_t aside_ns; /* when the old transport last moved on in another wait */
 } rendezvous;
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
@@ -195,10 +196,22 @@ static void check_heartbeats(rendezvous *self, int32_t awaited, int64_t now_ns) 
     if (bny_is_member(&self->view, r) && r != transport->rank) look_at(self, r, now_ns);
 }
 
-/* banyan_comm_abort() was called since this shrink began. It ends all waits of this thread, like an interruption. */
-static bool is_aborted(const void *context) {
-  const rendezvous *self = context;
+/* banyan_comm_abort() was called since this shrink began. */
+static bool is_aborted(const rendezvous *self) {
   return atomic_load_explicit(&self->comm->aborts, memory_order_acquire) != self->aborts;
+}
+
+/* Called in all waits of this call, also in those of the new communicator. An abort ends them, like an interruption. The
+ * old transport moves on, because a message that a socket did not take at once may be what the others wait for. */
+static bool look_aside(void *context) {
+  rendezvous *self = context;
+  bny_transport *transport = self->transport;
+  int64_t now_ns = bny_clock_ns();
+  if (transport->ops->progress && now_ns - self->aside_ns >= CHECK_NS && !bny_comm_is_inherited(self->comm)) {
+    self->aside_ns = now_ns;
+    transport->ops->progress(transport);
+  }
+  return is_aborted(self);
 }
 
 static void nap(const rendezvous *self, int64_t *pause_ns) {
@@ -432,7 +445,9 @@ static void exclude_culprit(rendezvous *self) {
 /* The last post may still be on its way. */
 static void settle(const rendezvous *self) {
   const bny_transport_ops *ops = self->transport->ops;
-  int64_t until_ns = bny_clock_ns() + SETTLE_NS;
+  int64_t patience_ns = self->timeout_ns / 8 > SETTLE_NS ? self->timeout_ns / 8 : SETTLE_NS;
+  if (patience_ns > 10 * (int64_t)SETTLE_NS) patience_ns = 10 * (int64_t)SETTLE_NS;
+  int64_t until_ns = bny_clock_ns() + patience_ns;
   int32_t peer;
   while (ops->settled && !ops->settled(self->transport, &peer) && bny_clock_ns() < until_ns)
     ops->progress(self->transport);
@@ -498,7 +513,7 @@ banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_com
                      .heartbeats = heartbeats};
   bny_membership_init(&self.view, comm->rank, comm->nranks, !comm->transport->place, standings);
   comm->has_shrunk = true;
-  bny_interrupt_by(is_aborted, &self);
+  bny_interrupt_by(look_aside, &self);
   status = shrink(&self, shrunk);
   bny_interrupt_by(NULL, NULL);
   char why[BNY_ERROR_TEXT_BYTES];

@@ -255,6 +255,54 @@ static void lose_messages(banyan_comm *comm) {
   comm->transport->ops = &deaf_ops;
 }
 
+/* A busy socket takes messages only when the rank makes progress. Then two messages of the peer arrive at once, so the
+ * rank sends every second message of its own only in the next round, or while it waits for something else. */
+static struct {
+  int32_t rank;
+  int half;
+} deferred[64];
+static int ndeferred;
+
+static void post_later(bny_transport *transport, int32_t rank, int half) {
+  (void)transport;
+  deferred[ndeferred].rank = rank;
+  deferred[ndeferred++].half = half;
+}
+
+static void post_now(bny_transport *transport) {
+  for (int i = 0; i < ndeferred; i++) sound_ops->post(transport, deferred[i].rank, deferred[i].half);
+  if (ndeferred) world_sleep_ms(5);
+  ndeferred = 0;
+  sound_ops->progress(transport);
+}
+
+static bool is_settled(bny_transport *transport, int32_t *peer) {
+  return !ndeferred && sound_ops->settled(transport, peer);
+}
+
+static void shrink_over_busy_sockets(world_rank *self) {
+  banyan_comm *left = NULL;
+  banyan_comm_abort(self->comm, "the sockets of rank 1 are busy from now on");
+  sound_ops = self->comm->transport->ops;
+  deaf_ops = *sound_ops;
+  deaf_ops.post = post_later;
+  deaf_ops.progress = post_now;
+  deaf_ops.settled = is_settled;
+  if (self->rank == 1) self->comm->transport->ops = &deaf_ops;
+  double begun_s = world_now_s();
+  if (!world_ok(self, banyan_comm_shrink(self->comm, NULL, &left), "shrink")) return;
+  double took_s = world_now_s() - begun_s, deadline_s = (double)self->comm->exec->timeout_ns * 1e-9;
+  world_check(self, took_s < deadline_s, "a shrink took %g s with a deadline of %g s", took_s, deadline_s);
+  world_ok(self, banyan_barrier(left), "barrier");
+  banyan_comm_destroy(left);
+}
+
+TEST_IN("schedules", busy_sockets_delay_no_shrink, 1) {
+  if (cannot(true)) return;
+  world_be_nodes("a,b");
+  WORLD_RUN(shrink_over_busy_sockets, .nranks = 2, .processes = true, .timeout_ns = 5000000000);
+}
+
 /* A rank with a communicator keeps it until all have ended: a rank may continue alone once the others are gone. */
 static void follow_course(world_rank *self) {
   schedule *schedule = self->argument;

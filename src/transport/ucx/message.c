@@ -157,6 +157,7 @@ void bny_net_post(bny_transport *transport, int32_t rank, int half) {
                                                  .kind = own->kind,
                                                  .round = atomic_load_explicit(&own->round, memory_order_relaxed)};
     packet->counts = true;
+    if (transport->network == BNY_NETWORK_TCP) net->unflushed = true;
     post(packet, BNY_NET_RENDEZVOUS, sizeof packet->of.rendezvous, packet->text, own->bytes, UCS_MEMORY_TYPE_HOST);
   }
   bny_net_give(net);
