@@ -61,11 +61,10 @@ typedef struct bny_op_given {
 /* A run of an operation takes its stages in order. Those that exchange data are planned calls with parts of their own:
  * the operation itself for the rows, and hidden operations for the others (bny_op_parts()). */
 typedef enum bny_op_stage {
-  BNY_STAGE_GATHER,      /* gathers q */
-  BNY_STAGE_ATTEND,      /* computes rows from it; without a gather or in slices, a start computes them */
-  BNY_STAGE_ROWS,        /* the call itself */
-  BNY_STAGE_CERTIFICATE, /* combines the certificate of attention */
-  BNY_STAGES
+  BNY_STAGE_GATHER,     /* gathers q */
+  BNY_STAGE_ATTEND,     /* computes rows from it; without a gather or in slices, a start computes them */
+  BNY_STAGE_ROWS,       /* the call itself */
+  BNY_STAGE_CERTIFICATE /* combines the certificate of attention */
 } bny_op_stage;
 
 typedef enum bny_op_state {
@@ -227,6 +226,14 @@ static inline banyan_op *bny_op_parts(const banyan_op *op, bny_op_stage stage) {
          : stage == BNY_STAGE_ROWS        ? (banyan_op *)(uintptr_t)op
          : stage == BNY_STAGE_CERTIFICATE ? op->certificate
                                           : NULL;
+}
+
+/* The first stage of an operation, and the last. */
+static inline bny_op_stage bny_op_first_stage(const banyan_op *op) {
+  return op->gather ? BNY_STAGE_GATHER : BNY_STAGE_ROWS;
+}
+static inline bny_op_stage bny_op_last_stage(const banyan_op *op) {
+  return op->certificate ? BNY_STAGE_CERTIFICATE : BNY_STAGE_ROWS;
 }
 
 /* Runs the queue until `op` is complete; without `block`, as far as possible without waiting. */

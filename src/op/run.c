@@ -15,8 +15,8 @@ static banyan_status give_up(banyan_comm *comm, banyan_status status) {
     next = op->next;
     op->next = NULL;
     op->state = BNY_OP_IDLE;
-    for (int stage = 0; stage < BNY_STAGES; stage++) {
-      banyan_op *parts = bny_op_parts(op, (bny_op_stage)stage);
+    for (bny_op_stage stage = bny_op_first_stage(op); stage <= bny_op_last_stage(op); stage++) {
+      banyan_op *parts = bny_op_parts(op, stage);
       if (parts) parts->run = NULL;
     }
   }
@@ -85,14 +85,11 @@ static banyan_status attend_to_gathered(banyan_op *op) {
 
 /* Takes the stages of a run until they are complete or would wait. */
 static banyan_status progress_stages(banyan_op *op, bool block, bool *done) {
-  banyan_status status = BANYAN_OK;
-  for (*done = true; op->stage < BNY_STAGES; op->stage++) {
+  for (;; op->stage++) {
     banyan_op *parts = bny_op_parts(op, op->stage);
-    if (parts) status = progress_parts(parts, op->tag, block, done);
-    if (!parts && op->gather && op->stage == BNY_STAGE_ATTEND) status = attend_to_gathered(op);
-    if (status != BANYAN_OK || !*done) return status;
+    banyan_status status = parts ? progress_parts(parts, op->tag, block, done) : attend_to_gathered(op);
+    if (status != BANYAN_OK || !*done || op->stage == bny_op_last_stage(op)) return status;
   }
-  return BANYAN_OK;
 }
 
 /* Writes the errors of pruning for a complete run. */
@@ -208,9 +205,9 @@ static banyan_status check_scales(const banyan_op *op) {
 /* Reads the valid rows of each stage, and sets its parts to the first. */
 static banyan_status prepare_stages(banyan_op *op) {
   banyan_status status = BANYAN_OK;
-  op->stage = BNY_STAGE_GATHER;
-  for (int stage = 0; stage < BNY_STAGES && status == BANYAN_OK; stage++) {
-    banyan_op *parts = bny_op_parts(op, (bny_op_stage)stage);
+  op->stage = bny_op_first_stage(op);
+  for (bny_op_stage stage = op->stage; stage <= bny_op_last_stage(op) && status == BANYAN_OK; stage++) {
+    banyan_op *parts = bny_op_parts(op, stage);
     if (!parts) continue;
     if (parts->valid.size) status = read_valid(parts);
     parts->current = 0;
