@@ -74,12 +74,10 @@ def certain():
     """Lines of the share of pages that pruning reads, over epsilon."""
     _, rows = table("certain.md", ["tokens", "epsilon"])
     figure, axes = start()
-    for bounds, column, colour in (("codes", 4, "#0072b2"), ("boxes", 2, "#d55e00")):
-        for tokens, line in (("2,000", "o--"), ("8,000", "o-")):
-            own = [row for row in rows if row[0] == tokens and row[1][0].isdigit()]
-            axes.plot(range(len(own)), [float(row[column]) for row in own], line, color=colour,
-                      label="%s, %s tokens" % (bounds, tokens))
-            axes.set_xticks(range(len(own)), [row[1] for row in own])
+    for tokens, line in (("2,000", "o--"), ("8,000", "o-")):
+        own = [row for row in rows if row[0] == tokens and row[1][0].isdigit()]
+        axes.plot(range(len(own)), [float(row[2]) for row in own], line, color="#0072b2", label="%s tokens" % tokens)
+        axes.set_xticks(range(len(own)), [row[1] for row in own])
     axes.set(xlabel="epsilon", ylabel="share of pages read", ylim=(0, 1.05))
     finish(figure, "certain.svg", axes)
 

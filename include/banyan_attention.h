@@ -110,15 +110,11 @@ typedef struct banyan_q_rope {
  *
  * bounds is the caller's memory, kept like the pages. banyan_page_bounds_update() writes it; with wrong bounds, results
  * are wrong. For keys in pages it is [pages][kv_heads][F] floats. Otherwise it is [batch][batch_pages][kv_heads][F],
- * and a page is `keys` consecutive keys. Each page and KV head has one of these:
- *
- * - Boxes: two lengths, then elementwise maxima and minima of the keys. F is 2 + 2 head_dim.
- * - Codes: eight-bit codes of each key. F is 2 + K (2 + 2 ceil(head_dim / 8)) for pages of K keys. Prefer codes,
- *   because boxes of real keys are mostly too wide to leave out a page. */
+ * and a page is `keys` consecutive keys. They are eight-bit codes of each key: F is 2 + K (2 + 2 ceil(head_dim / 8))
+ * for pages of K keys. */
 typedef struct banyan_prune {
   float *bounds;       /* NULL: no pruning, and all other fields are 0 */
   int32_t keys;        /* keys of a page if pages.table is NULL; otherwise 0 */
-  int32_t codes;       /* 1: codes; 0: boxes */
   int32_t batch_pages; /* pages of each sequence in bounds if pages.table is NULL */
   float epsilon;       /* 0 to 1. 0: a page is left out only if that cannot change a bit of the result */
   int32_t top_pages;   /* each KV head reads this many pages for all queries of a sequence together: those with the
@@ -219,7 +215,7 @@ typedef struct banyan_attention_desc {
 #define BANYAN_ATTENTION_DESC_INIT \
   {sizeof(banyan_attention_desc), 0, 0, 0, 0, 0, (banyan_dtype)0, (banyan_dtype)0, 0, NULL, 0, 0, NULL, 0, 0, 0, NULL, \
    0, 0, 0, NULL, NULL, (banyan_kv_rows)0, {NULL, 0, NULL, NULL, 0, 0}, {NULL, NULL, 0, 0, 0}, {NULL, 0, 0, 0}, NULL, \
-   0, 0, NULL, 0, NULL, NULL, {NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL}, NULL, 0, NULL, 0}
+   0, 0, NULL, 0, NULL, NULL, {NULL, 0, 0, 0, 0, NULL, NULL, NULL}, NULL, 0, NULL, 0}
 /* clang-format on */
 
 /* Updates desc->prune.bounds for keys first[b] and later of each sequence; NULL: for all keys. Call it after each

@@ -17,8 +17,8 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-/* The kind of a rule. RANGES: each rank has one range of tokens, in the order of ranks. BLOCKS: ranks take turns. In each
- * round, every rank has as many consecutive blocks as its weight, after division by the common divisor of all
+/* The kind of a rule. RANGES: each rank has one range of tokens, in the order of ranks. BLOCKS: ranks take turns. In
+ * each round, every rank has as many consecutive blocks as its weight, after division by the common divisor of all
  * weights. */
 typedef enum banyan_ownership_kind { BANYAN_OWNERSHIP_RANGES = 1, BANYAN_OWNERSHIP_BLOCKS } banyan_ownership_kind;
 

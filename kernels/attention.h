@@ -151,10 +151,6 @@ typedef struct bny_attention_kernels {
   /* Computes the sums over keys [first, last) of the task. */
   void (*run)(const bny_attention_task *task, int32_t first, int32_t last, bny_attention_sums *sums);
 
-  /* dots[r] = the product of row r with `box`, over `count` elements in f32; rows are `stride` apart. Eight lanes are
-   * added up, so the error is at most (count / 8 + 4) 2^-24 of the sum of magnitudes. */
-  void (*dots)(const float *rows, int32_t stride, int32_t rows_count, const float *box, int32_t count, float *dots);
-
   /* masses[r]: at least the sum, over the keys that row r sees, of 2^(logit - tops[r]), by less than 2 %; INFINITY if
    * something is not finite. tops[r] is kept if it serves, else set to another whole number; -INFINITY at first. */
   void (*code_masses)(const bny_code_query *query, const bny_code_keys *keys, float *tops, float *masses);

@@ -738,5 +738,4 @@ static void run(const bny_attention_task *task, int32_t first, int32_t last, bny
   }
 }
 
-const bny_attention_kernels bny_attention_amx = {"amx", "avx512",       bny_cpu_has_amx,
-                                                 run,   attention_dots, attention_code_masses};
+const bny_attention_kernels bny_attention_amx = {"amx", "avx512", bny_cpu_has_amx, run, attention_code_masses};

@@ -411,5 +411,5 @@ INLINE void attention_accumulate(const bny_attention_task *task, banyan_dtype dt
 
 #include "attention_bounds.h"
 
-const bny_attention_kernels bny_attention_avx2 = {"avx2",        "avx2",         bny_cpu_has_avx2,
-                                                  attention_run, attention_dots, attention_code_masses};
+const bny_attention_kernels bny_attention_avx2 = {"avx2", "avx2", bny_cpu_has_avx2, attention_run,
+                                                  attention_code_masses};

@@ -88,9 +88,9 @@ INLINE bool vec_any_positive(vec a) { return _mm512_cmp_ps_mask(a, _mm512_setzer
 #include "attention_bounds.h"
 
 #ifdef ATTENTION_AVX512_BF16
-const bny_attention_kernels bny_attention_avx512_bf16 = {"avx512_bf16", "avx512",       bny_cpu_has_avx512_bf16,
-                                                         attention_run, attention_dots, attention_code_masses};
+const bny_attention_kernels bny_attention_avx512_bf16 = {"avx512_bf16", "avx512", bny_cpu_has_avx512_bf16,
+                                                         attention_run, attention_code_masses};
 #else
-const bny_attention_kernels bny_attention_avx512 = {"avx512",      "avx512",       bny_cpu_has_avx512,
-                                                    attention_run, attention_dots, attention_code_masses};
+const bny_attention_kernels bny_attention_avx512 = {"avx512", "avx512", bny_cpu_has_avx512, attention_run,
+                                                    attention_code_masses};
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * All tables of attention kernels share these bounds of pages, by boxes and by codes of keys. Vectors have a lane for
+ * All tables of attention kernels share these bounds of pages by codes of keys. Vectors have a lane for
  * each of eight keys, so products need no sums over lanes. The margin that the caller adds to each logit covers the
  * rounding here. The including file defines ATTENTION_FORMS. */
 #pragma once
@@ -56,18 +56,6 @@ INLINE attention_floats bounds_select(bounds_ints mask, attention_floats a, atte
 
 static inline float attention_lanes_sum(attention_floats sum) {
   return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
-}
-
-static void attention_dots(const float *rows, int32_t stride, int32_t rows_count, const float *box, int32_t count,
-                           float *dots) {
-  for (int32_t r = 0; r < rows_count; r++, rows += stride) {
-    attention_floats sum = {0};
-    float rest = 0;
-    int32_t i = 0;
-    for (; i + 8 <= count; i += 8) sum += *(const attention_floats *)(rows + i) * *(const attention_floats *)(box + i);
-    for (; i < count; i++) rest += rows[i] * box[i];
-    dots[r] = attention_lanes_sum(sum) + rest;
-  }
 }
 
 /* Multiplies four rows with two groups of keys, and prefetches as many bytes at `next`. */

@@ -12,7 +12,6 @@ class Prune:
     bounds: f32, [pages, kv_heads, Prune.floats(...)], or without a page table [batch, pages, kv_heads, ...] for pages
         of page_keys keys. page_bounds_update() writes it.
     page_keys: keys of a page, 16 unless given. None with a page table.
-    codes: eight-bit codes of each key instead of boxes.
     top_pages: each KV head reads this many pages, those with the largest bounds; epsilon is then 0.
     error: f32, receives for each row a bound of the distance of its values from those over all keys.
     read: f32, receives for each row the share of this rank's pages that its KV head read.
@@ -22,7 +21,6 @@ class Prune:
     bounds: Any
     epsilon: float = 0.0
     page_keys: Optional[int] = None
-    codes: bool = False
     top_pages: int = 0
     error: Optional[Any] = None
     read: Optional[Any] = None
@@ -34,6 +32,6 @@ class Prune:
         object.__setattr__(self, name, value)
 
     @staticmethod
-    def floats(head_dim: int, page_keys: int, codes: bool = False) -> int:
-        """Returns the number of floats in the bounds of a page and KV head."""
-        return 2 + (page_keys * (2 + (head_dim + 7) // 8 * 2) if codes else 2 * head_dim)
+    def floats(head_dim: int, page_keys: int) -> int:
+        """Returns the number of floats in the bounds of a page and KV head: codes of its keys in eight bits."""
+        return 2 + page_keys * (2 + (head_dim + 7) // 8 * 2)

@@ -61,13 +61,13 @@ def peaked(tokens, dim, group, dtype, kv_heads=2):
 
 
 def measure_peaked(options):
-    """Prints one row per shape: attention to all keys, and to pages of 16 by codes."""
+    """Prints one row per shape: attention to all keys, and to pages of 16."""
     head = "tokens | head_dim | group | type | all, us | pruned, us | ratio | pages read | error | certified"
     print(f"| {head} |\n" + "|---" * 10 + "|")
     for tokens, dim, group, dtype in itertools.product(options.tokens, (64, 128), (4, 8), (np.float32, np.float16)):
         one = peaked(tokens, dim, group, dtype)
         whole = measure(*one, options.repeat)
-        pruned = measure(*one, options.repeat, page_keys=16, codes=True, epsilon=1e-2)
+        pruned = measure(*one, options.repeat, page_keys=16, epsilon=1e-2)
         print(
             f"| {tokens:,} | {dim} | {group} | {np.dtype(dtype).name} | {whole['us']:.0f} | {pruned['us']:.0f} | "
             f"{whole['us'] / pruned['us']:.1f} | {pruned['read']:.3f} | {pruned['error']:.1e} | {pruned['bound']:.1e} |",
@@ -151,18 +151,17 @@ def exact(q, k, v):
     return np.array(rows)
 
 
-def measure(q, k, v, repeat, page_keys=0, codes=False, **how):
+def measure(q, k, v, repeat, page_keys=0, **how):
     """Means over layers and heads; errors are relative to the length of the exact row."""
     times, read, off, bound = [], [], [], []
     for layer in range(len(q)):
         pages = -(-k.shape[2] // page_keys) if page_keys else 0
         prune, one = None, (q[layer][None], k[layer][None], v[layer][None])
         if page_keys:
-            floats = banyan.Prune.floats(k.shape[3], page_keys, codes)
+            floats = banyan.Prune.floats(k.shape[3], page_keys)
             prune = banyan.Prune(
                 np.zeros((1, pages, k.shape[1], floats), np.float32),
                 page_keys=page_keys,
-                codes=codes,
                 error=np.zeros((1, q.shape[1]), np.float32),
                 read=np.zeros((1, q.shape[1]), np.float32),
                 **how,
@@ -197,7 +196,7 @@ def main():
         measure_peaked(options)
         return
     if not options.bounds:
-        print("| tokens | bounds | epsilon | pages read | error | worst | certified | us |\n" + "|---" * 8 + "|")
+        print("| tokens | epsilon | pages read | error | worst | certified | us |\n" + "|---" * 7 + "|")
     for tokens in options.tokens:
         file = options.cache / f"prune_keys_{tokens}.npz"
         if not file.exists():
@@ -207,14 +206,13 @@ def main():
         if options.bounds:
             measure_bounds(q, k)
             continue
-        cases = [("none", "", {})]
-        cases += [("boxes", f"{e:.0e}", {"page_keys": 16, "epsilon": e}) for e in EPSILONS]
-        cases += [("codes", f"{e:.0e}", {"page_keys": 16, "codes": True, "epsilon": e}) for e in EPSILONS]
-        cases += [("codes", "top 32 pages", {"page_keys": 16, "codes": True, "top_pages": 32})]
-        for name, words, case in cases:
+        cases = [("no pruning", {})]
+        cases += [(f"{e:.0e}", {"page_keys": 16, "epsilon": e}) for e in EPSILONS]
+        cases += [("top 32 pages", {"page_keys": 16, "top_pages": 32})]
+        for words, case in cases:
             one = measure(q, k, v, options.repeat, **case)
             print(
-                f"| {tokens:,} | {name} | {words} | {one['read']:.3f} | {one['error']:.1e} | {one['worst']:.1e} | "
+                f"| {tokens:,} | {words} | {one['read']:.3f} | {one['error']:.1e} | {one['worst']:.1e} | "
                 f"{one['bound']:.1e} | {one['us']:.0f} |",
                 flush=True,
             )

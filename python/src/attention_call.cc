@@ -214,7 +214,6 @@ void attention_call::read_prune(const attention_words &words) {
   }
   desc.prune.epsilon = real("prune.epsilon", words.prune.attr("epsilon"));
   desc.prune.top_pages = read_int32("prune.top_pages", words.prune.attr("top_pages"));
-  desc.prune.codes = nb::cast<bool>(words.prune.attr("codes"));
   bool paged = desc.pages.table != nullptr;
   nb::object page_keys = words.prune.attr("page_keys");
   if (paged && !page_keys.is_none())
@@ -226,8 +225,7 @@ void attention_call::read_prune(const attention_words &words) {
     bounds.want_dims(paged ? 3 : 4, paged ? "[pages, kv_heads, floats]" : "[batch, pages, kv_heads, floats]");
     bounds.want_shape(0, paged ? desc.pages.count : desc.batch, paged ? "the pages of k" : "the batch");
     bounds.want_shape(paged ? 1 : 2, desc.kv_heads, "the number of KV heads");
-    bounds.want_shape(paged ? 2 : 3, 2 + (desc.prune.codes ? of_page * (2 + (dim + 7) / 8 * 2) : 2 * dim),
-                      "that of Prune.floats()");
+    bounds.want_shape(paged ? 2 : 3, 2 + of_page * (2 + (dim + 7) / 8 * 2), "that of Prune.floats()");
     if (!paged) desc.prune.keys = keys, desc.prune.batch_pages = bounds.size32(1);
     if (page_reads.data && page_reads.count() < bounds.shape[0] * (paged ? 1 : bounds.shape[1]))
       reject("prune.page_reads", "it has fewer elements than pages");

@@ -316,12 +316,11 @@ def test_keys_in_several_memories(tmp_path):
     rejected("seq_lens", "the parts have 1050", seq_lens=np.array([1049], np.int32))
 
 
-@pytest.mark.parametrize("codes", (False, True))
-def test_pages_are_left_out_with_a_certificate(codes):
+def test_pages_are_left_out_with_a_certificate():
     q, v = draw(1, HEADS, DIM), draw(1, KV_HEADS, 960, DIM, seed=2)
     k = np.repeat(draw(1, KV_HEADS, 120, DIM, seed=3), 8, 2) * 12  # pages of equal keys
-    bounds = np.zeros((1, 120, KV_HEADS, banyan.Prune.floats(DIM, 8, codes)), np.float32)
-    prune = banyan.Prune(bounds, 1e-3, page_keys=8, codes=codes)
+    bounds = np.zeros((1, 120, KV_HEADS, banyan.Prune.floats(DIM, 8)), np.float32)
+    prune = banyan.Prune(bounds, 1e-3, page_keys=8)
     prune.error, prune.read = np.ones((1, HEADS), np.float32), np.ones((1, HEADS), np.float32)
     prune.page_reads = np.zeros(120, np.uint64)
     for first, last in ((0, 500), (500, 960)):

@@ -190,8 +190,6 @@ static banyan_status check_prune(const banyan_attention_desc *desc) {
   const banyan_prune *prune = &desc->prune;
   if (!(prune->epsilon >= 0 && prune->epsilon <= 1))
     return bny_attention_reject("prune.epsilon is %g, must be 0 to 1", (double)prune->epsilon);
-  if (prune->codes != 0 && prune->codes != 1)
-    return bny_attention_reject("prune.codes is %d, must be 0 or 1", prune->codes);
   if (prune->top_pages < 0 || (prune->top_pages > 0 && prune->epsilon > 0))
     return bny_attention_reject("prune.top_pages is %d%s", prune->top_pages,
                                 prune->top_pages < 0 ? ", negative" : ", and prune.epsilon is set too");

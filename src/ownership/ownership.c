@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Computes the owner of each key. Tokens are assigned in blocks. Under BLOCKS the weights, divided by their common
- * divisor, are the consecutive blocks of each rank in a round. Under RANGES the blocks of the longest sequence are cut in
- * proportion to the weights. */
+ * divisor, are the consecutive blocks of each rank in a round. Under RANGES the blocks of the longest sequence are cut
+ * in proportion to the weights. */
 #include <inttypes.h>
 #include <stdbool.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A checked rule of ownership. Under BLOCKS a round has as many blocks as the weights add up to, after division by their
- * common divisor. */
+ * A checked rule of ownership. Under BLOCKS a round has as many blocks as the weights add up to, after division by
+ * their common divisor. */
 #pragma once
 
 #include "banyan.h"

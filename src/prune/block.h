@@ -67,8 +67,8 @@ static inline int32_t bny_bounds_keys(const banyan_attention_desc *desc) {
 }
 
 /* The bounds of a page and KV head: BNY_BOUNDS_REACH, the largest length that a product with a query meets;
- * BNY_BOUNDS_VALUE, the length of the longest value; then maxima and minima, or codes: the scale of each key, the
- * length of what codes lose of each key, and the codes as in bny_code_keys, with room for a multiple of 8 elements. */
+ * BNY_BOUNDS_VALUE, the length of the longest value; then codes: the scale of each key, the length of what codes lose
+ * of each key, and the codes as in bny_code_keys, with room for a multiple of 8 elements. */
 enum { BNY_BOUNDS_REACH, BNY_BOUNDS_VALUE, BNY_BOUNDS_HEAD };
 
 static inline int32_t bny_bounds_codes(int32_t head_dim) { return (head_dim + 7) / 8 * 8; }

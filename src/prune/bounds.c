@@ -43,22 +43,6 @@ static float length_above(const float *x, int32_t count) {
   return isfinite(sum) ? (float)(sqrt(sum) * (1 + 0x1p-22)) : INFINITY;
 }
 
-/* Widens a box by a key. An element that is not finite makes the box infinite. */
-static void widen(float *box, int32_t dim, const float *k) {
-  for (int32_t i = 0; i < dim; i++) {
-    float high = isfinite(k[i]) ? k[i] : INFINITY, low = isfinite(k[i]) ? k[i] : -INFINITY;
-    box[i] = high > box[i] ? high : box[i];
-    box[dim + i] = low < box[dim + i] ? low : box[dim + i];
-  }
-}
-
-/* The length of the corner of a box that is farthest from 0. */
-static float reach_of(const float *box, int32_t dim) {
-  float corner[BNY_ATTENTION_HEAD_DIM_MAX];
-  for (int32_t i = 0; i < dim; i++) corner[i] = fmaxf(fabsf(box[i]), fabsf(box[dim + i]));
-  return length_above(corner, dim);
-}
-
 /* Writes the codes of key `index` of a page. Returns its length, or that of its codes if they are longer. */
 static float encode(float *body, int32_t keys, int32_t index, int32_t dim, const float *k) {
   float most = 0, lost[BNY_ATTENTION_HEAD_DIM_MAX], length = length_above(k, dim), scale = 0;
@@ -94,8 +78,6 @@ static void update_page(const banyan_attention_desc *desc, int32_t b, const int3
         k[BNY_ATTENTION_HEAD_DIM_MAX], v[BNY_ATTENTION_VALUE_DIM_MAX];
   size_t element = bny_dtype_bytes(desc->kv_dtype);
   if (first % keys == 0) memset(bounds, 0, (size_t)bny_prune_floats(desc) * sizeof *bounds);
-  for (int32_t i = 0; first % keys == 0 && !desc->prune.codes && i < dim; i++)
-    body[i] = -INFINITY, body[dim + i] = INFINITY;
   for (int32_t t = first; t < end; t++) {
     int64_t key = pages ? t % keys : t;
     int64_t scale = outer * scales->batch_stride + head * scales->head_stride + key * scales->token_stride;
@@ -113,13 +95,9 @@ static void update_page(const banyan_attention_desc *desc, int32_t b, const int3
     } else {
       read_flashmla(k_row, k);
     }
-    if (desc->prune.codes)
-      length = fmaxf(length, encode(body, keys, t % keys, dim, k));
-    else
-      widen(body, dim, k);
+    length = fmaxf(length, encode(body, keys, t % keys, dim, k));
     bounds[BNY_BOUNDS_VALUE] = fmaxf(bounds[BNY_BOUNDS_VALUE], length_above(is_plain ? v : k, values));
   }
-  if (!desc->prune.codes) length = reach_of(body, dim);
   bounds[BNY_BOUNDS_REACH] = fmaxf(bounds[BNY_BOUNDS_REACH], length);
 }
 

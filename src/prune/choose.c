@@ -244,7 +244,7 @@ void bny_prune_choose(bny_prune_block *b) {
   b->stage = BNY_PRUNE_CHOOSE;
   if (b->desc->prune.top_pages > 0) return;
   sort_pages(b);
-  read_more(b, b->desc->prune.codes ? guess(b, total) : 0);
+  read_more(b, guess(b, total));
 }
 
 void bny_prune_choose_top(bny_prune_block *blocks, int32_t count) {

@@ -42,7 +42,7 @@ static inline bool bny_prune_is_lossy(const banyan_attention_desc *desc) {
 /* Returns the floats of bounds of a page and KV head. */
 static inline int64_t bny_prune_floats(const banyan_attention_desc *desc) {
   int64_t keys = desc->pages.table ? desc->pages.keys : desc->prune.keys;
-  return 2 + (desc->prune.codes ? keys * (2 + 2 * (((int64_t)desc->head_dim + 7) / 8)) : 2 * (int64_t)desc->head_dim);
+  return 2 + keys * (2 + 2 * (((int64_t)desc->head_dim + 7) / 8));
 }
 
 /* Returns how far row `index` of a block, (m, d, n), can be from that of all keys; or writes the values that a combine

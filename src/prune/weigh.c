@@ -13,36 +13,27 @@ static const double log2_e = 1.4426950408889634074;
 static const double longest_value = 0x1p100; /* products with it neither overflow nor outlast those that count as 0 */
 static const float few = 0x1p-20f;           /* covers numbers that are too small for floats */
 
-/* For boxes a row has the positive elements, which meet maxima, and then the negative ones, which meet minima. */
 typedef struct queries {
   bny_code_query codes;
-  float boxes[ROWS][2 * BNY_ATTENTION_HEAD_DIM_MAX];
   float per_reach[ROWS];              /* slack of a product by the reach of its page */
   float error, error_per_reach[ROWS]; /* attention's logits are off by at most `error` plus `error_per_reach` per
                                        * reach */
 } queries;
 
-static void read_queries(const bny_attention_task *task, bool codes, queries *to) {
+static void read_queries(const bny_attention_task *task, queries *to) {
   int32_t dim = task->head_dim, plain = dim - task->rope_dim;
   double factor = task->scale_log2 * task->k_scale;
   float q[BNY_ATTENTION_HEAD_DIM_MAX];
   to->codes.rows = task->heads, to->codes.dim = dim, to->codes.cap = task->soft_cap;
   to->error = (float)(0x1p-24 * (640 * log2_e + 10 * (double)task->soft_cap)) + few;
-  for (int32_t h = 0; codes && h < (task->heads + 3) / 4; h++)
-    memset(to->codes.q[h], 0, (size_t)dim * sizeof *to->codes.q[h]);
+  for (int32_t h = 0; h < (task->heads + 3) / 4; h++) memset(to->codes.q[h], 0, (size_t)dim * sizeof *to->codes.q[h]);
   for (int32_t h = 0; h < task->heads; h++) {
     double sum = 0;
     bny_bounds_read(task->q[h], task->q_dtype, plain, 1, q);
     if (task->rope_dim > 0) bny_bounds_read(task->q_rope[h], task->q_dtype, task->rope_dim, 1, q + plain);
     for (int32_t i = 0; i < dim; i++) {
-      float x = (float)(factor * (double)q[i]);
       sum += (double)q[i] * (double)q[i];
-      if (codes) {
-        to->codes.q[h / 4][i][h % 4] = x;
-        continue;
-      }
-      to->boxes[h][i] = x < 0 ? 0 : x; /* NaN stays */
-      to->boxes[h][dim + i] = x < 0 ? x : 0;
+      to->codes.q[h / 4][i][h % 4] = (float)(factor * (double)q[i]);
     }
     float length = to->codes.length[h] = (float)(fabs(factor) * sqrt(sum) * (1 + 0x1p-20));
     to->per_reach[h] = length * (float)(dim + 24) * 0x1p-23f;
@@ -113,26 +104,6 @@ static void weigh_codes(const bny_prune_block *b, bny_code_keys *keys, const que
   for (int32_t h = 0; h < task->heads; h++) add(refs[h], more[h], &tops[h], &masses[h]);
 }
 
-/* Does the same for a box and `count` keys. */
-static void weigh_box(const bny_prune_block *b, const bny_code_keys *keys, const queries *queries, const float *bounds,
-                      int32_t first, int32_t count, float *tops, float *masses) {
-  const bny_attention_task *task = b->task;
-  float dots[ROWS], cap = task->soft_cap;
-  b->kernels->dots(queries->boxes[0], 2 * BNY_ATTENTION_HEAD_DIM_MAX, task->heads, bounds + BNY_BOUNDS_HEAD,
-                   2 * task->head_dim, dots);
-  for (int32_t h = 0; h < task->heads; h++) {
-    int32_t seen = 0;
-    for (int32_t at = 0; at < count; at += 64) {
-      int32_t some = count - at < 64 ? count - at : 64;
-      seen += __builtin_popcountll(seen_by(task, h, first + at, some, masked_of(task, first + at, some)));
-    }
-    if (seen == 0) continue;
-    float x = dots[h] + keys->slack[h];
-    if (cap > 0) x = (float)((double)cap * tanh((double)(x / cap))) + keys->error[h];
-    tops[h] = ceilf(x), masses[h] = fabsf(x) < 0x1p100f ? (float)seen * (1 + FLT_EPSILON) : INFINITY;
-  }
-}
-
 /* Keeps the largest errors of all threads. Bits of floats that are not negative compare as the floats do. */
 static void note_errors(bny_prune_block *b, const float *errors) {
   for (int32_t h = 0; h < b->task->heads; h++) {
@@ -163,10 +134,9 @@ static void weigh_page(const bny_prune_block *b, int32_t page, const queries *qu
     keys.slack[h] = queries->per_reach[h] * reach + few + (task->soft_cap > 0 ? 0 : keys.error[h]);
     tops[h] = -INFINITY, masses[h] = 0;
   }
-  for (int32_t from = 0; b->desc->prune.codes && from < count; from += BNY_CODE_KEYS)
+  for (int32_t from = 0; from < count; from += BNY_CODE_KEYS)
     weigh_codes(b, &keys, queries, bounds, next, from, first + from,
                 count - from < BNY_CODE_KEYS ? count - from : BNY_CODE_KEYS, refs, tops, masses);
-  if (!b->desc->prune.codes) weigh_box(b, &keys, queries, bounds, first, count, tops, masses);
   for (int32_t h = 0; h < heads; h++) {
     if (masses[h] > 0 && masses[h] < INFINITY && keys.error[h] > errors[h]) errors[h] = keys.error[h];
     if (forced) masses[h] = INFINITY;
@@ -177,7 +147,7 @@ static void weigh_page(const bny_prune_block *b, int32_t page, const queries *qu
 void bny_prune_weigh(bny_prune_block *b, int32_t first, int32_t end) {
   queries queries;
   float refs[ROWS], errors[ROWS] = {0};
-  read_queries(b->task, b->desc->prune.codes, &queries);
+  read_queries(b->task, &queries);
   for (int32_t page = first; page < end; page++) {
     for (int32_t h = 0; page % BNY_PRUNE_CHUNK == 0 && h < ROWS; h++) refs[h] = -INFINITY;
     weigh_page(b, page, &queries, refs, errors);

@@ -135,7 +135,7 @@ static void draw(hidden *p, int i) {
   const memory *m = &p->memories[0];
   desc->read_ahead_bytes = 0;
   if (!m->page_keys) desc->prune.keys = random_range(1, 40), desc->prune.batch_pages = KEYS_MAX;
-  desc->prune.codes = 1, desc->prune.epsilon = random_range(0, 2) ? 0.01f : 0;
+  desc->prune.epsilon = random_range(0, 2) ? 0.01f : 0;
   if (desc->prune.epsilon == 0 && random_range(0, 1)) desc->prune.top_pages = random_range(1, 6);
   p->bounds = malloc((size_t)(BATCH * kv_heads * (KEYS_MAX + 64)) * (4 + (size_t)bny_prune_floats(desc)));
   desc->prune.bounds = p->bounds;

@@ -179,8 +179,7 @@ static void fill_rank(attend *made, world_random *random, int32_t r) {
   if (made->epsilon > 0) {
     size_t all = shape->page_keys ? (size_t)pages : (size_t)(shape->batch * shape->keys_max);
     size_t codes = (size_t)((shape->page_keys ? shape->page_keys : 3) * (2 + (shape->head_dim + 7) / 8 * 2));
-    rank->bounds =
-        world_take(all * (size_t)shape->kv_heads * (2 * (size_t)shape->head_dim + 2 + codes) * sizeof(float));
+    rank->bounds = world_take(all * (size_t)shape->kv_heads * (2 + codes) * sizeof(float));
     rank->error = world_take(rank->lse_bytes);
     rank->read = world_take(rank->lse_bytes);
   }
@@ -412,7 +411,6 @@ void attend_call_of(const attend *from, const world_rank *self, attend_call *to)
   made.out = world_partial(self, out_of(from, self->rank, part.heads));
   if (from->epsilon > 0) {
     desc->prune = (banyan_prune){.bounds = rank->bounds,
-                                 .codes = (int32_t)(from->seed % 2),
                                  .epsilon = from->seed / 2 % 4 == 1 ? 0 : from->epsilon,
                                  .error = rank->error,
                                  .read = rank->read};

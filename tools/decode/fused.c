@@ -30,7 +30,6 @@ static banyan_status prune(const decode_task *task, banyan_attention_desc *atten
   state->read = tool_new((size_t)state->rows, sizeof(float));
   attention->prune = (banyan_prune){.bounds = state->bounds,
                                     .keys = PAGE_KEYS,
-                                    .codes = 1,
                                     .batch_pages = pages,
                                     .epsilon = task->settings->epsilon,
                                     .error = state->error,
