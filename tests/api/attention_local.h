@@ -16,7 +16,7 @@
 
 static uint64_t random_state;
 
-static inline uint64_t random_bits(void) { return random_word(&random_state); }
+static inline uint64_t random_bits(void) { return random_next(&random_state); }
 
 static inline int32_t random_range(int32_t low, int32_t high) { /* bounds included */
   return low + (int32_t)(random_bits() % (uint64_t)(high - low + 1));

@@ -167,7 +167,7 @@ TEST_EVERYWHERE(bytes_arrive, 32) {
   task *made = world_take(sizeof *made);
   *made = (task){.nranks = world_ranks(on, counts_of_ranks[_i % 8]),
                  .varies = _i / 8 % 2 == 0,
-                 .random = {world_seed() * 1000 + (uint64_t)_i}};
+                 .random = random_seed() * 1000 + (uint64_t)_i};
   const int each = on->is_device ? 2 : 8;
   for (int i = 0; i < each; i++)
     for (int kind = 0; kind < KINDS; kind++)
@@ -181,7 +181,7 @@ TEST_EVERYWHERE(bytes_arrive, 32) {
 /* No rank leaves round i before all ranks have entered it. */
 static void meet_often(world_rank *self) {
   atomic_int *came = self->argument;
-  world_random random = {world_seed() * 5 + (uint64_t)self->rank};
+  world_random random = random_seed() * 5 + (uint64_t)self->rank;
   for (int round = 0; round < 60; round++) {
     if (random_one_in(&random, 8)) world_sleep_ms(random_below(&random, 3));
     atomic_fetch_add_explicit(&came[round], 1, memory_order_relaxed);

@@ -253,7 +253,7 @@ static bool is_merged(world_rank *self, const combine_task *task) {
 
 static void refill(world_rank *self, const combine_task *task, int round) {
   for (int32_t i = 0; i < task->nattempts; i++) {
-    world_random random = {world_seed() * 77 + (uint64_t)(1000 * round + 10 * i + self->rank)};
+    world_random random = random_seed() * 77 + (uint64_t)(1000 * round + 10 * i + self->rank);
     sheet mine = task->attempts[i].of->in[self->rank];
     if (i == 0 || task->attempts[i].of != task->attempts[i - 1].of)
       sheet_fill(&mine, &random, task->attempts[i].of->mood, self->rank, self->nranks);
@@ -358,7 +358,7 @@ TEST(names_the_arena_that_a_long_row_needs) {
 TEST(elements_of_the_oracle) {
   static const banyan_dtype dtypes[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3, BANYAN_E5M2};
   static const int exponents[] = {120, 14, 120, 7, 14};
-  world_random random = {world_seed()};
+  world_random random = random_seed();
   for (int i = 0; i < 100000; i++) {
     const banyan_dtype dtype = dtypes[i % 5];
     uint32_t memory = 0, again = 0;

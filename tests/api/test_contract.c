@@ -104,7 +104,7 @@ TEST(sizes_that_cannot_be) { WORLD_RUN(ask_too_much, .nranks = RANKS, .arena_byt
 /* ---- planning while operations run ------------------------------------------------------------------------------- */
 
 static void plan_amid(world_rank *self) {
-  world_random own = {world_seed() * 5 + (uint64_t)self->rank};
+  world_random own = random_seed() * 5 + (uint64_t)self->rank;
   unsigned char sent[64], received[64], more[300], there[300];
   banyan_op *op = NULL, *other = NULL;
   bool good = world_ok(self, banyan_shift_init(self->comm, sent, received, sizeof sent, 1, &op), "init");

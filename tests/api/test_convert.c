@@ -117,7 +117,7 @@ static void convert(const bny_kernels *kernels, bny_wire wire, world_random *ran
 }
 
 TEST_RANDOM(rows_of_any_convention, 90) {
-  world_random random = {world_seed() + 1000 * (uint64_t)_i};
+  world_random random = random_seed() + 1000 * (uint64_t)_i;
   state += (uint64_t)_i;
   sheet_eight_bits = true;
   for (int t = 0; bny_kernels_table[t] != NULL; t++)

@@ -35,7 +35,7 @@ static input *input_make(uint64_t seed) {
   size_t counts[] = {sizeof in->q / sizeof(float), sizeof in->wide_k / sizeof(float)};
   for (int which = 0; which < 2; which++) {
     for (size_t i = 0; i < counts[which]; i++) {
-      all[which][i] = (float)((double)(int32_t)(random_word(&state) >> 32) * 0x1p-31); /* -1 to 1 */
+      all[which][i] = (float)((double)(int32_t)(random_next(&state) >> 32) * 0x1p-31); /* -1 to 1 */
     }
   }
   for (int32_t row = 0; row < ROWS; row++) {

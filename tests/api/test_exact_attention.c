@@ -310,7 +310,7 @@ static void compare(const whole *all, const sharding *how, const rows *want, con
 TEST_RANDOM(bits_depend_on_keys_and_queries_alone, 100) {
   static rows results[RANKS_MAX], want, plain;
   static whole all;
-  world_random random = {world_seed() + 31 * (uint64_t)_i};
+  world_random random = random_seed() + 31 * (uint64_t)_i;
   const char *tables[8];
   int count = 0;
   for (int t = 0; bny_kernels_table[t]; t++)

@@ -45,7 +45,7 @@ typedef struct inputs {
   float k[TOKENS * KEYS * DIM], v[TOKENS * KEYS * DIM];
 } inputs;
 
-static float draw(uint64_t *state) { return (float)((double)(random_word(state) >> 11) * 0x1p-52 - 1); }
+static float draw(uint64_t *state) { return (float)((double)(random_next(state) >> 11) * 0x1p-52 - 1); }
 
 static void fill(inputs *in, int32_t rank) {
   static const float scales[] = {1, 1e-3f, 1e-38f, 1e-41f};

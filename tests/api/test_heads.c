@@ -81,7 +81,7 @@ static bool start_often(world_rank *self, heads_problem *problem, world_random *
 
 static void gather_all(world_rank *self) {
   uint64_t salt = *(const uint64_t *)self->argument;
-  world_random random = {world_seed() * 7919 + salt};
+  world_random random = random_seed() * 7919 + salt;
   bool good = true;
   for (int shape = 0; shape < (self->on->is_device ? SHAPES_ON_DEVICES : SHAPES) && good; shape++) {
     heads_problem problem;
@@ -202,7 +202,7 @@ TEST(columns_beside_each_other) {
 
 static void call_randomly(world_rank *self) {
   enum { MOST = 300, CALLS = 600 };
-  world_random random = {world_seed()};
+  world_random random = random_seed();
   uint16_t *mine = calloc(MOST * HEADS, DIM * sizeof *mine), *all = calloc(MOST * HEADS, DIM * sizeof *all);
   if (!mine || !all) abort();
   int before = world_plans_made(self);

@@ -18,8 +18,8 @@ static void fill(world_random *random, float *to, size_t count) {
 }
 
 static void draw(shard *s, int32_t rank, int32_t run) {
-  world_random queries = {world_seed() + (uint64_t)run},
-               keys = {world_seed() + 1000 * (uint64_t)(rank + 1) + (uint64_t)run};
+  world_random queries = random_seed() + (uint64_t)run,
+               keys = random_seed() + 1000 * (uint64_t)(rank + 1) + (uint64_t)run;
   fill(&queries, s->q, ROWS * DIM);
   fill(&keys, s->k, BATCH * KEYS * DIM);
   fill(&keys, s->v, BATCH * KEYS * DIM);

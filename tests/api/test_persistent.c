@@ -114,7 +114,7 @@ static bool run_several(world_rank *self, several *s, int round, world_random *s
 }
 
 static void start_several(world_rank *self) {
-  world_random same = {world_seed() * 3}, own = {world_seed() * 9 + (uint64_t)self->rank};
+  world_random same = random_seed() * 3, own = random_seed() * 9 + (uint64_t)self->rank;
   several *s = calloc(1, sizeof *s);
   bool good = true;
   for (int a = 0; a < 6 && good; a++) {
@@ -129,7 +129,7 @@ static void start_several(world_rank *self) {
 /* ---- more shapes than are kept ----------------------------------------------------------------------------------- */
 
 static void forget_shapes(world_rank *self) {
-  world_random random = {world_seed() * 21};
+  world_random random = random_seed() * 21;
   unsigned char sent[100], received[100];
   for (int round = 0; round < 400; round++) {
     int32_t bytes = 1 + (round < 160 ? round % 40 : random_below(&random, 40)), distance = round / 40 % 2;
@@ -146,7 +146,7 @@ static void forget_shapes(world_rank *self) {
  * rank mixes new and reused memory in its own way. */
 static void repeat_calls(world_rank *self) {
   enum { SETS = 3 };
-  world_random same = {world_seed() * 41}, own = {world_seed() * 43 + (uint64_t)self->rank};
+  world_random same = random_seed() * 41, own = random_seed() * 43 + (uint64_t)self->rank;
   data *sets = calloc(SETS, sizeof *sets);
   banyan_partial in[SETS], out[SETS], at[2];
   char algorithm[16];
@@ -221,7 +221,7 @@ static bool one_sided(world_rank *self, data *data, world_random *same, int roun
 }
 
 static void run_one_sided(world_rank *self) {
-  world_random same = {world_seed() * 31}, own = {world_seed() * 37 + (uint64_t)self->rank};
+  world_random same = random_seed() * 31, own = random_seed() * 37 + (uint64_t)self->rank;
   data *data = calloc(1, sizeof *data);
   for (int round = 0; round < 1200; round++) {
     be_late(&own);

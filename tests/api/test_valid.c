@@ -234,7 +234,7 @@ static bool run_blocking(world_rank *self, const problem *problem, int run, worl
 
 static void play_all(world_rank *self) {
   const play *play = self->argument;
-  world_random random = {world_seed() + (uint64_t)self->rank};
+  world_random random = random_seed() + (uint64_t)self->rank;
   for (int32_t i = 0; i < play->nscenes; i++)
     for (int run = 0; run < play->nruns; run++)
       if (!run_persistent(self, &play->problems[i], run, &random) ||
@@ -284,7 +284,7 @@ static void check_one(const problem *problem, int run, int32_t rank, int32_t nra
   ck_assert_msg(sheet_matches(&seen, problem->reference[run], problem->desc.heads, token0, head0, problem->desc.wire,
                               nranks + 3, why, sizeof why),
                 "%d ranks, rank %d: %s: %s (seed %llu)", nranks, rank, why, describe(problem, run),
-                (unsigned long long)world_seed());
+                (unsigned long long)random_seed());
   ck_assert_msg(sheet_gaps_are_untouched(&seen), "%d ranks, rank %d wrote beside its rows: %s", nranks, rank,
                 describe(problem, run));
 }
@@ -307,7 +307,7 @@ static void check_bits(const problem *problem, int run, int32_t rank, int32_t nr
 }
 
 static void perform(world_setup setup, int32_t nranks, uint64_t salt) {
-  world_random random = {world_seed() * 1000 + salt};
+  world_random random = random_seed() * 1000 + salt;
   play *play = world_take(sizeof *play);
   bool is_device = setup.on && setup.on->is_device;
   play->nranks = nranks;

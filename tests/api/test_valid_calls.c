@@ -41,7 +41,7 @@ static banyan_combine_desc desc_of(int32_t tokens, const banyan_valid_rows *vali
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
 static void call_randomly(world_rank *self) {
-  world_random random = {world_seed()};
+  world_random random = random_seed();
   memory *memory = calloc(1, sizeof *memory);
   banyan_partial in, out;
   describe(memory, &in, &out);
@@ -295,7 +295,7 @@ TEST_LOOP(dead_rows_are_not_read, 3) { world_run(&(world_setup){.nranks = 2 + _i
 enum { CALLS = 100000, CALLS_SLOWLY = 4000, DONE = 0 };
 
 static void call_while_stopped(world_rank *self) {
-  world_random random = {world_seed()}; /* the same on all ranks */
+  world_random random = random_seed(); /* the same on all ranks */
   memory *memory = calloc(1, sizeof *memory);
   banyan_partial in, out;
   int32_t tokens = 0;
@@ -325,7 +325,7 @@ end:
 
 /* Stops the ranks one by one for a moment, until a rank has finished. */
 static void stop_and_go_on(world *world, const pid_t *pids, void *argument) {
-  world_random random = {world_seed()};
+  world_random random = random_seed();
   int32_t nranks = *(int32_t *)argument;
   while (!world_await(world, DONE, 0.1)) {
     pid_t pid = pids[random_below(&random, nranks)];

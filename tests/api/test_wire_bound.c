@@ -165,7 +165,7 @@ static bool serves(const char *algorithm, const banyan_combine_desc *desc, int32
 static void prepare(world_rank *self, climb *climb, const banyan_combine_desc *desc) {
   memset(climb, 0, sizeof *climb);
   climb->desc = *desc;
-  for (int32_t k = 0; k < self->nranks; k++) climb->random[k].state = world_seed() * 1000 + (uint64_t)k;
+  for (int32_t k = 0; k < self->nranks; k++) climb->random[k] = random_seed() * 1000 + (uint64_t)k;
   for (int32_t column = 0; column < COLUMNS; column++)
     begin(climb, &climb->random[0], column, self->nranks, oracle_unit(desc->wire));
 }
@@ -242,7 +242,7 @@ static double d_of(double lse) { return exp2(lse - ceil(lse)); }
 static void saturate(world_rank *self) {
   enum { VALUES = 400 };
   static const banyan_dtype types[2] = {BANYAN_F16, BANYAN_BF16};
-  world_random random = {world_seed()};
+  world_random random = random_seed();
   for (int wire = 0; wire < 2; wire++) {
     float v[VALUES], lse[VALUES], out[VALUES];
     double largest = oracle_largest(types[wire]), unit = oracle_unit(types[wire]);

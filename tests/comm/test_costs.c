@@ -51,7 +51,7 @@ static void write_costs(const tree *t, content content) {
 static void combine(world_rank *self, outcome *found) {
   banyan_op *op = NULL;
   banyan_op_info info = {.size = sizeof info};
-  world_random random = {.state = (uint64_t)self->rank + 1};
+  world_random random = (uint64_t)self->rank + 1;
   sheet in = sheet_input(&random, SHEET_PLAIN, self->rank, RANKS, 1, HEADS, VALUES);
   sheet out = sheet_output(&random, SHEET_PLAIN, 1, HEADS, VALUES);
   const banyan_combine_desc desc = {

@@ -92,7 +92,7 @@ TEST(processes_of_one_kernel_are_one_node) {
 /* Ranks are numbered by node and process as in a comparison of all pairs. */
 TEST_LOOP(equal_ranks_are_found, 40) {
   enum { MANY = 60 };
-  world_random random = {world_seed() + (uint64_t)_i};
+  world_random random = random_seed() + (uint64_t)_i;
   bny_facts *all = calloc(MANY, sizeof *all);
   bny_node_map found;
   int32_t nnodes = 0, kinds = 1 + random_below(&random, 4);
@@ -257,7 +257,7 @@ TEST_LOOP(quotas_are_read_on_the_whole_path, (int)(sizeof quota_cases / sizeof *
 /* The smallest quotas are kept in order, however deep the tree is. */
 TEST_LOOP(smallest_quotas_come_first, 50) {
   enum { DEEP = 9 };
-  world_random random = {world_seed() + (uint64_t)_i};
+  world_random random = random_seed() + (uint64_t)_i;
   tree t = tree_new();
   bny_quota found[BNY_QUOTAS];
   char path[128] = "sys/fs/cgroup", text[160];

@@ -168,11 +168,11 @@ static void run_trials(trial *trials, int ntrials) {
       if (is_excused(trial))
         excused++;
       else
-        ck_assert_msg(!judge(trial, why, sizeof why), "%s (seed %llu)", why, (unsigned long long)world_seed());
+        ck_assert_msg(!judge(trial, why, sizeof why), "%s (seed %llu)", why, (unsigned long long)random_seed());
     }
   }
   printf("%d trials, in %d of them the call was reached; %d ended by an assertion of UCX (seed %llu)\n", ntrials,
-         happened, excused, (unsigned long long)world_seed());
+         happened, excused, (unsigned long long)random_seed());
   ck_assert_msg(happened > 0, "no call was reached");
 }
 
@@ -190,7 +190,7 @@ static int count_calls(int32_t victim, bool nodes) {
 }
 
 static void inject(int32_t victim, injector_deed deed, bool nodes, int most) {
-  world_random random = {world_seed() * 1000 + (uint64_t)victim * 100 + (uint64_t)deed * 10 + nodes};
+  world_random random = random_seed() * 1000 + (uint64_t)victim * 100 + (uint64_t)deed * 10 + nodes;
   const char *form = getenv("TEST_FAULTS");
   int calls = count_calls(victim, nodes);
   bool all = form && strcmp(form, "all") == 0;
@@ -402,14 +402,14 @@ static void judge_schedule(const schedule *schedule, int number) {
       if (b != schedule->dead && schedule->outcomes[b].status == BANYAN_OK)
         ck_assert_msg(one->members == schedule->outcomes[b].members,
                       "schedule %d on %s: rank %d has members %x and rank %d %x (seed %llu)", number, schedule->nodes,
-                      a, one->members, b, schedule->outcomes[b].members, (unsigned long long)world_seed());
+                      a, one->members, b, schedule->outcomes[b].members, (unsigned long long)random_seed());
   }
 }
 
 TEST_IN("schedules", late_stopped_and_deaf_ranks_agree, 1) {
   const char *wanted = getenv("TEST_SCHEDULES");
   int count = wanted ? atoi(wanted) : 2 * SCHEDULES_AT_ONCE, with = 0, all = 0;
-  world_random random = {world_seed() * 7919};
+  world_random random = random_seed() * 7919;
   if (cannot(true)) return;
   for (int first = 0; first < count; first += SCHEDULES_AT_ONCE) {
     schedule *schedules = world_share(SCHEDULES_AT_ONCE * sizeof *schedules);
@@ -436,7 +436,7 @@ TEST_IN("schedules", late_stopped_and_deaf_ranks_agree, 1) {
     world_unshare(schedules, SCHEDULES_AT_ONCE * sizeof *schedules);
   }
   printf("%d schedules: %d of %d ranks have a communicator (seed %llu)\n", count, with, all,
-         (unsigned long long)world_seed());
+         (unsigned long long)random_seed());
   ck_assert_msg(with > 0, "no rank has a communicator");
 }
 

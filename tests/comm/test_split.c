@@ -78,7 +78,7 @@ static void split_twice(world_rank *self) {
 }
 
 TEST_EVERYWHERE(random_splits, 24) {
-  world_random random = {world_seed() + 1000 * (uint64_t)_i};
+  world_random random = random_seed() + 1000 * (uint64_t)_i;
   static const int32_t keys[] = {INT32_MIN, -1, 0, 0, 1, 7, INT32_MAX};
   int32_t nranks = world_ranks(on, 1 + random_below(&random, 9)), colors = 1 + random_below(&random, 3);
   split_case *cases = world_share(2 * sizeof *cases);

@@ -162,7 +162,7 @@ enum { MIXED_RUNS = 200 };
 /* Runs shapes in any order, many at once on the stream, with roots that run ahead. The driver gets only launches. */
 static void mix(world_rank *self) {
   combine_task *of = self->argument;
-  world_random random = {77};
+  world_random random = 77;
   bool good = true;
   combine_all(self);
   uint64_t before = FAKE_CUDA(fake_cuda_setup_calls)();

@@ -30,8 +30,8 @@ typedef struct problem {
 } problem;
 
 static void draw(const problem *problem, memory *memory, int32_t rank, int round) {
-  world_random all = {problem->seed * 1000 + (uint64_t)round};
-  world_random own = {problem->seed * 1000 + (uint64_t)(100 + round * RANKS_MAX + rank)};
+  world_random all = problem->seed * 1000 + (uint64_t)round;
+  world_random own = problem->seed * 1000 + (uint64_t)(100 + round * RANKS_MAX + rank);
   memory->tokens = round == 0 ? MOST : round == 1 ? 0 : random_below(&all, MOST + 1);
   const int32_t count = problem->has_tokens ? memory->tokens : MOST;
   for (int32_t i = 0; i < MOST; i++) {
@@ -55,7 +55,7 @@ static void draw(const problem *problem, memory *memory, int32_t rank, int round
 }
 
 static problem problem_of(int index) {
-  world_random random = {world_seed() * 500 + (uint64_t)index};
+  world_random random = random_seed() * 500 + (uint64_t)index;
   static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_BF16, BANYAN_F16};
   problem made = {.nranks = 1 + index % RANKS_MAX,
                   .heads = 1 + random_below(&random, 4),
@@ -71,7 +71,7 @@ static problem problem_of(int index) {
                   .numerators = random_one_in(&random, 2),
                   .has_valid = !random_one_in(&random, 4),
                   .out_dtype = wires[random_below(&random, 3)],
-                  .seed = world_seed() * 500 + (uint64_t)index};
+                  .seed = random_seed() * 500 + (uint64_t)index};
   if (made.scatter == BANYAN_SCATTER_HEADS) made.heads = made.nranks + made.heads % 2;
   return made;
 }

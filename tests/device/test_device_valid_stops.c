@@ -41,7 +41,7 @@ static bool lives(const slot *slot, int32_t token) { return slot->mask[token] &&
 static bool spans_nodes(void) { return getenv("BANYAN_NODE") != NULL; }
 
 static void draw(rig *rig, slot *slot, world_random *all, uint64_t call) {
-  world_random own = {(world_seed() * 1000000 + call) * 64 + (uint64_t)rig->world->rank};
+  world_random own = (random_seed() * 1000000 + call) * 64 + (uint64_t)rig->world->rank;
   slot->kind = random_below(all, KINDS);
   if (slot->kind == WITHIN && spans_nodes()) slot->kind = ATTENTION;
   slot->tokens = random_below(all, MOST + 1);
@@ -57,7 +57,7 @@ static void draw(rig *rig, slot *slot, world_random *all, uint64_t call) {
 
 /* Returns how many keys of a token rank `rank` has in a call, the same on all ranks. */
 static int32_t keys_of(int32_t rank, uint64_t call, int32_t token) {
-  world_random own = {(world_seed() * 1000000 + call) * 64 + (uint64_t)rank};
+  world_random own = (random_seed() * 1000000 + call) * 64 + (uint64_t)rank;
   int32_t length = 0;
   bool mask = false;
   for (int32_t t = 0; t <= token; t++) {
@@ -195,7 +195,7 @@ static uint64_t calls(void) {
 }
 
 static void call_while_stopped(world_rank *self) {
-  world_random all = {world_seed()}; /* the same on all ranks */
+  world_random all = random_seed(); /* the same on all ranks */
   rig *made = calloc(1, sizeof *made);
   made->world = self;
   bool good = make(made);
@@ -218,7 +218,7 @@ static void call_while_stopped(world_rank *self) {
 
 /* Stops one rank after another for a moment, until one of them is done. */
 static void stop_and_go_on(world *world, const pid_t *pids, void *argument) {
-  world_random random = {world_seed()};
+  world_random random = random_seed();
   int32_t nranks = *(int32_t *)argument, stops = 0;
   while (!world_await(world, DONE, 0.05)) {
     pid_t pid = pids[random_below(&random, nranks)];
@@ -232,7 +232,7 @@ static void stop_and_go_on(world *world, const pid_t *pids, void *argument) {
 
 static void run(int32_t ranks, const char *nodes) {
   char words[96];
-  snprintf(words, sizeof words, "devices=4,sms=2,live,moved,step-ns=20,seed=%llu", (unsigned long long)world_seed());
+  snprintf(words, sizeof words, "devices=4,sms=2,live,moved,step-ns=20,seed=%llu", (unsigned long long)random_seed());
   setenv("BANYAN_DEVICE_NODES", "staged", 1);
   world_be_nodes(nodes);
   setenv("FAKE_CUDA", words, 1);

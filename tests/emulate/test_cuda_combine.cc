@@ -184,7 +184,7 @@ void check_result(const trial &made, uint64_t seed) {
 }
 
 void run_world(uint64_t seed, int32_t nranks, int32_t epochs, flavour like) {
-  world_random random = {seed * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(nranks)};
+  world_random random = seed * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(nranks);
   cuda_ranks ranks(nranks, seed);
   ranks.overlap(seed % 2);
   if (seed / 2 % 2) ranks.alias(true);
@@ -201,7 +201,7 @@ void run_world(uint64_t seed, int32_t nranks, int32_t epochs, flavour like) {
 
 /* Checks that all ranks get the right bits, from kernels that support aliases (known) or do not. */
 bool aliases_are_kept(uint64_t seed, bool known) {
-  world_random random = {seed};
+  world_random random = seed;
   cuda_ranks ranks(3, seed);
   ranks.alias(known);
   ranks.set_timeout(2000000);
@@ -236,13 +236,13 @@ TEST(aliases_take_fences) {
 
 TEST_RANGE(bits_of_a_processor, 1, ranks_end()) {
   const uint64_t worlds = getenv("EMULATE_PTX_BRIEF") ? 8 : 2; /* test_ptx.sh asks for every kernel */
-  for (uint64_t i = 0; i < worlds; i++) run_world(world_seed() * 1000 + i, _i, 6, ANY);
+  for (uint64_t i = 0; i < worlds; i++) run_world(random_seed() * 1000 + i, _i, 6, ANY);
 }
 
 TEST(more_ranks_than_a_merge_takes_at_once) {
-  run_world(world_seed(), 9, 3, SMALL);
-  run_world(world_seed(), 19, 2, SMALL);
-  run_world(world_seed(), 34, 2, TO_MANY); /* more ranks than a warp has lanes */
+  run_world(random_seed(), 9, 3, SMALL);
+  run_world(random_seed(), 19, 2, SMALL);
+  run_world(random_seed(), 34, 2, TO_MANY); /* more ranks than a warp has lanes */
 }
 
 /* The ranks of an NVLink domain, and numbers of ranks whose last group of eight has any size. */
@@ -251,18 +251,18 @@ TEST_LOOP(direct_forms_of_many_ranks, getenv("EMULATE_PTX_BRIEF") ? 2 : 5) {
   const uint64_t worlds = world_is_sanitized() || getenv("EMULATE_PTX_BRIEF") ? 1 : ranks[_i] > 30 ? 2 : 6;
   const bool all = _i == 0 && getenv("EMULATE_PTX_BRIEF"); /* test_ptx.sh asks for every kernel */
   for (uint64_t i = 0; i < worlds || (all && i < 100 && !all_direct_ran()); i++)
-    run_world(world_seed() * 3000 + i, ranks[_i], 2, DIRECT);
+    run_world(random_seed() * 3000 + i, ranks[_i], 2, DIRECT);
 }
 
 /* Bits of the exact order do not depend on the protocol, or on the warp that handles a row. */
 TEST(exact_kernels_agree) {
-  world_random random = {world_seed() * 77};
+  world_random random = random_seed() * 77;
   trial made = trial_of(&random, 3, DIRECT);
   made.request.call.wire = BNY_WIRE_F32;
   made.request.call.order = BANYAN_ORDER_EXACT;
   for (int protocol = 0; protocol < BNY_PROTOCOL_COUNT; protocol++) {
     trial one = made;
-    cuda_ranks ranks(3, world_seed());
+    cuda_ranks ranks(3, random_seed());
     one.settings.protocol = protocol;
     for (size_t rank = 0; protocol > 0 && rank < 3; rank++) one.out[rank] = sheet_copy(&made.expected[rank]);
     launch(&ranks, &random, one, ANY);
@@ -276,7 +276,7 @@ TEST(exact_kernels_agree) {
 
 /* Decode kernels find the page of a key by a multiplication. */
 TEST(page_divisions) {
-  world_random random = {world_seed()};
+  world_random random = random_seed();
   for (uint32_t keys = 1; keys < 3000; keys++) {
     bny_decode_general general;
     bny_decode_divide_pages(&general, keys);

@@ -278,7 +278,7 @@ static void connect_and_die(world_rank *self) {
 /* No survivor blames the other survivor. */
 TEST_LOOP(death_while_connecting, 9) {
   scenario *scenario = world_share(sizeof *scenario);
-  world_random random = {world_seed() + (uint64_t)_i};
+  world_random random = random_seed() + (uint64_t)_i;
   scenario->culprit = _i % 3;
   scenario->sleep_ms = 2 * (random_unit(&random) + 1);
   world_setup setup = {.nranks = 3, .bare = true, .deaths = true, .argument = scenario};
@@ -357,7 +357,7 @@ static void run_until_verdict(world_rank *self) {
 }
 
 TEST_LOOP(death_at_any_moment, 30) {
-  world_random random = {world_seed() + 1000 + (uint64_t)_i};
+  world_random random = random_seed() + 1000 + (uint64_t)_i;
   int32_t nranks;
   scenario *scenario = open_scenario(DIE_AMID, _i, &nranks);
   scenario->sleep_ms = 5 + 20 * fabs(random_unit(&random));

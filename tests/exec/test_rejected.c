@@ -255,7 +255,7 @@ static bool attends(world_rank *self, decode *call, int32_t dim) {
 /* A random rank rejects a first call of attention for a random argument. Then all ranks make a valid call. */
 static void reject_attention(world_rank *self) {
   decode *call = malloc(sizeof *call);
-  world_random random = {world_seed()};
+  world_random random = random_seed();
   bool good = call != NULL;
   for (int round = 0; round < ROUNDS && good; round++) {
     int32_t by = random_below(&random, self->nranks), argument = random_below(&random, ARGUMENTS),
@@ -279,7 +279,7 @@ static void reject_attention(world_rank *self) {
 /* In a later call the communicator fails on all ranks, whatever the argument, and each rank reports it. */
 static void reject_known_attention(world_rank *self) {
   decode *call = malloc(sizeof *call);
-  world_random random = {world_seed()};
+  world_random random = random_seed();
   int32_t by = random_below(&random, self->nranks), argument = random_below(&random, ARGUMENTS - 1);
   if (argument == OF_RANK_0) by = 0;
   if (call && attends(self, call, 8) && attends(self, call, 8)) {

@@ -29,7 +29,7 @@ typedef struct task {
 
 static void fill_task(task *made, uint64_t salt) {
   world_anew();
-  world_random random = {world_seed() * 1000 + salt};
+  world_random random = random_seed() * 1000 + salt;
   sheet model = sheet_output(&random, SHEET_PLAIN, TOKENS, HEADS, VALUE_DIM);
   for (int32_t r = 0; r < made->nranks; r++) {
     made->given[0][r] = sheet_input(&random, SHEET_PLAIN, r, made->nranks, TOKENS, HEADS, VALUE_DIM);

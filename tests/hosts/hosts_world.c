@@ -69,8 +69,8 @@ static void combine(banyan_comm *comm, const group *of, const banyan_combine_des
 
 /* Runs every scatter, wire and order with the first algorithms of the list. Returns the number of runs. */
 static int combine_all(banyan_comm *comm, int32_t tokens, int32_t heads, int32_t value_dim, size_t nalgorithms) {
-  world_random random = {.state = world_seed() * 1000 + (uint64_t)heads};
-  world_random own = {.state = (uint64_t)rank + 1};
+  world_random random = random_seed() * 1000 + (uint64_t)heads;
+  world_random own = (uint64_t)rank + 1;
   group made;
   int count = 0;
   for (int32_t r = 0; r < nranks; r++)

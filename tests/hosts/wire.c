@@ -66,7 +66,7 @@ static int64_t now_ns(void) {
 }
 
 /* Returns a random number in [0, 1). */
-static double draw(struct wire *wire) { return (double)(random_word(&wire->random) >> 11) * 0x1p-53; }
+static double draw(struct wire *wire) { return (double)(random_next(&wire->random) >> 11) * 0x1p-53; }
 
 /* Bytes of a frame on a real network, where a large frame is sent as many. */
 static size_t bytes_on_wire(const struct frame *frame) {

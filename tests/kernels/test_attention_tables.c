@@ -8,19 +8,15 @@
 
 #include "attention.h"
 #include "f8.h"
+#include "tests/support/generator.h"
 
 enum { ROUNDS = 160, KEYS_MAX = 1200, ROWS_MAX = BNY_ATTENTION_HEADS_MAX, DIM_MAX = 512 };
 
-static uint64_t state;
-
-static uint32_t random_below(uint32_t end) {
-  state = state * 6364136223846793005u + 1442695040888963407u;
-  return (uint32_t)(state >> 33) % end;
-}
+static world_random state;
 
 static double random_value(void) {
   double sum = 0;
-  for (int i = 0; i < 6; i++) sum += (double)random_below(1 << 20) * 0x1p-20;
+  for (int i = 0; i < 6; i++) sum += (double)random_below(&state, 1 << 20) * 0x1p-20;
   return 1.5 * (sum - 3);
 }
 
@@ -64,17 +60,17 @@ static void make(problem *p) {
   static const int32_t dims[] = {64, 128, 256, 192, 80, 96, 384, 512};
   bny_attention_task *task = &p->task;
   memset(p, 0, sizeof *p);
-  task->group = random_below(4) ? 1 + (int32_t)random_below(8) : 16;
-  task->head_dim = random_below(2) ? dims[random_below(8)] : 1 + (int32_t)random_below(100);
-  task->value_dim = random_below(2) ? dims[random_below(8)] : 1 + (int32_t)random_below(100);
-  task->heads = 1 + (int32_t)random_below(BNY_ATTENTION_HEADS_MAX);
-  task->keys = random_below(3) ? 1 + (int32_t)random_below(100) : 1 + (int32_t)random_below(KEYS_MAX);
-  task->q_dtype = (banyan_dtype)(BANYAN_F32 + random_below(3));
-  task->kv_dtype = (banyan_dtype)(BANYAN_F32 + random_below(6));
+  task->group = random_below(&state, 4) ? 1 + random_below(&state, 8) : 16;
+  task->head_dim = random_below(&state, 2) ? dims[random_below(&state, 8)] : 1 + random_below(&state, 100);
+  task->value_dim = random_below(&state, 2) ? dims[random_below(&state, 8)] : 1 + random_below(&state, 100);
+  task->heads = 1 + random_below(&state, BNY_ATTENTION_HEADS_MAX);
+  task->keys = random_below(&state, 3) ? 1 + random_below(&state, 100) : 1 + random_below(&state, KEYS_MAX);
+  task->q_dtype = (banyan_dtype)(BANYAN_F32 + random_below(&state, 3));
+  task->kv_dtype = (banyan_dtype)(BANYAN_F32 + random_below(&state, 6));
   task->kv_rows = BANYAN_KV_ROWS_PLAIN;
   task->k_scale = task->v_scale = task->kv_dtype == BANYAN_I8 ? 1 / 16.0 : 1;
   task->scale_log2 = BNY_LOG2_E / sqrt((double)task->head_dim);
-  p->is_latent = random_below(4) == 0;
+  p->is_latent = random_below(&state, 4) == 0;
   int32_t wider = task->value_dim > task->head_dim ? task->value_dim : task->head_dim;
   task->k_token_stride = p->is_latent ? wider : task->head_dim;
   task->v_token_stride = p->is_latent ? wider : task->value_dim;
@@ -167,7 +163,7 @@ static int check(const bny_attention_kernels *table, const problem *p, int round
 static int check_alone(const bny_attention_kernels *table, const problem *p, int round) {
   float m[ROWS_MAX], d[ROWS_MAX], n[ROWS_MAX * DIM_MAX], m1, d1, n1[DIM_MAX];
   bny_attention_task task = p->task;
-  int32_t row = (int32_t)random_below((uint32_t)task.heads);
+  int32_t row = random_below(&state, task.heads);
   run(table, &task, task.keys / 2, m, d, n);
   task.heads = 1;
   task.q[0] = task.q[row];
@@ -181,10 +177,11 @@ static int check_alone(const bny_attention_kernels *table, const problem *p, int
 
 /* The keys that a row sees: a range, and some later keys. */
 static bny_attention_sight random_sight(int32_t keys) {
-  bny_attention_sight sight = {.first = (int32_t)random_below((uint32_t)keys)};
-  sight.end = sight.first + (int32_t)random_below((uint32_t)(keys - sight.first + 1));
-  sight.tree_first = sight.end + (int32_t)random_below((uint32_t)(keys - sight.end + 1));
-  for (int32_t j = 0; j < 64 && sight.tree_first + j < keys; j++) sight.tree_bits |= (uint64_t)random_below(2) << j;
+  bny_attention_sight sight = {.first = random_below(&state, keys)};
+  sight.end = sight.first + random_below(&state, keys - sight.first + 1);
+  sight.tree_first = sight.end + random_below(&state, keys - sight.end + 1);
+  for (int32_t j = 0; j < 64 && sight.tree_first + j < keys; j++)
+    sight.tree_bits |= (uint64_t)random_below(&state, 2) << j;
   return sight;
 }
 
@@ -196,9 +193,10 @@ static int check_seen(const bny_attention_kernels *table, const problem *p, int 
   task.sights = sights;
   for (int32_t h = 0; h < task.heads; h++) {
     sights[h] = random_sight(task.keys);
-    if (random_below(2)) sights[h] = (bny_attention_sight){.first = 0, .end = task.keys, .tree_first = task.keys};
+    if (random_below(&state, 2))
+      sights[h] = (bny_attention_sight){.first = 0, .end = task.keys, .tree_first = task.keys};
   }
-  int32_t row = (int32_t)random_below((uint32_t)task.heads);
+  int32_t row = random_below(&state, task.heads);
   run(table, &task, task.keys / 2, m, d, n);
   sights[0] = sights[row];
   task.q[0] = task.q[row];
@@ -230,12 +228,12 @@ static int check_special(const bny_attention_kernels *table, problem *p, int rou
   void *base = round % 3 == 0 ? p->q : round % 3 == 1 ? p->k : p->v;
   int32_t columns = round % 3 == 2 ? task->value_dim : task->head_dim;
   int64_t stride = round % 3 == 0 ? columns : round % 3 == 1 ? task->k_token_stride : task->v_token_stride;
-  size_t row = random_below((uint32_t)(round % 3 == 0 ? task->heads : task->keys)), size = bytes_of(dtype);
-  size_t element = row * (size_t)stride + random_below((uint32_t)columns);
+  size_t row = (size_t)random_below(&state, round % 3 == 0 ? task->heads : task->keys), size = bytes_of(dtype);
+  size_t element = row * (size_t)stride + (size_t)random_below(&state, (int32_t)columns);
   char kept[4];
   run(table, task, task->keys / 2, m[0], d[0], n[0]);
   memcpy(kept, (char *)base + element * size, size);
-  store(base, element, dtype, specials[random_below(3)]);
+  store(base, element, dtype, specials[random_below(&state, 3)]);
   run(table, task, task->keys / 2, m[1], d[1], n[1]);
   run(&bny_attention_portable, task, task->keys / 2, m[2], d[2], n[2]);
   memcpy((char *)base + element * size, kept, size);
@@ -267,7 +265,7 @@ static int check_large(const bny_attention_kernels *table, problem *p, int round
   size_t v_count = p->is_latent ? 0 : (size_t)(task->keys * task->v_token_stride);
   bool wide_q = task->q_dtype != BANYAN_F16, wide = task->kv_dtype == BANYAN_F32 || task->kv_dtype == BANYAN_BF16;
   int most = wide ? 125 : 0; /* no value is above 4.5 */
-  int by_q = wide_q ? (int)random_below(126) : 0, by_k = p->is_latent ? most : (int)random_below((uint32_t)most + 1);
+  int by_q = wide_q ? random_below(&state, 126) : 0, by_k = p->is_latent ? most : random_below(&state, most + 1);
   shift(p->q, p->q_values, wide_q ? q_count : 0, task->q_dtype, by_q);
   shift(p->k, p->k_values, wide ? k_count : 0, task->kv_dtype, by_k);
   shift(p->v, p->v_values, wide ? v_count : 0, task->kv_dtype, most);

@@ -15,7 +15,7 @@ done
 
 # -O2 limits the run time. Floating-point flags are those of configure.ac.
 $compiler -std=gnu11 -O2 -Wall -Wextra -Werror -ffp-contract=off -fno-trapping-math -march=armv8-a -static \
-  -DBNY_HAVE_NEON -I "$source/include" -I "$source/kernels" -o "$work/tables" "$source"/tests/kernels/test_attention_tables.c \
+  -DBNY_HAVE_NEON -I "$source" -I "$source/src" -I "$source/include" -I "$source/kernels" -o "$work/tables" "$source"/tests/kernels/test_attention_tables.c \
   "$source"/kernels/cpu/{attention_neon,attention_portable,attention_table,detect}.c -lm || exit 1
 timeout 240 $run "$work/tables" | tee "$work/out"
 [ "${PIPESTATUS[0]}" -eq 0 ] || exit 1

@@ -12,10 +12,6 @@
 #include "tests/support/suite.h"
 #include "tools/prove/prove.h"
 
-static inline uint32_t random_next(uint64_t *state) { return (uint32_t)(random_word(state) >> 32); }
-
-static inline int32_t random_below(uint64_t *state, int32_t n) { return (int32_t)(random_next(state) % (uint32_t)n); }
-
 /* A valid request with plausible costs. */
 static inline bny_request request_of(bny_collective collective, int32_t nranks, const char *algorithm) {
   return (bny_request){.call.collective = collective,

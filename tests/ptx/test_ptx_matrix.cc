@@ -155,7 +155,7 @@ struct matrices {
   }
 
   matrices(const form &what, uint64_t seed) {
-    world_random random = {seed};
+    world_random random = seed;
     auto any = [&] { return static_cast<float>(random_below(&random, 9) - 4); };
     auto bits = [&](float value) { return what.is_bf16 ? bny_bf16_of_float(value) : bny_f16_of_float(value); };
     for (uint32_t i = 0; i < ROWS; i++)
@@ -209,7 +209,7 @@ std::string run(const form &what, uint64_t seed) {
 TEST_LOOP(products_of_attention, 2) {
   const form forms[] = {{64, true, false, false, {false}, {false}, NONE},
                         {256, false, true, true, {false}, {true}, NONE}};
-  std::string why = run(forms[_i], world_seed());
+  std::string why = run(forms[_i], random_seed());
   ck_assert_msg(why.empty(), "%s", why.c_str());
 }
 
@@ -227,7 +227,7 @@ static const char *const words[MISTAKES] = {"",
 
 TEST_LOOP(mistakes, MISTAKES) {
   form what = {64, true, _i == A_CHANGES || _i == A_AFTER_FENCE, false, {false}, {true}, static_cast<mistake>(_i)};
-  std::string why = run(what, world_seed());
+  std::string why = run(what, random_seed());
   ck_assert_msg(why.find(words[_i]) != std::string::npos && why.empty() == !_i, "mistake %d: %s", _i, why.c_str());
 }
 

@@ -14,7 +14,7 @@ static size_t rows_of(const attend *of) { return (size_t)(of->rows * of->shape.h
 attend *attend_make(int32_t nranks, uint64_t seed) {
   static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F32, BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3};
   static const char *const algorithms[] = {NULL, "oneshot", "ring", "twoshot", "tree"};
-  world_random random = {world_seed() * 700 + seed};
+  world_random random = random_seed() * 700 + seed;
   attend *made = world_take(sizeof *made);
   *made = (attend){.nranks = nranks,
                    .shape = problem_shape_random(&random),
@@ -174,7 +174,7 @@ static void fill_rank(attend *made, world_random *random, int32_t r) {
   rank->other_lse = world_take(rank->lse_bytes);
   rank->rows = world_take(rank->values_bytes + rank->lse_bytes);
   rank->out_scales = world_take(2 * (size_t)shape->heads * sizeof(float));
-  world_random own = {made->seed + (uint64_t)r};
+  world_random own = made->seed + (uint64_t)r;
   for (int32_t h = 0; h < 2 * shape->heads; h++) rank->out_scales[h] = (float)exp2(2 * random_unit(&own) - 3);
   if (made->epsilon > 0) {
     size_t all = shape->page_keys ? (size_t)pages : (size_t)(shape->batch * shape->keys_max);
@@ -195,7 +195,7 @@ static void split_queries(attend *made) {
 }
 
 void attend_fill(attend *made) {
-  world_random random = {made->seed};
+  world_random random = made->seed;
   if ((made->form == ATTEND_E4M3 || made->form == ATTEND_FLASHMLA) &&
       made->shape.latent) { /* within what devices support */
     made->shape.kv_heads = 1;
@@ -228,7 +228,7 @@ void attend_fill(attend *made) {
   int32_t first = 0;
   for (int32_t r = 0; r < made->nranks && made->gathers; r++) {
     attend_rank *rank = &made->ranks[r];
-    world_random same = {made->seed + 5};
+    world_random same = made->seed + 5;
     deal_heads(&same, made, rank->counts);
     const int32_t number = rank->counts[r], dim = made->shape.head_dim;
     for (int32_t t = 0; t < made->rows; t++)
@@ -333,7 +333,7 @@ static banyan_partial out_of(const attend *of, int32_t rank, int32_t heads) {
   banyan_partial made;
   banyan_partial_init(&made, own->values, of->out_dtype, own->lse, BANYAN_F32, heads, of->shape.value_dim);
   if (of->out_dtype == BANYAN_F32) return made;
-  world_random random = {of->seed * 40 + (uint64_t)rank};
+  world_random random = of->seed * 40 + (uint64_t)rank;
   made.values_head_stride += random_below(&random, 4);
   made.values_token_stride = heads * made.values_head_stride;
   made.values_scale = oracle_bytes(of->out_dtype) > 1 || random_one_in(&random, 3) ? NULL : own->out_scales;

@@ -14,7 +14,7 @@ combine_task *combine_task_new(int32_t nranks, uint64_t salt) {
   combine_task *made = calloc(1, sizeof *made);
   ck_assert_ptr_nonnull(made);
   made->nranks = nranks;
-  made->random.state = world_seed() * 1000 + salt * 100 + (uint64_t)nranks;
+  made->random = random_seed() * 1000 + salt * 100 + (uint64_t)nranks;
   return made;
 }
 
@@ -153,7 +153,7 @@ void combine_attempt_check(const combine_task *task, const combine_attempt *atte
                               sizeof why),
                 "%d ranks, rank %d: %s: %s, values %d of kind %d, statistics %d of kind %d (seed %llu)", task->nranks,
                 rank, why, combine_attempt_text(attempt, run), out->partial.values_dtype, out->partial.values_kind,
-                out->partial.stats_dtype, out->partial.stats_kind, (unsigned long long)world_seed());
+                out->partial.stats_dtype, out->partial.stats_kind, (unsigned long long)random_seed());
   ck_assert_msg(sheet_gaps_are_untouched(out), "%d ranks, rank %d wrote beside its rows: %s", task->nranks, rank,
                 combine_attempt_text(attempt, run));
 }

@@ -63,7 +63,7 @@ void heads_make(heads_problem *made, uint64_t seed, int32_t rank, int32_t nranks
   static const banyan_dtype dtypes[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3, BANYAN_E5M2, BANYAN_I8};
   static const size_t sizes[] = {4, 2, 2, 1, 1, 1};
   static const int32_t dims[] = {1, 3, 16, 64, 80, 128};
-  world_random random = {seed};
+  world_random random = seed;
   memset(made, 0, sizeof *made);
   made->rank = rank;
   made->nranks = nranks;
@@ -77,7 +77,7 @@ void heads_make(heads_problem *made, uint64_t seed, int32_t rank, int32_t nranks
   choose_counts(&random, made);
   for (int32_t i = 0; i < rank; i++) made->first += made->counts[i];
   made->number = made->counts[rank];
-  world_random own = {seed * 31 + (uint64_t)rank};
+  world_random own = seed * 31 + (uint64_t)rank;
   made->all = choose(&own, made, made->desc.heads);
   made->in_place = random_one_in(&own, 3);
   made->mine = choose(&own, made, made->number);

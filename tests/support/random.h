@@ -1,11 +1,9 @@
-/* SPDX-License-Identifier: Apache-2.0 Shared by the tests of kernels: assertions for loops, and random numbers that are
- * equal in every run. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Shared by the tests of kernels: assertions for loops, and random numbers that are equal in every run. */
 #pragma once
 
 #include "tests/support/generator.h"
 #include "tests/support/suite.h"
-
-#define DEFAULT_SEED 20250731u
 
 /* Like ck_assert(), which records every pass, but cheap enough for loops. */
 #define EXPECT(condition)                             \
@@ -17,16 +15,15 @@
     if (!(condition)) ck_abort_msg(__VA_ARGS__); \
   } while (0)
 
-static uint64_t state = DEFAULT_SEED;
+static world_random state = 1;
 
-/* Numbers of a run, by BANYAN_TEST_SEED if it is set. */
+/* Begins with the numbers of TEST_SEED. */
 static inline void random_begin(void) {
-  const char *seed = getenv("BANYAN_TEST_SEED");
-  if (seed != NULL) state = strtoull(seed, NULL, 10);
-  printf("seed %llu (BANYAN_TEST_SEED)\n", (unsigned long long)state);
+  state = random_seed();
+  printf("seed %llu (TEST_SEED)\n", (unsigned long long)state);
 }
 
-static inline uint32_t random_bits(void) { return (uint32_t)(random_word(&state) >> 32); }
+static inline uint32_t random_bits(void) { return (uint32_t)(random_next(&state) >> 32); }
 
 static inline int random_int(int low, int high) { return low + (int)(random_bits() % (uint32_t)(high - low + 1)); }
 

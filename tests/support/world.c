@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ranks of tests as threads or processes: they meet, share memory, and report the first failure. */
 #include "tests/support/world.h"
-#include "tests/support/generator.h"
 #include "tests/support/clock.h"
 #include "tests/support/placed.h"
 #include "tests/support/sanitized.h"
@@ -307,7 +306,7 @@ void world_run(const world_setup *wanted, world_body body) {
   bool failed = atomic_load(&world->failure_state) != 0;
   memcpy(failure, world->failure, sizeof failure);
   world_unshare(world, sizeof *world);
-  ck_assert_msg(!failed, "%s (seed %llu)", failure, (unsigned long long)world_seed());
+  ck_assert_msg(!failed, "%s (seed %llu)", failure, (unsigned long long)random_seed());
   if (setup.on->end) setup.on->end();
 }
 
@@ -425,23 +424,6 @@ bool world_replay(world_rank *self) {
   for (int i = 0; i < self->nrecorded; i++) good = good && world_ok(self, banyan_wait(self->recorded[i]), "wait");
   return good;
 }
-
-/* ---- random numbers ---------------------------------------------------------------------------------------------- */
-
-uint64_t world_seed(void) {
-  const char *text = getenv("TEST_SEED");
-  return text ? strtoull(text, NULL, 0) : 1;
-}
-
-uint64_t random_next(world_random *random) { return random_word(&random->state); }
-
-int32_t random_below(world_random *random, int32_t limit) {
-  return limit > 0 ? (int32_t)(random_next(random) % (uint64_t)limit) : 0;
-}
-
-double random_unit(world_random *random) { return (double)(random_next(random) >> 11) * 0x1p-52 - 1.0; }
-
-bool random_one_in(world_random *random, int32_t n) { return random_below(random, n) == 0; }
 
 /* ---- program ----------------------------------------------------------------------------------------------------- */
 

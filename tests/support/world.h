@@ -16,6 +16,7 @@
 #include <sys/types.h>
 
 #include "banyan.h"
+#include "tests/support/generator.h"
 #include "tests/support/suite.h"
 
 enum { WORLD_RANKS_MAX = 32 };
@@ -169,19 +170,6 @@ void world_unshare(void *memory, size_t bytes);
 
 double world_now_s(void);
 void world_sleep_ms(double milliseconds);
-
-/* ---- random numbers: the same from the same seed everywhere ------------------------------------------------------ */
-
-typedef struct world_random {
-  uint64_t state;
-} world_random;
-
-/* Returns TEST_SEED, or 1. */
-uint64_t world_seed(void);
-uint64_t random_next(world_random *random);
-int32_t random_below(world_random *random, int32_t limit); /* 0 if limit <= 0 */
-double random_unit(world_random *random);                  /* in [-1, 1] */
-bool random_one_in(world_random *random, int32_t n);
 
 /* Later ranks count themselves as ranks of nodes, "a,a,b" by rank, over TCP and the loopback interface; NULL: of one
  * node. */

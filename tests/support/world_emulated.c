@@ -26,7 +26,7 @@ static bool is_here(void) {
 static void begin(const world_setup *setup) {
   char more[768];
   snprintf(more, sizeof more, "devices=%d,seed=%llu,%s", setup->nranks < 2 ? 2 : setup->nranks,
-           (unsigned long long)world_seed(), setup->words ? setup->words : "");
+           (unsigned long long)random_seed(), setup->words ? setup->words : "");
   setenv("FAKE_CUDA", more, 1);
   setenv("BANYAN_CUDA_LIBRARY", fake_cuda_path(), 1);
   if (!setup->arena_bytes) setenv("BANYAN_ARENA_KIB", "16384", 0); /* a small arena is faster to clear */

@@ -88,7 +88,7 @@ static bool fails_by_chance(void) {
   const char *seed = getenv("FAKE_NVML_FAILS");
   if (!seed) return false;
   if (state == 0) state = 0x9e3779b97f4a7c15u * (uint64_t)strtol(seed, NULL, 10);
-  return random_word(&state) % 8 == 0;
+  return random_next(&state) % 8 == 0;
 }
 
 /* Each call about a GPU begins with these checks. */

@@ -33,19 +33,19 @@ static void ck_changed(const char *path, const char *name) {
   char *text = read_text(path, &bytes), *changed = malloc(bytes + 1), what[4200];
   uint64_t seed = strlen(name), state = 0x9e3779b97f4a7c15u * (seed + bytes);
   for (int round = 0; round < ROUNDS && bytes > 0 && bytes < BYTES_MAX; round++) {
-    size_t length = round % 2 ? bytes : 1 + random_word(&state) % bytes;
+    size_t length = round % 2 ? bytes : 1 + random_next(&state) % bytes;
     memcpy(changed, text, length);
-    for (uint64_t changes = round < 20 ? 0 : 1 + random_word(&state) % 5; changes > 0 && length > 1; changes--) {
-      size_t at = random_word(&state) % length;
-      uint64_t how = random_word(&state) % 4;
+    for (uint64_t changes = round < 20 ? 0 : 1 + random_next(&state) % 5; changes > 0 && length > 1; changes--) {
+      size_t at = random_next(&state) % length;
+      uint64_t how = random_next(&state) % 4;
       if (how == 0)
-        changed[at] = (char)random_word(&state);
+        changed[at] = (char)random_next(&state);
       else if (how == 1)
-        changed[at] = pieces[random_word(&state) % (sizeof pieces - 1)];
+        changed[at] = pieces[random_next(&state) % (sizeof pieces - 1)];
       else if (how == 2)
         memmove(changed + at, changed + at + 1, --length - at);
       else
-        changed[at] ^= (char)(1u << random_word(&state) % 7);
+        changed[at] ^= (char)(1u << random_next(&state) % 7);
     }
     snprintf(what, sizeof what, "%s, round %d", path, round);
     ck_laws(changed, length, what);

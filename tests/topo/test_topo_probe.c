@@ -264,11 +264,11 @@ static uint64_t garbage_state;
 static int spoil(const char *path, const struct stat *about, int kind, struct FTW *place) {
   (void)about;
   (void)place;
-  if (kind == FTW_F && random_word(&garbage_state) % 4 == 0) {
+  if (kind == FTW_F && random_next(&garbage_state) % 4 == 0) {
     FILE *file = fopen(path, "w");
-    uint64_t bytes = random_word(&garbage_state) % 3 == 0 ? 5000 : random_word(&garbage_state) % 12;
+    uint64_t bytes = random_next(&garbage_state) % 3 == 0 ? 5000 : random_next(&garbage_state) % 12;
     for (uint64_t i = 0; file != NULL && i < bytes; i++) {
-      uint64_t byte = random_word(&garbage_state);
+      uint64_t byte = random_next(&garbage_state);
       fputc(byte % 3 == 0 ? "0123456789xabcdef-, .\n\0GT/s"[byte / 3 % 27] : (int)(byte / 3 % 256), file);
     }
     if (file != NULL) fclose(file);

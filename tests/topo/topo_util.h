@@ -388,24 +388,24 @@ static inline bny_topo *tree_of(const char *text) {
 static inline bny_topo *random_model(uint64_t seed, int32_t most_nodes, int32_t most_links) {
   uint64_t state = seed;
   bny_topo *topo = topo_new();
-  int32_t nodes = 2 + (int32_t)(random_word(&state) % (uint64_t)(most_nodes - 1));
-  int32_t links = (int32_t)(random_word(&state) % (uint64_t)most_links);
+  int32_t nodes = 2 + (int32_t)(random_next(&state) % (uint64_t)(most_nodes - 1));
+  int32_t links = (int32_t)(random_next(&state) % (uint64_t)most_links);
   for (int32_t n = 0; n < nodes; n++) {
     char name[32], bus_id[BNY_TOPO_BUS_BYTES];
-    bny_topo_kind kind = (bny_topo_kind)(random_word(&state) % BNY_TOPO_KINDS);
-    int32_t parent = (int32_t)(random_word(&state) % (uint64_t)(n + 1)) - 1;
+    bny_topo_kind kind = (bny_topo_kind)(random_next(&state) % BNY_TOPO_KINDS);
+    int32_t parent = (int32_t)(random_next(&state) % (uint64_t)(n + 1)) - 1;
     while (parent > 20) parent /= 4; /* keeps the tree shallow */
     bool host = parent >= 0 && bny_topo_ancestor(topo, parent, BNY_TOPO_HOST) >= 0;
     if (kind == BNY_TOPO_HOST && host) kind = BNY_TOPO_PCI;
-    uint64_t number = kind == BNY_TOPO_GPU ? (uint64_t)n : random_word(&state) % 7;
-    snprintf(name, sizeof name, "%s%d", random_word(&state) % 2 ? bny_topo_kind_name(kind) : "#", (int)number);
+    uint64_t number = kind == BNY_TOPO_GPU ? (uint64_t)n : random_next(&state) % 7;
+    snprintf(name, sizeof name, "%s%d", random_next(&state) % 2 ? bny_topo_kind_name(kind) : "#", (int)number);
     snprintf(bus_id, sizeof bus_id, "0000:%02x:%02x.0", n / 32, n % 32);
-    int32_t node = put(topo, kind, parent, name, random_word(&state) % 2 ? bus_id : NULL);
+    int32_t node = put(topo, kind, parent, name, random_next(&state) % 2 ? bus_id : NULL);
     topo->nodes[node].index = n % 3 - 1;
-    topo->nodes[node].host_bridge = kind == BNY_TOPO_PCI && random_word(&state) % 2 == 0;
+    topo->nodes[node].host_bridge = kind == BNY_TOPO_PCI && random_next(&state) % 2 == 0;
   }
   for (int32_t l = 0; l < links; l++) {
-    uint64_t drawn = random_word(&state);
+    uint64_t drawn = random_next(&state);
     bny_topo_link link = {.kind = (bny_topo_link_kind)(drawn % BNY_TOPO_LINK_KINDS),
                           .from = (int32_t)((drawn >> 8 & 0xffff) % (uint64_t)nodes),
                           .to = (int32_t)((drawn >> 24 & 0xffff) % (uint64_t)nodes),

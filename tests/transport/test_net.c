@@ -42,7 +42,7 @@ typedef struct combine_case {
 } combine_case;
 
 static void fill(int32_t rank, int round, float *values, float *lse) {
-  world_random random = {world_seed() * 1000 + (uint64_t)(rank * 17 + round)};
+  world_random random = random_seed() * 1000 + (uint64_t)(rank * 17 + round);
   for (int i = 0; i < VALUES; i++) values[i] = (float)random_unit(&random);
   for (int i = 0; i < ROWS; i++) lse[i] = (float)(4 * random_unit(&random));
 }

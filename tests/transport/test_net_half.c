@@ -51,7 +51,7 @@ TEST_LOOP(half_a_connection_is_left, 16) {
   double after_ms;
   world_be_nodes("a,b");
   setenv("BANYAN_LOG", getenv("TEST_LOG") ? getenv("TEST_LOG") : "error", 1);
-  world_random random = {world_seed() * 1000 + (uint64_t)_i};
+  world_random random = random_seed() * 1000 + (uint64_t)_i;
   after_ms = 7 + 7 * random_unit(&random);
   WORLD_RUN(connect_once, .nranks = 2, .processes = true, .bare = true, .deaths = true, .conduct = stop_rank_0,
             .argument = &after_ms);
