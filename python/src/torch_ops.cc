@@ -43,8 +43,7 @@ nb::object call(nb::handle o, nb::handle lse, int64_t number, nb::handle out, nb
       reject("scatter", "\"root\" has no result on other ranks, which an op must have");
   });
   self.call([&] {
-    return self.with_tag(tag,
-                         [&] { return banyan_combine(self.handle(), &request.desc, &request.in, &request.out); });
+    return self.with_tag(tag, [&] { return banyan_combine(self.handle(), &request.desc, &request.in, &request.out); });
   });
   return out.is_none() ? request.result(none) : none;
 }
@@ -70,8 +69,8 @@ void define_torch(nb::module_ &module) {
   module.def(
       "torch_comm", [](int64_t number) { return nb::find(comm_of(number)); }, nb::arg("number"));
   module.def("torch_combine", combine, nb::arg("o"), nb::arg("lse"), nb::arg("comm"), nb::arg("base") = "e",
-             nb::arg("empty") = "-inf", nb::arg("scatter") = "none", nb::arg("wire") = "f32",
-             nb::arg("order") = "plan", nb::arg("tag") = -1);
+             nb::arg("empty") = "-inf", nb::arg("scatter") = "none", nb::arg("wire") = "f32", nb::arg("order") = "plan",
+             nb::arg("tag") = -1);
   module.def("torch_combine_out", combine_out, nb::arg("o"), nb::arg("lse"), nb::arg("comm"), nb::arg("base") = "e",
              nb::arg("empty") = "-inf", nb::arg("scatter") = "none", nb::arg("wire") = "f32", nb::arg("order") = "plan",
              nb::arg("tag") = -1, nb::kw_only(), nb::arg("out"), nb::arg("out_lse"));

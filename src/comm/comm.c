@@ -238,8 +238,7 @@ static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, cons
     if (connects && status == BANYAN_OK) status = bny_comm_agree_end(comm);
     if (status == BANYAN_OK && settings->device) status = bny_comm_join_device(comm, exchange, settings, &map);
     /* Only some ranks may notice a rank that is lost here. The barrier had its own deadline. */
-    bny_exchange last = {exchange->bootstrap, exchange->deadline_ns + 2 * settings->timeout_ns,
-                         exchange->process};
+    bny_exchange last = {exchange->bootstrap, exchange->deadline_ns + 2 * settings->timeout_ns, exchange->process};
     status = bny_comm_confirm_connected(comm, &last, status);
   }
   bny_node_map_free(&map);
