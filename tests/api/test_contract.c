@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Promises of the header beyond normal use: impossible sizes, calls that differ after their first part, planning while
+ * Promises of the header beyond arguments and numbers: impossible sizes, calls that differ after their first part, planning while
  * operations run, unlimited deadlines, failures found by asking, and forked children of ranks. */
 #include <signal.h>
 #include <sys/syscall.h>

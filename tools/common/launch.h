@@ -5,8 +5,8 @@
 #include <stdbool.h>
 
 /* Where rank r may run. FREE: on all CPUs of its caller. CPU: on one CPU, number r (modulo their count) of the caller's
- * CPUs. NODE: on the CPUs of one NUMA node, or of all if there are fewer ranks than NUMA nodes. Consecutive ranks share a
- * NUMA node, and the numbers of ranks per NUMA node differ by at most one. */
+ * CPUs. NODE: on the CPUs of one NUMA node, or of all if there are fewer ranks than NUMA nodes. Consecutive ranks share
+ * a NUMA node, and the numbers of ranks per NUMA node differ by at most one. */
 typedef enum bny_launch_binding { BNY_LAUNCH_FREE, BNY_LAUNCH_CPU, BNY_LAUNCH_NODE } bny_launch_binding;
 
 /* Starts nranks copies of the running program with these arguments on this node, and waits for them. Their environment
