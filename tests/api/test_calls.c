@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What all calls share: each call of banyan.h, with NULLs and wrong arguments of the table in calls.def, gives an error
- * whose text names the argument, leaves out-parameters unchanged, and keeps the communicator usable.
+ * The rules that all calls share: NULLs and wrong arguments, from the table in calls.def, give an error whose text
+ * names the argument, leaves out-parameters unchanged, and keeps the communicator usable.
  * tests/tree/check-symbols compares the table with the header. */
 #include "tests/support/attention_oracle.h"
 #include "tests/support/lone.h"

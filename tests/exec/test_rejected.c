@@ -156,8 +156,8 @@ static void reject_a_run(world_rank *self) {
   free(buffers);
 }
 
-/* The last rank is the root of a combine of which rank 0 rejects a run. The other ranks do not need rank 0 for it and go
- * on to the next call, before the root comes or meanwhile. Each of them gets the reason there. */
+/* The last rank is the root of a combine of which rank 0 rejects a run. The other ranks do not need rank 0 for it and
+ * go on to the next call, before the root comes or meanwhile. Each of them gets the reason there. */
 static void reject_for_the_root(world_rank *self) {
   buffers *buffers = calloc(1, sizeof *buffers);
   banyan_partial in, out;
