@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The rules of each call on the values of its fields. Breaking one is BANYAN_ERR_ARGUMENT (or STATE) with a text that names the field, unchanged out-parameters, and a communicator that remains usable. */
+ * The rules of each call on the values of its fields. Breaking one is BANYAN_ERR_ARGUMENT (or STATE) with a text
+ * that names the field, unchanged out-parameters, and a communicator that remains usable. */
 #include "tests/support/lone.h"
 #include "tests/support/world.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The fields that ranks compare: every field of a call takes part in each comparison of calls: shapes, the words that ranks compare, the text that
- * names a difference, and the hash of a request. The hash also covers the rows of plan/link_cost.def. */
+ * The fields that ranks compare: every field of a call takes part in each comparison of calls: shapes, the words
+ * that ranks compare, the text that names a difference, and the hash of a request. The hash also covers the rows of
+ * plan/link_cost.def. */
 #include "op/operation.h"
 #include "tests/support/suite.h"
 

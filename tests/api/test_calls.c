@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The rules that all calls share: NULLs and wrong arguments, from the table in calls.def, give an error whose text
- * names the argument, leaves out-parameters unchanged, and keeps the communicator usable.
- * tests/tree/check-symbols compares the table with the header. */
+ * names the argument, leaves out-parameters unchanged, and keeps the communicator usable. tests/tree/check-symbols
+ * compares the table with the header. */
 #include "tests/support/attention_oracle.h"
 #include "tests/support/lone.h"
 #include "tests/support/world.h"
