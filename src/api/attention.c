@@ -190,7 +190,7 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
 static banyan_status certificate_of(banyan_comm *comm, banyan_op *op, const bny_call *rows,
                                     const bny_attention *attention, const banyan_valid_rows *valid,
                                     banyan_op **certificate) {
-  *certificate = op->certificate;
+  *certificate = op->stages[BNY_STAGE_CERTIFICATE];
   if (!attention->certifies) return BANYAN_OK;
   bny_call key = *rows;
   key.value_dim = BNY_CERTIFICATE_VALUES;
@@ -201,7 +201,7 @@ static banyan_status certificate_of(banyan_comm *comm, banyan_op *op, const bny_
   banyan_status status = *certificate ? BANYAN_OK : bny_op_make(comm, &key, certificate);
   if (status == BANYAN_OK) status = bny_op_reserve_valid(*certificate, valid);
   if (status != BANYAN_OK) {
-    if (*certificate != op->certificate) bny_op_free(*certificate);
+    if (*certificate != op->stages[BNY_STAGE_CERTIFICATE]) bny_op_free(*certificate);
     return status;
   }
   bny_box result = bny_op_result_box(comm, &key);

@@ -22,5 +22,5 @@ void bny_float_lend(void) {
 }
 
 void bny_float_take_back(void) {
-  if (!bny_float_is_usual(bny_float_control())) bny_float_control_set(BNY_FLOAT_USUAL);
+  if ((bny_float_control() & BNY_FLOAT_BITS) != BNY_FLOAT_USUAL) bny_float_control_set(BNY_FLOAT_USUAL);
 }

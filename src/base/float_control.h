@@ -9,8 +9,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The usual mode rounds to nearest, keeps denormal numbers and traps nothing. */
+/* The usual mode rounds to nearest, keeps denormal numbers and traps nothing. Among the bits of a mode are not the flags
+ * of exceptions since the last look. */
+#define BNY_FLOAT_BITS ~UINT64_C(0)
 #if defined(__x86_64__)
+#undef BNY_FLOAT_BITS
+#define BNY_FLOAT_BITS UINT64_C(0xffc0)
 #define BNY_FLOAT_USUAL UINT64_C(0x1f80)
 #elif defined(__aarch64__)
 #define BNY_FLOAT_USUAL UINT64_C(0)
@@ -40,15 +44,6 @@ static inline void bny_float_control_set(uint64_t control) {
 #endif
 }
 
-static inline bool bny_float_is_usual(uint64_t control) {
-#if defined(__x86_64__)
-  const uint64_t raised = 0x3f; /* flags of exceptions since the last look, which are no mode */
-  return (control & ~raised) == BNY_FLOAT_USUAL;
-#else
-  return control == BNY_FLOAT_USUAL;
-#endif
-}
-
 typedef struct bny_float_mode {
   bool is_other, is_nested; /* not the usual one; within another call that has replaced one */
   uint64_t control, outer;
@@ -59,7 +54,8 @@ void bny_float_leave_other(const bny_float_mode *mode);
 
 static inline bny_float_mode bny_float_enter(void) {
   uint64_t control = bny_float_control();
-  if (__builtin_expect(bny_float_is_usual(control), true)) return (bny_float_mode){false, false, 0, 0};
+  if (__builtin_expect((control & BNY_FLOAT_BITS) == BNY_FLOAT_USUAL, true))
+    return (bny_float_mode){false, false, 0, 0};
   return bny_float_enter_other(control);
 }
 

@@ -62,7 +62,7 @@ banyan_op *bny_op_repeated(const banyan_comm *comm, const banyan_combine_desc *d
     banyan_op *op = comm->ops->blocking[at];
     if (!is_same_desc(&op->given.desc, desc)) continue;
     if (!is_same(&op->given.in, in) || !is_same(&op->given.out, out)) continue;
-    move_to_front(comm->ops, at, op);
+    if (at > 0) move_to_front(comm->ops, at, op);
     return op;
   }
   return NULL;

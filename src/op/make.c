@@ -37,8 +37,8 @@ static void free_op(banyan_op *op) {
     if (op->older) op->older->newer = op->newer;
   }
   bny_op_free_parts(op);
-  bny_op_free(op->gather);
-  bny_op_free(op->certificate);
+  bny_op_free(op->stages[BNY_STAGE_GATHER]);
+  bny_op_free(op->stages[BNY_STAGE_CERTIFICATE]);
   bny_attention_free(op->attention);
   free(op->within);
   free(op->counts);
@@ -142,6 +142,8 @@ static banyan_status make_empty(banyan_comm *comm, const bny_call *key, banyan_o
   banyan_op *made = comm->ops ? calloc(1, sizeof *made) : NULL;
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
   made->comm = comm;
+  made->stages[BNY_STAGE_ROWS] = made;
+  made->first = made->last = BNY_STAGE_ROWS;
   made->older = comm->ops->newest;
   if (made->older) made->older->newer = made;
   comm->ops->newest = made;
@@ -216,6 +218,11 @@ banyan_status bny_op_reserve_valid(banyan_op *op, const banyan_valid_rows *valid
   return bny_op_reject(op->comm, status, false);
 }
 
+static void set_stage(banyan_op *op, bny_op_stage stage, banyan_op *call) {
+  if (op->stages[stage] != call) bny_op_free(op->stages[stage]);
+  op->stages[stage] = call;
+}
+
 void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
   op->memory = *memory;
   if (memory->in) op->in = *memory->in;
@@ -227,10 +234,10 @@ void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
   op->kind = NULL;
   if (op->attention != memory->attention) bny_attention_free(op->attention);
   op->attention = memory->attention;
-  if (op->gather != memory->gather) bny_op_free(op->gather);
-  op->gather = memory->gather;
-  if (op->certificate != memory->certificate) bny_op_free(op->certificate);
-  op->certificate = memory->certificate;
+  set_stage(op, BNY_STAGE_GATHER, memory->gather);
+  set_stage(op, BNY_STAGE_CERTIFICATE, memory->certificate);
+  op->first = memory->gather ? BNY_STAGE_GATHER : BNY_STAGE_ROWS;
+  op->last = memory->certificate ? BNY_STAGE_CERTIFICATE : BNY_STAGE_ROWS;
   if (op->attention) bny_attention_set_valid(op->attention, &op->valid);
   if (!op->within || !op->attention) return;
   const bny_decode *decode = &op->attention->decode;

@@ -58,13 +58,13 @@ typedef struct bny_op_given {
   banyan_partial in, out;
 } bny_op_given;
 
-/* A run of an operation takes its stages in order. Those that exchange data are planned calls with parts of their own:
- * the operation itself for the rows, and hidden operations for the others (bny_op_parts()). */
+/* A run of an operation takes its stages in order. Each is a planned call: the operation itself for the rows, and hidden
+ * operations, which are never queued, for the others. */
 typedef enum bny_op_stage {
-  BNY_STAGE_GATHER,     /* gathers q */
-  BNY_STAGE_ATTEND,     /* computes rows from it; without a gather or in slices, a start computes them */
-  BNY_STAGE_ROWS,       /* the call itself */
-  BNY_STAGE_CERTIFICATE /* combines the certificate of attention */
+  BNY_STAGE_GATHER,      /* gathers q, and then attends; without a gather or in slices, a start attends */
+  BNY_STAGE_ROWS,        /* the call itself */
+  BNY_STAGE_CERTIFICATE, /* combines the certificate of attention */
+  BNY_STAGES
 } bny_op_stage;
 
 typedef enum bny_op_state {
@@ -87,8 +87,6 @@ struct banyan_op {
   void *stream;
   int64_t tag;                /* the caller's, for the run under way */
   bny_attention *attention;   /* runs before the parts; owned */
-  banyan_op *gather;          /* runs before attention, and is never queued itself; owned */
-  banyan_op *certificate;     /* runs after the parts, and is never queued itself; owned */
   bny_device_combine *within; /* parameter of a kernel that also combines; owned. NULL: combines are launched */
   bny_op_cut outer, inner;    /* tokens and heads; bytes use only `outer`. Parts are numbered along `inner` first */
   bny_op_kind *kinds;         /* [outer.spans][inner.spans] */
@@ -102,9 +100,11 @@ struct banyan_op {
   int32_t sequences;     /* sequences of a slice that are attended to at a time, while others are on the network */
   int64_t ready;         /* parts of this run whose rows are computed */
   bny_op_state state;
-  bny_op_stage stage;       /* which the run under way has reached */
-  banyan_op *next;          /* started after this one */
-  banyan_op *newer, *older; /* in the list of those that exist */
+  banyan_op *stages[BNY_STAGES]; /* owned, except itself; NULL: the operation lacks this stage */
+  int32_t first, last;           /* the stages that it has lie between these */
+  int32_t stage;                 /* the one that the run under way has reached */
+  banyan_op *next;               /* started after this one */
+  banyan_op *newer, *older;      /* in the list of those that exist */
 };
 
 /* The operations of a communicator. */
@@ -219,22 +219,6 @@ banyan_status bny_op_plan_again(banyan_op *op);
 
 /* Gathers `bytes` bytes of each rank on all ranks: `all` is [nranks]. Collective, only for planning. */
 banyan_status bny_op_gather(banyan_comm *comm, const void *mine, size_t bytes, void *all);
-
-/* Returns the planned call whose parts are a stage of the operation, or NULL. */
-static inline banyan_op *bny_op_parts(const banyan_op *op, bny_op_stage stage) {
-  return stage == BNY_STAGE_GATHER        ? op->gather
-         : stage == BNY_STAGE_ROWS        ? (banyan_op *)(uintptr_t)op
-         : stage == BNY_STAGE_CERTIFICATE ? op->certificate
-                                          : NULL;
-}
-
-/* The first stage of an operation, and the last. */
-static inline bny_op_stage bny_op_first_stage(const banyan_op *op) {
-  return op->gather ? BNY_STAGE_GATHER : BNY_STAGE_ROWS;
-}
-static inline bny_op_stage bny_op_last_stage(const banyan_op *op) {
-  return op->certificate ? BNY_STAGE_CERTIFICATE : BNY_STAGE_ROWS;
-}
 
 /* Runs the queue until `op` is complete; without `block`, as far as possible without waiting. */
 banyan_status bny_op_progress(banyan_op *op, bool block);

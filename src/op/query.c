@@ -44,8 +44,8 @@ banyan_op_info bny_op_query(const banyan_op *op) {
   found.messages_sent += op->report.messages_sent;
   found.bytes_between_nodes += op->report.bytes_between_nodes;
   if (!op->on_device) found.saturated = op->report.saturated;
-  add(&found, op->gather);
-  add(&found, op->certificate);
+  add(&found, op->stages[BNY_STAGE_GATHER]);
+  add(&found, op->stages[BNY_STAGE_CERTIFICATE]);
   return found;
 }
 
@@ -60,7 +60,8 @@ static size_t print_kind(const banyan_op *op, const bny_op_kind *kind, char *tex
 }
 
 size_t bny_op_describe(const banyan_op *op, char *text, size_t bytes) {
-  size_t length = op->gather ? bny_op_describe(op->gather, text, bytes) : 0;
+  const banyan_op *gather = op->stages[BNY_STAGE_GATHER], *certificate = op->stages[BNY_STAGE_CERTIFICATE];
+  size_t length = gather ? bny_op_describe(gather, text, bytes) : 0;
   size_t room = bytes > length ? bytes - length : 0;
   if (op->nparts > 0) length += print_kind(op, &op->kinds[0], room ? text + length : NULL, room);
   if (op->nparts > 1) bny_append(text, bytes, &length, "and %lld more parts like it\n", (long long)op->nparts - 1);
@@ -68,6 +69,6 @@ size_t bny_op_describe(const banyan_op *op, char *text, size_t bytes) {
     bny_append(text, bytes, &length, "in %d slices: one is combined while the next is attended to\n", op->slices);
   if (op->attention) bny_append(text, bytes, &length, "%s\n", op->attention->text);
   room = bytes > length ? bytes - length : 0;
-  if (op->certificate) length += bny_op_describe(op->certificate, room ? text + length : NULL, room);
+  if (certificate) length += bny_op_describe(certificate, room ? text + length : NULL, room);
   return length;
 }

@@ -15,10 +15,7 @@ static banyan_status give_up(banyan_comm *comm, banyan_status status) {
     next = op->next;
     op->next = NULL;
     op->state = BNY_OP_IDLE;
-    for (bny_op_stage stage = bny_op_first_stage(op); stage <= bny_op_last_stage(op); stage++) {
-      banyan_op *parts = bny_op_parts(op, stage);
-      if (parts) parts->run = NULL;
-    }
+    for (int32_t i = op->first; i <= op->last; i++) op->stages[i]->run = NULL;
   }
   comm->ops->first = comm->ops->last = NULL;
   return status;
@@ -83,18 +80,9 @@ static banyan_status attend_to_gathered(banyan_op *op) {
   return bny_exec_fail(op->comm->exec, status, op->comm->rank, "rank %d: %s", op->comm->rank, banyan_last_error());
 }
 
-/* Takes the stages of a run until they are complete or would wait. */
-static banyan_status progress_stages(banyan_op *op, bool block, bool *done) {
-  for (;; op->stage++) {
-    banyan_op *parts = bny_op_parts(op, op->stage);
-    banyan_status status = parts ? progress_parts(parts, op->tag, block, done) : attend_to_gathered(op);
-    if (status != BANYAN_OK || !*done || op->stage == bny_op_last_stage(op)) return status;
-  }
-}
-
 /* Writes the errors of pruning for a complete run. */
 static void write_errors(const banyan_op *op) {
-  if (!op->attention || !op->attention->desc.prune.error) return;
+  if (!op->attention->desc.prune.error) return;
   bny_call key = op->key;
   key.tokens = op->tokens;
   bny_box result = bny_op_result_box(op->comm, &key);
@@ -103,8 +91,8 @@ static void write_errors(const banyan_op *op) {
 
 /* Call it before and after the caller's own work, which may take longer than a deadline. */
 static void rest(const banyan_comm *comm) {
-  const banyan_op *first = comm->ops->first, *parts = first ? bny_op_parts(first, first->stage) : NULL;
-  if (parts && parts->run) bny_run_rest(parts->run);
+  const banyan_op *first = comm->ops->first, *stage = first ? first->stages[first->stage] : NULL;
+  if (stage && stage->run) bny_run_rest(stage->run);
 }
 
 banyan_status bny_op_progress(banyan_op *op, bool block) {
@@ -112,10 +100,12 @@ banyan_status bny_op_progress(banyan_op *op, bool block) {
   while (op->state == BNY_OP_RUNNING) {
     banyan_op *first = ops->first;
     bool done;
-    banyan_status status = progress_stages(first, block, &done);
+    banyan_status status = progress_parts(first->stages[first->stage], first->tag, block, &done);
+    if (status == BANYAN_OK && done && first->stage == BNY_STAGE_GATHER) status = attend_to_gathered(first);
     if (status != BANYAN_OK) return give_up(op->comm, status);
     if (!done) return BANYAN_OK;
-    write_errors(first);
+    if (first->stage++ < first->last) continue;
+    if (first->attention) write_errors(first);
     ops->first = first->next;
     if (!ops->first) ops->last = NULL;
     first->next = NULL;
@@ -140,8 +130,9 @@ banyan_status bny_op_reject(banyan_comm *comm, banyan_status status, bool plans)
   return bny_fail(status, "%s", why);
 }
 
-/* Returns what a complete run reports to its caller. */
-static banyan_status verdict(const banyan_op *op) {
+/* Reports a complete run to its caller. */
+static banyan_status report(banyan_op *op) {
+  if (op->state == BNY_OP_COMPLETE) op->state = BNY_OP_REPORTED;
   if (!op->report.lost || op->state == BNY_OP_RUNNING) return BANYAN_OK;
   return bny_fail(
       BANYAN_ERR_DATA,
@@ -155,7 +146,8 @@ static banyan_status verdict(const banyan_op *op) {
 
 /* Puts all parts on the stream. The host then has nothing left to do. */
 static banyan_status start_on_device(banyan_op *op) {
-  banyan_status status = op->gather ? start_on_device(op->gather) : bny_comm_check(op->comm);
+  banyan_status status =
+      op->stages[BNY_STAGE_GATHER] ? start_on_device(op->stages[BNY_STAGE_GATHER]) : bny_comm_check(op->comm);
   if (status == BANYAN_OK && op->attention) status = bny_attention_start(op->attention, op->within, op->tokens);
   if (status != BANYAN_OK || op->within) return status;
   for (int64_t i = 0; i < op->nparts && status == BANYAN_OK; i++) {
@@ -202,30 +194,23 @@ static banyan_status check_scales(const banyan_op *op) {
   return status;
 }
 
-/* Reads the valid rows of each stage, and sets its parts to the first. */
-static banyan_status prepare_stages(banyan_op *op) {
-  banyan_status status = BANYAN_OK;
-  op->stage = bny_op_first_stage(op);
-  for (bny_op_stage stage = op->stage; stage <= bny_op_last_stage(op) && status == BANYAN_OK; stage++) {
-    banyan_op *parts = bny_op_parts(op, stage);
-    if (!parts) continue;
-    if (parts->valid.size) status = read_valid(parts);
-    parts->current = 0;
-    parts->ready = parts->nparts;
-    parts->report = (bny_run_report){0};
-    if (parts != op->certificate) continue;
-    parts->tokens = op->tokens;
-    parts->kind = NULL;
-  }
-  return status;
-}
-
 /* Checks the caller's memory that this run reads, and computes its rows, before other ranks wait for this one. */
 static banyan_status prepare(banyan_op *op, bool is_checked) {
-  banyan_status status = prepare_stages(op);
+  banyan_status status = BANYAN_OK;
+  for (int32_t i = op->first; i <= op->last && status == BANYAN_OK; i++) {
+    banyan_op *stage = op->stages[i];
+    if (stage->valid.size) status = read_valid(stage);
+    stage->current = 0;
+    stage->ready = stage->nparts;
+    stage->report = (bny_run_report){0};
+    if (i != BNY_STAGE_CERTIFICATE) continue;
+    stage->tokens = op->tokens;
+    stage->kind = NULL;
+  }
+  op->stage = op->first;
   if (status == BANYAN_OK && !is_checked) status = check_scales(op);
   if (status == BANYAN_OK && op->attention && !is_checked) status = bny_attention_check(op->attention, op->tokens);
-  if (status != BANYAN_OK || !op->attention || op->gather) return status;
+  if (status != BANYAN_OK || !op->attention || op->first == BNY_STAGE_GATHER) return status;
   if (op->slices <= 1) return bny_attention_start(op->attention, NULL, op->tokens);
   op->ready = 0;
   return BANYAN_OK;
@@ -301,12 +286,6 @@ static banyan_status enqueue(banyan_op *op, bool is_checked) {
 banyan_status bny_op_start(banyan_op *op) {
   banyan_status status = enqueue(op, false);
   return status == BANYAN_OK && op->state == BNY_OP_RUNNING && op->comm->ops->first == op ? bny_op_advance(op) : status;
-}
-
-/* Returns what a run reports once it is complete. */
-static banyan_status report(banyan_op *op) {
-  if (op->state == BNY_OP_COMPLETE) op->state = BNY_OP_REPORTED;
-  return verdict(op);
 }
 
 banyan_status bny_op_run(banyan_op *op) {
