@@ -230,9 +230,9 @@ banyan_status banyan_comm_reject(banyan_comm *comm, banyan_status status, const 
  * aborted as by banyan_comm_abort(). Later waits of the thread end the same way, until the next banyan_on_wait(). NULL
  * removes the function. Local; affects only the calling thread.
  *
- * If `check`, a signal handler or an allgather of the caller forks during a call, the parent's call goes on. The child's
- * call ends with BANYAN_ERR_STATE, and its peers do not notice, whatever the child's `check` returns. Before the child
- * waits on a communicator of its own, it calls banyan_on_wait(). */
+ * If `check`, a signal handler or an allgather of the caller forks during a call, the parent's call goes on. The
+ * child's call ends with BANYAN_ERR_STATE, and its peers do not notice, whatever the child's `check` returns. Before
+ * the child waits on a communicator of its own, it calls banyan_on_wait(). */
 void banyan_on_wait(int (*check)(void *context), void *context);
 
 /* Makes a communicator from the ranks that survived a failure. They keep their order and the settings of the old

@@ -24,11 +24,11 @@ int bny_deadline_poll_ms(int64_t moment_ns);
 /* The longest time that a wait may last between two calls of bny_interrupted(). */
 enum { BNY_INTERRUPT_MS = 50 };
 
-/* Returns true if the check of banyan_on_wait() has ended the waits of this thread, or has forked and this is the child.
- * The child must write nothing that it shares with its parent, so the caller then compares its owner with
+/* Returns true if the check of banyan_on_wait() has ended the waits of this thread, or has forked and this is the
+ * child. The child must write nothing that it shares with its parent, so the caller then compares its owner with
  * bny_process(). Calls the check at most every BNY_INTERRUPT_MS. */
 bool bny_interrupted(void);
 
-/* Also calls `check` in every wait of this thread, and ends the wait while it returns true; NULL: no more. It must be fast
- * and may not wait. */
+/* Also calls `check` in every wait of this thread, and ends the wait while it returns true; NULL: no more. It must
+ * be fast and may not wait. */
 void bny_interrupt_by(bool (*check)(void *context), void *context);

@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The usual mode rounds to nearest, keeps denormal numbers and traps nothing. Among the bits of a mode are not the flags
- * of exceptions since the last look. */
+/* The usual mode rounds to nearest, keeps denormal numbers and traps nothing. Among the bits of a mode are not the
+ * flags of exceptions since the last look. */
 #define BNY_FLOAT_BITS ~UINT64_C(0)
 #if defined(__x86_64__)
 #undef BNY_FLOAT_BITS

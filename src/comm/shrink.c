@@ -201,8 +201,8 @@ static bool is_aborted(const rendezvous *self) {
   return atomic_load_explicit(&self->comm->aborts, memory_order_acquire) != self->aborts;
 }
 
-/* Called in all waits of this call, also in those of the new communicator. An abort ends them, like an interruption. The
- * old transport moves on, because a message that a socket did not take at once may be what the others wait for. */
+/* Called in all waits of this call, also in those of the new communicator. An abort ends them, like an interruption.
+ * The old transport moves on, because a message that a socket did not take at once may be what the others wait for. */
 static bool look_aside(void *context) {
   rendezvous *self = context;
   bny_transport *transport = self->transport;

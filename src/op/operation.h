@@ -58,8 +58,8 @@ typedef struct bny_op_given {
   banyan_partial in, out;
 } bny_op_given;
 
-/* A run of an operation takes its stages in order. Each is a planned call: the operation itself for the rows, and hidden
- * operations, which are never queued, for the others. */
+/* A run of an operation takes its stages in order. Each is a planned call: the operation itself for the rows, and
+ * hidden operations, which are never queued, for the others. */
 typedef enum bny_op_stage {
   BNY_STAGE_GATHER,      /* gathers q, and then attends; without a gather or in slices, a start attends */
   BNY_STAGE_ROWS,        /* the call itself */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Promises of the header beyond arguments and numbers: impossible sizes, calls that differ after their first part, planning while
- * operations run, unlimited deadlines, failures found by asking, and forked children of ranks. */
+ * Promises of the header beyond arguments and numbers: impossible sizes, calls that differ after their first part,
+ * planning while operations run, unlimited deadlines, failures found by asking, and forked children of ranks. */
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -361,7 +361,8 @@ TEST_LOOP(children_of_a_creation_take_no_part, 4) {
 
 /* ---- a rank that comes after the deadline ------------------------------------------------------------------------ */
 
-/* The last rank makes its call when all others have the timeout. Their messages have arrived, and it gets the failure. */
+/* The last rank makes its call when all others have the timeout. Their messages have arrived, and it gets the
+ * failure. */
 static void come_late(world_rank *self) {
   const bool is_first = *(const bool *)self->argument;
   banyan_op *op = NULL;
