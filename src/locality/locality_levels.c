@@ -436,6 +436,7 @@ static banyan_status network_make(const making *m, bny_levels **levels) {
     return BANYAN_OK;
   }
   bny_levels_free(*levels);
+  *levels = NULL;
   return bny_fail(BANYAN_ERR_MEMORY, "no memory for the network of %d ranks", m->nranks);
 }
 
