@@ -43,6 +43,7 @@ if [ -z "$packed" ]; then
     cp "$file" "$made/bin/" && strip --strip-unneeded "$made/bin/$name" || exit 1
   done
   for file in "$build"/.libs/libbanyan*.so.?; do if [ -e "$file" ]; then cp "$file" "$made/bin/"; fi; done
+  for file in "$made"/bin/libbanyan*; do if [ -e "$file" ]; then strip --strip-unneeded "$file" || exit 1; fi; done
   for name in $("$here/make-bundle" --scripts); do cp "$here/$name" "$made/" || exit 1; done
   # The fake driver runs its own kernels for any image.
   cp "$build/kernels.fatbin" "$made/" 2>/dev/null || printf emulated >"$made/kernels.fatbin"
