@@ -160,7 +160,7 @@ static void fabric_find(making *m) {
   }
 }
 
-static bny_way way_of(bny_link_class class) {
+static bny_link_way way_of(bny_link_class class) {
   switch (class) {
   case BNY_LINK_NVLINK:
   case BNY_LINK_C2C: return BNY_WAY_NVLINK;
@@ -178,7 +178,7 @@ static bny_way way_of(bny_link_class class) {
 static void ways_find(making *m, bool used[BNY_HOPS]) {
   for (int32_t k = 0; k < m->levels->nlevels; k++) {
     bny_link_class class = m->facts->classes[k];
-    bny_way way = m->network->ways[k] = way_of(class);
+    bny_link_way way = m->network->ways[k] = way_of(class);
     if (way == BNY_WAY_XGMI && k > 0) way = m->network->ways[k] = BNY_WAY_PCIE;
     used[BNY_HOP_NVLINK] |= way == BNY_WAY_NVLINK;
     used[BNY_HOP_XGMI] |= way == BNY_WAY_XGMI;

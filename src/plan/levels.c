@@ -29,6 +29,8 @@ void bny_levels_free(bny_levels *levels) {
   free(levels);
 }
 
+bool bny_levels_share_links(const bny_levels *levels) { return levels->network && levels->network->nlinks > 0; }
+
 static banyan_status no_memory(void) { return bny_fail(BANYAN_ERR_MEMORY, "plan: no memory for levels"); }
 
 int32_t bny_levels_part_of(int32_t count, int32_t parts, int32_t index) {

@@ -77,6 +77,9 @@ banyan_status bny_levels_make(int32_t nranks, const bny_level_facts *facts, int3
                               const bny_level_facts *outer, const bool *has_nic, bny_levels **levels);
 void bny_levels_free(bny_levels *levels); /* NULL is allowed */
 
+/* Returns whether the network of the levels has links that several ranks may use. */
+bool bny_levels_share_links(const bny_levels *levels);
+
 /* Replaces the network, which the levels own from then on. */
 void bny_levels_set_network(bny_levels *levels, struct bny_links *network);
 

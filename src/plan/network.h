@@ -20,14 +20,14 @@ typedef enum bny_hop {
 } bny_hop;
 
 /* The links that messages between groups of one level cross. */
-typedef enum bny_way {
+typedef enum bny_link_way {
   BNY_WAY_MEMORY, /* none: the receiver reads the sender's memory */
   BNY_WAY_NVLINK,
   BNY_WAY_XGMI,
   BNY_WAY_PCIE,
   BNY_WAY_NETWORK,
   BNY_WAY_PORTS /* without a topology, each rank has a port for each level above the first */
-} bny_way;
+} bny_link_way;
 
 /* One direction of a link. All messages that cross it at the same time share its speed. */
 typedef struct bny_link {
@@ -39,7 +39,7 @@ typedef struct bny_link {
 
 /* A fact for planning, equal on every rank. */
 typedef struct bny_links {
-  bny_way ways[BNY_LEVELS_MAX]; /* by level */
+  bny_link_way ways[BNY_LEVELS_MAX]; /* by level */
   int32_t nlinks, capacity;
   bny_link *links;
   int32_t

@@ -62,7 +62,7 @@ static banyan_status candidates_price(const bny_request *request, bny_candidate 
   double least = INFINITY;
   int32_t serving = 0;
   for (int32_t i = 0; i < count; i++) serving += serves(&candidates[i]);
-  if (!network || network->nlinks == 0 || serving < 2) return BANYAN_OK;
+  if (!network || !bny_levels_share_links(request->levels) || serving < 2) return BANYAN_OK;
   /* The clock does not know which ranks wait for a core. */
   if (request->levels->levels[0].link.ranks_per_core > 1) return BANYAN_OK;
   for (;;) {
