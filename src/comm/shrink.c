@@ -107,7 +107,7 @@ static void post(const rendezvous *self, bny_post_kind kind, const void *head, s
   bny_rendezvous *own = message_in(self, transport->rank, self->view.round);
   atomic_store_explicit(&own->round, 0, memory_order_relaxed); /* a rank that was left out may read at any time */
   atomic_thread_fence(memory_order_release);
-  own->kind = (uint32_t)kind;
+  atomic_store_explicit(&own->kind, (uint32_t)kind, memory_order_relaxed);
   own->bytes = (uint32_t)(head_bytes + bytes);
   memcpy(own->text, head, head_bytes);
   if (bytes) memcpy(own->text + head_bytes, text, bytes);
@@ -221,13 +221,21 @@ static void nap(const rendezvous *self, int64_t *pause_ns) {
   if (*pause_ns < longest_ns) *pause_ns *= 2; /* wake-ups of many ranks must not take the awaited one's core */
 }
 
+/* Returns whether the message of this round ends a shrink; its rank then posts no other. If the kind is already that of
+ * a later round, the round has changed as well. */
+static bool is_done(const bny_rendezvous *message, uint64_t round) {
+  uint32_t kind = atomic_load_explicit(&message->kind, memory_order_relaxed);
+  atomic_thread_fence(memory_order_acquire);
+  return kind == BNY_POST_DONE && atomic_load_explicit(&message->round, memory_order_relaxed) == round;
+}
+
 /* Returns true if some rank has a communicator: this one joins it, or is evicted. */
 static bool is_over(rendezvous *self) {
   for (int32_t r = 0; r < self->view.nranks; r++) {
     uint64_t last = r == self->view.rank ? 0 : last_round(self, r);
     const bny_rendezvous *message = message_in(self, r, last);
     bny_post what;
-    if (last && message->kind == BNY_POST_DONE && decode(self, message, &what))
+    if (last && is_done(message, last) && decode(self, message, &what))
       bny_membership_hear(&self->view, r, &what);
   }
   return self->view.taken || self->view.evicted;

@@ -94,7 +94,8 @@ _Static_assert(BNY_RANKS_MAX < 1 << BNY_FAULT_RANK_BITS, "a fault names a rank")
 
 typedef struct bny_rendezvous {
   bny_signal round; /* stored last */
-  uint32_t kind, bytes;
+  _Atomic uint32_t kind; /* a rank that was left out may read it while it changes */
+  uint32_t bytes;
   char text[BNY_RENDEZVOUS_BYTES];
 } bny_rendezvous;
 
