@@ -38,7 +38,7 @@ static void check_words(const bny_request *changed, const char *label) {
   bny_request usual = {.nranks = 2};
   bny_notice a = bny_notice_make(&usual, &some_plan, BNY_PHASE_RUN),
              b = bny_notice_make(changed, &some_plan, BNY_PHASE_RUN);
-  bny_notice_set_tokens(&b, 0); /* of the run: they would be named before the tokens that a call plans for */
+  bny_notice_set_tokens(&b, 0); /* a run with other tokens would be named before the tokens that a call plans for */
   ck_assert_msg(a.tag != b.tag, "calls of other %s have the same tag", label);
   const char *text = difference(&b);
   ck_assert_msg(strncmp(text, label, strlen(label)) == 0, "%s: \"%s\"", label, text);
