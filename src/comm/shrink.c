@@ -235,8 +235,7 @@ static bool is_over(rendezvous *self) {
     uint64_t last = r == self->view.rank ? 0 : last_round(self, r);
     const bny_rendezvous *message = message_in(self, r, last);
     bny_post what;
-    if (last && is_done(message, last) && decode(self, message, &what))
-      bny_membership_hear(&self->view, r, &what);
+    if (last && is_done(message, last) && decode(self, message, &what)) bny_membership_hear(&self->view, r, &what);
   }
   return self->view.taken || self->view.evicted;
 }

@@ -93,7 +93,7 @@ enum { BNY_RANKS_MAX = 4 * (BNY_RENDEZVOUS_BYTES - 16) };
 _Static_assert(BNY_RANKS_MAX < 1 << BNY_FAULT_RANK_BITS, "a fault names a rank");
 
 typedef struct bny_rendezvous {
-  bny_signal round; /* stored last */
+  bny_signal round;      /* stored last */
   _Atomic uint32_t kind; /* a rank that was left out may read it while it changes */
   uint32_t bytes;
   char text[BNY_RENDEZVOUS_BYTES];
