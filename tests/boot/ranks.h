@@ -179,7 +179,8 @@ static inline void play(const struct part *part, struct outcome *outcome) {
     int first = dup(listen_fd);
     close(first);
     rlim_t most = (rlim_t)(first + part->files);
-    setrlimit(RLIMIT_NOFILE, &(struct rlimit){most, most}); /* rank 0 raises its limit as far as it may */
+    rlim_t hard = part->rank == 0 ? most : files.rlim_max; /* rank 0 raises its limit as far as it may */
+    setrlimit(RLIMIT_NOFILE, &(struct rlimit){most, hard});
   }
   sleep_s(part->wait_s);
   double before = now_s();
