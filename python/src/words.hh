@@ -16,7 +16,7 @@ namespace bny {
 #define RESULT_WORDS(WORD)                                                                                             \
   WORD(base, "e") WORD(out_empty, "-inf") WORD(scatter, "none") WORD(root, 0) WORD(order, "plan") WORD(wire, "f32")    \
   WORD(algorithm, nb::none()) WORD(stream, nb::none()) WORD(tokens, nb::none())
-// What lists of words are made into.
+// Each list makes parameters, names, members and arguments by these.
 #define WORD_PARAMETER(name, standard) , nb::handle name
 #define WORD_NAME(name, standard) name,
 #define WORD_MEMBER(name, standard) nb::handle name = Py_None;
