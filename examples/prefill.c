@@ -18,10 +18,10 @@ static banyan_status prefill(banyan_comm *comm) {
   banyan_status status = banyan_ownership_queries(&rule, rank, &queries, &first);
   banyan_attention_desc attention = BANYAN_ATTENTION_DESC_INIT;
   attention.batch = 1, attention.heads = HEADS, attention.kv_heads = KV_HEADS, attention.head_dim = DIM;
-  attention.q_dtype = attention.kv_dtype = BANYAN_F32, attention.seq_lens = &keys, attention.queries = &queries;
+  attention.q_dtype = attention.kv.dtype = BANYAN_F32, attention.kv.seq_lens = &keys, attention.queries = &queries;
   attention.q = q, attention.q_batch_stride = HEADS * DIM, attention.q_head_stride = DIM;
-  attention.k = k, attention.k_token_stride = KV_HEADS * DIM, attention.k_head_stride = DIM;
-  attention.v = v, attention.v_token_stride = KV_HEADS * DIM, attention.v_head_stride = DIM;
+  attention.kv.k = k, attention.kv.k_token_stride = KV_HEADS * DIM, attention.kv.k_head_stride = DIM;
+  attention.kv.v = v, attention.kv.v_token_stride = KV_HEADS * DIM, attention.kv.v_head_stride = DIM;
   banyan_valid_rows valid = BANYAN_VALID_ROWS_INIT;
   valid.tokens = &tokens;
   banyan_combine_desc combine = BANYAN_COMBINE_DESC_INIT;

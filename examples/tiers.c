@@ -34,19 +34,19 @@ static void attend(const banyan_attention_desc *desc, float *stats) {
 static void step(void) {
   int32_t table[2][PAGES], lens[ROOM], keys[2] = {nbelow * KEYS, nabove * KEYS}, all = keys[0] + keys[1];
   for (int i = 0; i < PAGES; i++) table[0][i] = i, table[1][i] = i < nabove ? above[i][1] : 0, lens[i % ROOM] = KEYS;
-  banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT, parts[2];
+  banyan_kv_part parts[2] = {BANYAN_KV_PART_INIT, BANYAN_KV_PART_INIT};
+  banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
   desc.batch = 1, desc.heads = HEADS, desc.kv_heads = 1, desc.head_dim = DIM, desc.q_dtype = BANYAN_F32;
-  desc.q = q, desc.q_head_stride = DIM, desc.seq_lens = &all;
+  desc.q = q, desc.q_head_stride = DIM, desc.kv.seq_lens = &all, desc.parts = parts, desc.part_count = 2;
   for (int i = 0; i < 2; i++) {
-    parts[i] = desc, parts[i].kv_dtype = BANYAN_F32, parts[i].seq_lens = &keys[i];
-    parts[i].k = i ? memory : file, parts[i].k_batch_stride = PAGE, parts[i].k_token_stride = 2 * DIM;
-    parts[i].v = (i ? memory : file) + DIM, parts[i].v_batch_stride = PAGE, parts[i].v_token_stride = 2 * DIM;
-    parts[i].pages.table = table[i], parts[i].pages.keys = KEYS;
+    banyan_kv_part *part = &parts[i];
+    part->dtype = BANYAN_F32, part->seq_lens = &keys[i], part->k = i ? memory : file, part->k_batch_stride = PAGE;
+    part->v = (i ? memory : file) + DIM, part->v_batch_stride = PAGE, part->k_token_stride = 2 * DIM;
+    part->v_token_stride = 2 * DIM, part->pages.table = table[i], part->pages.keys = KEYS;
   }
-  parts[0].read_ahead_bytes = 8 << 20, desc.parts = parts, desc.part_count = 2;
-  attend(&desc, lse);
-  parts[1].batch = nabove, parts[1].pages.table_stride = 1, parts[1].seq_lens = lens; /* one sequence per page */
-  attend(&parts[1], own);
+  parts[0].read_ahead_bytes = 8 << 20, attend(&desc, lse);
+  desc.batch = nabove, desc.parts = NULL, desc.part_count = 0, desc.kv = parts[1]; /* one sequence per page */
+  desc.kv.pages.table_stride = 1, desc.kv.seq_lens = lens, attend(&desc, own);
   for (int32_t i = 0; i < nabove * HEADS; i++)
     reads[i / HEADS] += expf(own[i] - lse[i % HEADS]) * (float)(nabove + nbelow) > 2;
 }

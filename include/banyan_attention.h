@@ -63,7 +63,7 @@ typedef struct banyan_queries {
 /* clang-format on */
 
 /* The layout of a row of keys and values. FLASHMLA_FP8: a row of 656 bytes holds a key of 576 elements, whose first 512
- * are the values. It has 512 elements of E4M3, four f32 scales for 128 of them each, and 64 elements of BF16. kv_dtype
+ * are the values. It has 512 elements of E4M3, four f32 scales for 128 of them each, and 64 elements of BF16. dtype
  * is then BANYAN_E4M3, v is k or NULL, and strides of keys are in bytes. */
 typedef enum banyan_kv_rows { BANYAN_KV_ROWS_PLAIN = 0, BANYAN_KV_ROWS_FLASHMLA_FP8 } banyan_kv_rows;
 
@@ -103,6 +103,36 @@ typedef struct banyan_q_rope {
   int64_t batch_stride, head_stride;
   int32_t dim;
 } banyan_q_rope;
+
+/* Keys and values in one memory. Without banyan_attention_desc.parts, desc.kv has all keys of the shard. Error texts
+ * name the fields kv_dtype and kv_rows. */
+typedef struct banyan_kv_part {
+  banyan_dtype dtype;
+  banyan_kv_rows rows; /* PLAIN, or another layout of rows */
+  const void *k;       /* [batch][kv_heads][keys][head_dim]; paged: [pages][kv_heads][keys][head_dim] */
+  int64_t k_batch_stride, k_head_stride, k_token_stride; /* paged: the first is from one page to the next */
+  const void *v;                                         /* [batch][kv_heads][keys][value_dim]; paged likewise */
+  int64_t v_batch_stride, v_head_stride, v_token_stride;
+  const int32_t *seq_lens; /* [batch]: keys of each sequence; 0: none */
+
+  /* ---- all fields below may stay 0 ---- */
+
+  banyan_pages pages;
+  banyan_kv_scales scales;
+  const int32_t *key_first; /* [batch]: position of a part in the shard, which is checked. NULL: no check */
+
+  /* The number of bytes to read ahead if k and v are a mapped file. All rows of the call read these keys together, once
+   * and in order, after all other parts. The call allocates memory for these rows. Keys that cannot be read, such as
+   * those of a file that was cut off, are BANYAN_ERR_SYSTEM from Linux 5.14 on. A file that is cut off during the call
+   * may end the process by SIGBUS. 0: keys are in memory. */
+  int64_t read_ahead_bytes;
+} banyan_kv_part;
+
+/* clang-format off */
+#define BANYAN_KV_PART_INIT \
+  {(banyan_dtype)0, (banyan_kv_rows)0, NULL, 0, 0, 0, NULL, 0, 0, 0, NULL, {NULL, 0, NULL, NULL, 0, 0}, \
+   {NULL, NULL, 0, 0, 0}, NULL, 0}
+/* clang-format on */
 
 /* Pruning with a certificate. The pages that are not read hold together at most epsilon of a row's softmax mass, over
  * all ranks. All ranks prune, or none. Pruning with a device, the exact order, parts or read_ahead_bytes is
@@ -147,22 +177,14 @@ typedef struct banyan_attention_desc {
   int32_t head_dim;  /* for q and k: 1 to 576 */
   int32_t value_dim; /* for v: 1 to 512; 0: head_dim */
   banyan_dtype q_dtype;
-  banyan_dtype kv_dtype;
   float scale;                           /* 0: 1 / sqrt(head_dim) */
   const void *q;                         /* [batch][heads][head_dim]; with `queries`: [tokens][heads][head_dim] */
   int64_t q_batch_stride, q_head_stride; /* with `queries`, the first is from one token to the next */
-  const void *k; /* [batch][kv_heads][keys][head_dim]; paged: [pages][kv_heads][keys][head_dim] */
-  int64_t k_batch_stride, k_head_stride, k_token_stride; /* paged: the first is from one page to the next */
-  const void *v;                                         /* [batch][kv_heads][keys][value_dim]; paged likewise */
-  int64_t v_batch_stride, v_head_stride, v_token_stride;
-  const int32_t *seq_lens; /* [batch]: keys of each sequence in this shard; 0: an empty shard */
+  banyan_kv_part kv;                     /* the keys and values of this shard */
 
   /* ---- all fields below may stay 0 ---- */
 
-  void *stream;           /* devices: as in banyan_combine_desc */
-  banyan_kv_rows kv_rows; /* PLAIN, or another layout of rows */
-  banyan_pages pages;
-  banyan_kv_scales scales;
+  void *stream; /* devices: as in banyan_combine_desc */
   banyan_q_rope rope;
   const banyan_queries *queries; /* NULL: one query token per sequence, which sees all keys of the shard */
 
@@ -195,27 +217,17 @@ typedef struct banyan_attention_desc {
   banyan_prune prune;
 
   /* Keys in several memories, such as recent keys in f16, older ones in e4m3, and the oldest in a mapped file.
-   * Attention reads each part in place. A sequence has the keys of the first part, then those of the next; seq_lens of
-   * the description is the sum. A part sets size, seq_lens, k, v, their strides, kv_dtype, kv_rows, pages, scales,
-   * key_first and read_ahead_bytes; its other fields are not read. The description itself leaves these fields 0, except
-   * size and seq_lens. Bits depend on where keys are cut. In the exact order they do not, and parts must begin at
-   * multiples of 256 keys. Host only. */
-  const struct banyan_attention_desc *parts; /* [part_count]; NULL: none */
-  int64_t part_count;                        /* 1 to 8 */
-  const int32_t *key_first; /* [batch]: position of this part in the shard, which is checked. NULL: no check */
-
-  /* The number of bytes to read ahead if k and v are a mapped file. All rows of the call read these keys together, once
-   * and in order, after all other parts. The call allocates memory for these rows. Keys that cannot be read, such as
-   * those of a file that was cut off, are BANYAN_ERR_SYSTEM from Linux 5.14 on. A file that is cut off during the call
-   * may end the process by SIGBUS. 0: keys are in memory. */
-  int64_t read_ahead_bytes;
+   * Attention reads each part in place. A sequence has the keys of the first part, then those of the next. kv.seq_lens
+   * is then their sum, and all other fields of kv are 0. Bits depend on where keys are cut. In the exact order they do
+   * not, and parts must begin at multiples of 256 keys. Host only. */
+  const banyan_kv_part *parts; /* [part_count]; NULL: none */
+  int64_t part_count;          /* 1 to 8 */
 } banyan_attention_desc;
 
 /* clang-format off */
 #define BANYAN_ATTENTION_DESC_INIT \
-  {sizeof(banyan_attention_desc), 0, 0, 0, 0, 0, (banyan_dtype)0, (banyan_dtype)0, 0, NULL, 0, 0, NULL, 0, 0, 0, NULL, \
-   0, 0, 0, NULL, NULL, (banyan_kv_rows)0, {NULL, 0, NULL, NULL, 0, 0}, {NULL, NULL, 0, 0, 0}, {NULL, 0, 0, 0}, NULL, \
-   0, 0, NULL, 0, NULL, NULL, {NULL, 0, 0, 0, 0, NULL, NULL, NULL}, NULL, 0, NULL, 0}
+  {sizeof(banyan_attention_desc), 0, 0, 0, 0, 0, (banyan_dtype)0, 0, NULL, 0, 0, BANYAN_KV_PART_INIT, NULL, \
+   {NULL, 0, 0, 0}, NULL, 0, 0, NULL, 0, NULL, NULL, {NULL, 0, 0, 0, 0, NULL, NULL, NULL}, NULL, 0}
 /* clang-format on */
 
 /* Updates desc->prune.bounds for keys first[b] and later of each sequence; NULL: for all keys. Call it after each
@@ -238,8 +250,8 @@ banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_p
  * - q is f16 or bf16. k and v have the type of q or E4M3. Rows of k and v begin at multiples of 16 bytes.
  * - head_dim is 64, 96, 128, 192 or 256 with values of the same length, or 576 with v = k, whose first 512 are the
  *   values (MLA). With E4M3, head_dim is not 96 or 192. BANYAN_KV_ROWS_FLASHMLA_FP8 needs q of bf16.
- * - scales.token_stride and queries.key_pattern_len are 0, and queries.key_mask is NULL. queries.key_stride is at least
- *   key_block, rope.dim is a multiple of 8, and batch is below 2^22. */
+ * - kv.scales.token_stride and queries.key_pattern_len are 0, and queries.key_mask is NULL. queries.key_stride is at
+ *   least key_block, rope.dim is a multiple of 8, and batch is below 2^22. */
 banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                                     banyan_op **op);
 

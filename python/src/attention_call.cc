@@ -83,16 +83,16 @@ void attention_call::read_pages(const attention_words &words) {
   if (page_table.dtype.code != DL_INT || page_table.dtype.bits != 32)
     reject("page_table", page_table.dtype_name() + ": it is int32");
   page_table.want_contiguous_rows();
-  desc.pages.table = static_cast<const int32_t *>(page_table.data);
-  desc.pages.keys = k.size32(2);
-  desc.pages.count = k.shape[0];
+  desc.kv.pages.table = static_cast<const int32_t *>(page_table.data);
+  desc.kv.pages.keys = k.size32(2);
+  desc.kv.pages.count = k.shape[0];
   if (!words.page_indptr.is_none()) {
     page_table.want_dims(1, "[pages of all sequences], as page_indptr is given");
-    desc.pages.indptr = read_int32s(&page_indptr, "page_indptr", device, words.page_indptr, stream);
+    desc.kv.pages.indptr = read_int32s(&page_indptr, "page_indptr", device, words.page_indptr, stream);
     page_indptr.want_vector(int64_t{desc.batch} + 1, "[batch + 1]", "the batch and 1 more");
     for (int64_t b = 0; device.empty() && b <= desc.batch; b++) {
-      if (desc.pages.indptr[b] >= 0 && desc.pages.indptr[b] <= page_table.shape[0]) continue;
-      reject("page_indptr", "element " + std::to_string(b) + " is " + std::to_string(desc.pages.indptr[b]) +
+      if (desc.kv.pages.indptr[b] >= 0 && desc.kv.pages.indptr[b] <= page_table.shape[0]) continue;
+      reject("page_indptr", "element " + std::to_string(b) + " is " + std::to_string(desc.kv.pages.indptr[b]) +
                                 ", and page_table has " + std::to_string(page_table.shape[0]) + " pages");
     }
     return;
@@ -100,13 +100,13 @@ void attention_call::read_pages(const attention_words &words) {
   page_table.want_dims(2, "[batch, pages of a sequence]");
   page_table.want_shape(0, desc.batch, "the batch");
   // The stride of one sequence, or of a broadcast table, may be arbitrary.
-  desc.pages.table_stride = desc.batch > 1 ? page_table.strides[0] : page_table.shape[1];
+  desc.kv.pages.table_stride = desc.batch > 1 ? page_table.strides[0] : page_table.shape[1];
 }
 
 void attention_call::read_lengths(const attention_words &words) {
   if (!words.last_page_len.is_none()) {
     if (!words.seq_lens.is_none()) reject("last_page_len", "it stands in place of seq_lens");
-    desc.pages.last_len = read_int32s(&last_page_len, "last_page_len", device, words.last_page_len, stream);
+    desc.kv.pages.last_len = read_int32s(&last_page_len, "last_page_len", device, words.last_page_len, stream);
     last_page_len.want_vector(desc.batch, "[batch]", "the batch");
     return;
   }
@@ -114,16 +114,16 @@ void attention_call::read_lengths(const attention_words &words) {
     if (!words.page_table.is_none()) reject("seq_lens", "with a page table it says how many keys each sequence has");
     if (!device.empty()) reject("seq_lens", "on a device it is memory of that device, and has to be given");
     whole.assign(static_cast<size_t>(desc.batch), k.size32(2));
-    desc.seq_lens = whole.data();
+    desc.kv.seq_lens = whole.data();
     return;
   }
-  desc.seq_lens = read_int32s(&seq_lens, "seq_lens", device, words.seq_lens, stream);
+  desc.kv.seq_lens = read_int32s(&seq_lens, "seq_lens", device, words.seq_lens, stream);
   seq_lens.want_vector(desc.batch, "[batch]", "the batch");
-  if (desc.pages.indptr) return;
+  if (desc.kv.pages.indptr) return;
   int64_t most = words.page_table.is_none() ? k.shape[2] : page_table.shape[1] * k.shape[2];
   for (int64_t b = 0; device.empty() && b < desc.batch; b++) {
-    if (desc.seq_lens[b] >= 0 && desc.seq_lens[b] <= most) continue;
-    reject("seq_lens", "sequence " + std::to_string(b) + " has " + std::to_string(desc.seq_lens[b]) +
+    if (desc.kv.seq_lens[b] >= 0 && desc.kv.seq_lens[b] <= most) continue;
+    reject("seq_lens", "sequence " + std::to_string(b) + " has " + std::to_string(desc.kv.seq_lens[b]) +
                            " keys, and there is room for " + std::to_string(most));
   }
 }
@@ -151,8 +151,8 @@ void attention_call::read_scales(const attention_words &words) {
     array *from;
     float *now;
     const float **place;
-  } const both[] = {{"k_scale", words.k_scale, &k_scale, &k_scale_now, &desc.scales.k},
-                    {"v_scale", words.v_scale, &v_scale, &v_scale_now, &desc.scales.v}};
+  } const both[] = {{"k_scale", words.k_scale, &k_scale, &k_scale_now, &desc.kv.scales.k},
+                    {"v_scale", words.v_scale, &v_scale, &v_scale_now, &desc.kv.scales.v}};
   constexpr int64_t none = INT64_MIN;
   int64_t stride[2] = {none, none};
   int given = 0, by_key = 0;
@@ -173,9 +173,9 @@ void attention_call::read_scales(const attention_words &words) {
       for (int dim = 0; dim < 3; dim++) from.want_shape(dim, k.shape[dim], "that of k");
       int64_t token = from.shape[2] > 1 ? from.strides[2] : 1;
       if (token == 0) reject(from.name, "keys share a scale: give one for each KV head");
-      if (by_key++ > 0 && (token != desc.scales.token_stride || from.strides[0] != desc.scales.batch_stride))
+      if (by_key++ > 0 && (token != desc.kv.scales.token_stride || from.strides[0] != desc.kv.scales.batch_stride))
         reject("v_scale", "it has the strides of k_scale");
-      desc.scales.token_stride = token, desc.scales.batch_stride = from.strides[0];
+      desc.kv.scales.token_stride = token, desc.kv.scales.batch_stride = from.strides[0];
       stride[i] = from.strides[1];
       continue;
     }
@@ -185,7 +185,7 @@ void attention_call::read_scales(const attention_words &words) {
   }
   if ((given == 2 && stride[0] != stride[1]) || (by_key > 0 && by_key < given))
     reject("v_scale", "k_scale and v_scale are both one number, or both have one for each KV head, or for each key");
-  desc.scales.head_stride = stride[0] != none ? stride[0] : stride[1] != none ? stride[1] : 0;
+  desc.kv.scales.head_stride = stride[0] != none ? stride[0] : stride[1] != none ? stride[1] : 0;
 }
 
 // Reads a banyan.Prune: bounds of pages, and arrays that receive the certificate.
@@ -214,16 +214,16 @@ void attention_call::read_prune(const attention_words &words) {
   }
   desc.prune.epsilon = real("prune.epsilon", words.prune.attr("epsilon"));
   desc.prune.top_pages = read_int32("prune.top_pages", words.prune.attr("top_pages"));
-  bool paged = desc.pages.table != nullptr;
+  bool paged = desc.kv.pages.table != nullptr;
   nb::object page_keys = words.prune.attr("page_keys");
   if (paged && !page_keys.is_none())
     reject("prune.page_keys", "k has the length of pages: with a page table it is None");
   int32_t keys = page_keys.is_none() ? 16 : read_int32("prune.page_keys", page_keys);
   if (keys < 1) reject("prune.page_keys", "it is at least 1");
   if (desc.prune.bounds) {
-    int64_t of_page = paged ? desc.pages.keys : keys, dim = desc.head_dim;
+    int64_t of_page = paged ? desc.kv.pages.keys : keys, dim = desc.head_dim;
     bounds.want_dims(paged ? 3 : 4, paged ? "[pages, kv_heads, floats]" : "[batch, pages, kv_heads, floats]");
-    bounds.want_shape(0, paged ? desc.pages.count : desc.batch, paged ? "the pages of k" : "the batch");
+    bounds.want_shape(0, paged ? desc.kv.pages.count : desc.batch, paged ? "the pages of k" : "the batch");
     bounds.want_shape(paged ? 1 : 2, desc.kv_heads, "the number of KV heads");
     bounds.want_shape(paged ? 2 : 3, 2 + of_page * (2 + (dim + 7) / 8 * 2), "that of Prune.floats()");
     if (!paged) desc.prune.keys = keys, desc.prune.batch_pages = bounds.size32(1);
@@ -274,21 +274,21 @@ void attention_call::read_q(const comm *owner, nb::handle q_array, const attenti
 // arbitrary strides, as in numpy.
 void attention_call::read_keys(nb::handle k_array, nb::handle v_array, const attention_words &words) {
   constexpr int32_t flashmla_bytes = 656, flashmla_values = 512;
-  desc.kv_rows = words.kv_rows.is_none() ? BANYAN_KV_ROWS_PLAIN : read_kv_rows(words.kv_rows);
-  bool is_plain = desc.kv_rows == BANYAN_KV_ROWS_PLAIN;
+  desc.kv.rows = words.kv_rows.is_none() ? BANYAN_KV_ROWS_PLAIN : read_kv_rows(words.kv_rows);
+  bool is_plain = desc.kv.rows == BANYAN_KV_ROWS_PLAIN;
   k.open("k", k_array, false, device, stream);
   k.want_dims(4, "[batch, kv_heads, keys, head_dim], or [pages, kv_heads, page_keys, head_dim] with a page table");
   k.want_contiguous_rows();
   desc.kv_heads = k.size32(1);
-  desc.k = k.data, desc.k_batch_stride = k.strides[0], desc.k_head_stride = k.strides[1];
-  desc.k_token_stride = k.strides[2];
-  if (k.shape[2] == 0) desc.k_head_stride = k.shape[3];
+  desc.kv.k = k.data, desc.kv.k_batch_stride = k.strides[0], desc.kv.k_head_stride = k.strides[1];
+  desc.kv.k_token_stride = k.strides[2];
+  if (k.shape[2] == 0) desc.kv.k_head_stride = k.shape[3];
   if (!is_plain) {
     if (k.dtype.bits != 8) reject("k", k.dtype_name() + ": rows of FlashMLA are bytes, in uint8 or float8_e4m3fn");
     k.want_shape(3, flashmla_bytes, "a row of FlashMLA");
     if (!v_array.is_none() && v_array.ptr() != k_array.ptr())
       reject("v", "values are part of the rows of FlashMLA: it is None, or k");
-    desc.kv_dtype = BANYAN_E4M3, desc.value_dim = flashmla_values;
+    desc.kv.dtype = BANYAN_E4M3, desc.value_dim = flashmla_values;
     return;
   }
   k.want_shape(3, desc.head_dim, desc.rope.dim ? "that of q and q_rope together" : "head_dim of q");
@@ -296,11 +296,11 @@ void attention_call::read_keys(nb::handle k_array, nb::handle v_array, const att
   v.want_dims(4, "[batch, kv_heads, keys, value_dim], or [pages, kv_heads, page_keys, value_dim] with a page table");
   v.want_contiguous_rows();
   for (int i = 0; i < 3; i++) v.want_shape(i, k.shape[i], "that of k");
-  desc.kv_dtype = k.values_number(true), desc.value_dim = v.size32(3);
-  if (desc.kv_dtype != v.values_number(true)) reject("v", v.dtype_name() + ", and k is " + k.dtype_name());
-  desc.v = v.data, desc.v_batch_stride = v.strides[0], desc.v_head_stride = v.strides[1];
-  desc.v_token_stride = v.strides[2];
-  if (v.shape[2] == 0) desc.v_head_stride = v.shape[3];
+  desc.kv.dtype = k.values_number(true), desc.value_dim = v.size32(3);
+  if (desc.kv.dtype != v.values_number(true)) reject("v", v.dtype_name() + ", and k is " + k.dtype_name());
+  desc.kv.v = v.data, desc.kv.v_batch_stride = v.strides[0], desc.kv.v_head_stride = v.strides[1];
+  desc.kv.v_token_stride = v.strides[2];
+  if (v.shape[2] == 0) desc.kv.v_head_stride = v.shape[3];
 }
 
 void attention_call::read(const comm *owner, void *stream_of_call, nb::handle q_array, nb::handle k_array,
@@ -373,7 +373,7 @@ void attention_call::read_parts(const attention_words &words) {
     piece.read_rows(own);
     piece.read_scales(own);
     nb::handle ahead = get("read_ahead_bytes");
-    piece.desc.read_ahead_bytes = ahead.is_none() ? 0 : PyLong_AsLongLong(ahead.ptr());
+    piece.desc.kv.read_ahead_bytes = ahead.is_none() ? 0 : PyLong_AsLongLong(ahead.ptr());
     if (PyErr_Occurred()) reject("read_ahead_bytes", "it is a number of bytes");
     if (pieces.size() > 1 && (piece.desc.kv_heads != desc.kv_heads || piece.desc.value_dim != desc.value_dim))
       reject("parts", "all parts have as many KV heads and the same value_dim");
@@ -383,19 +383,19 @@ void attention_call::read_parts(const attention_words &words) {
       if (keys > INT32_MAX) reject("parts", "a sequence has more than 2^31 - 1 keys");
       whole[static_cast<size_t>(b)] = static_cast<int32_t>(keys);
     }
-    parts.push_back(piece.desc);
+    parts.push_back(piece.desc.kv);
   }
   desc.parts = parts.data(), desc.part_count = static_cast<int64_t>(parts.size());
-  desc.seq_lens = whole.data();
+  desc.kv.seq_lens = whole.data();
   if (words.seq_lens.is_none()) return;
-  desc.seq_lens = read_int32s(&seq_lens, "seq_lens", device, words.seq_lens, stream);
+  desc.kv.seq_lens = read_int32s(&seq_lens, "seq_lens", device, words.seq_lens, stream);
   seq_lens.want_vector(desc.batch, "[batch]", "the batch");
 }
 
 int64_t attention_call::keys_of(int32_t sequence) const {
-  if (desc.seq_lens) return desc.seq_lens[sequence];
-  int64_t pages = desc.pages.indptr[sequence + 1] - int64_t{desc.pages.indptr[sequence]};
-  return pages > 0 ? (pages - 1) * desc.pages.keys + desc.pages.last_len[sequence] : 0;
+  if (desc.kv.seq_lens) return desc.kv.seq_lens[sequence];
+  int64_t pages = desc.kv.pages.indptr[sequence + 1] - int64_t{desc.kv.pages.indptr[sequence]};
+  return pages > 0 ? (pages - 1) * desc.kv.pages.keys + desc.kv.pages.last_len[sequence] : 0;
 }
 
 // The mask needs a byte for each key of a sequence.

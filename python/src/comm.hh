@@ -202,7 +202,7 @@ struct attention_call {
   std::vector<int32_t> whole; // seq_lens by default: all keys
   std::vector<int32_t> key_pattern;
   std::vector<std::unique_ptr<attention_call>> pieces; // one per part of the keys
-  std::vector<banyan_attention_desc> parts;
+  std::vector<banyan_kv_part> parts;
 
   // `owner` is NULL for attention without a combine.
   void read(const comm *owner, void *stream_of_call, nb::handle q_array, nb::handle k_array, nb::handle v_array,

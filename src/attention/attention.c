@@ -64,10 +64,10 @@ banyan_status banyan_page_bounds_update(const banyan_attention_desc *desc, const
   status = bny_attention_check_fields(&own, true);
   if (status != BANYAN_OK) return status;
   for (int32_t b = 0; b < own.batch; b++) {
-    int32_t keys = bny_attention_keys(&own, b), from = first ? first[b] : 0;
+    int32_t keys = bny_attention_keys(&own.kv, b), from = first ? first[b] : 0;
     if (from < 0 || from > keys)
       return bny_fail(BANYAN_ERR_ARGUMENT, "%s: first[%d] is %d, must be 0 to %d", where, b, from, keys);
-    bny_bounds_update(&own, b, bny_attention_pages(&own, b), from, keys);
+    bny_bounds_update(&own, b, bny_attention_pages(&own.kv, b), from, keys);
   }
   return BANYAN_OK;
 }

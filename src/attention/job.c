@@ -37,7 +37,7 @@ static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 int32_t bny_job_segment_keys(const bny_job *job, int32_t sequence) {
   int32_t keys = 0, parts = 0;
   for (int32_t i = 0; i < bny_attention_parts(job->desc); i++) {
-    const banyan_attention_desc *part = bny_attention_part(job->desc, i);
+    const banyan_kv_part *part = bny_attention_part(job->desc, i);
     if (part->read_ahead_bytes > 0) continue;
     keys += bny_attention_keys(part, sequence);
     parts++;
@@ -47,8 +47,8 @@ int32_t bny_job_segment_keys(const bny_job *job, int32_t sequence) {
 }
 
 static int32_t segments_of_part(const bny_job *job, int32_t sequence, int32_t part, int32_t keys) {
-  const banyan_attention_desc *desc = bny_attention_part(job->desc, part);
-  return desc->read_ahead_bytes > 0 || keys == 0 ? 0 : bny_job_divide_up(bny_attention_keys(desc, sequence), keys);
+  const banyan_kv_part *kv = bny_attention_part(job->desc, part);
+  return kv->read_ahead_bytes > 0 || keys == 0 ? 0 : bny_job_divide_up(bny_attention_keys(kv, sequence), keys);
 }
 
 int32_t bny_job_segments(const bny_job *job, int32_t sequence) {
@@ -129,36 +129,36 @@ static void set_sights(const bny_job *job, bny_row_task *rows, int32_t first) {
 }
 
 void bny_job_set_part(const bny_job *job, bny_row_task *rows, int32_t part) {
-  const banyan_attention_desc *desc = bny_attention_part(job->desc, part);
+  const banyan_kv_part *kv = bny_attention_part(job->desc, part);
   bny_attention_task *task = &rows->task;
   int32_t b = rows->block.sequence, kv_head = rows->block.kv_head, first = 0;
-  bool by_token = desc->scales.token_stride != 0;
-  int64_t k_first = kv_head * desc->k_head_stride, v_first = kv_head * desc->v_head_stride;
-  int64_t scale_first = kv_head * desc->scales.head_stride;
+  bool by_token = kv->scales.token_stride != 0;
+  int64_t k_first = kv_head * kv->k_head_stride, v_first = kv_head * kv->v_head_stride;
+  int64_t scale_first = kv_head * kv->scales.head_stride;
   if (rows->part == part) return;
   rows->part = part;
-  task->keys = bny_attention_keys(desc, b);
-  task->k_scale = desc->scales.k && !by_token ? (double)desc->scales.k[scale_first] : 1;
-  task->v_scale = desc->scales.v && !by_token ? (double)desc->scales.v[scale_first] : 1;
-  task->scale_token_stride = desc->scales.token_stride;
-  task->scale_page_stride = desc->scales.batch_stride;
-  task->kv_dtype = desc->kv_dtype;
-  task->kv_rows = desc->kv_rows;
-  task->k_token_stride = desc->k_token_stride;
-  task->v_token_stride = desc->v_token_stride;
-  task->pages = bny_attention_pages(desc, b);
-  task->page_keys = task->pages ? desc->pages.keys : 0;
-  task->k_page_stride = task->pages ? desc->k_batch_stride : 0;
-  task->v_page_stride = task->pages ? desc->v_batch_stride : 0;
+  task->keys = bny_attention_keys(kv, b);
+  task->k_scale = kv->scales.k && !by_token ? (double)kv->scales.k[scale_first] : 1;
+  task->v_scale = kv->scales.v && !by_token ? (double)kv->scales.v[scale_first] : 1;
+  task->scale_token_stride = kv->scales.token_stride;
+  task->scale_page_stride = kv->scales.batch_stride;
+  task->kv_dtype = kv->dtype;
+  task->kv_rows = kv->rows;
+  task->k_token_stride = kv->k_token_stride;
+  task->v_token_stride = kv->v_token_stride;
+  task->pages = bny_attention_pages(kv, b);
+  task->page_keys = task->pages ? kv->pages.keys : 0;
+  task->k_page_stride = task->pages ? kv->k_batch_stride : 0;
+  task->v_page_stride = task->pages ? kv->v_batch_stride : 0;
   if (!task->pages) {
-    k_first += b * desc->k_batch_stride;
-    v_first += b * desc->v_batch_stride;
-    scale_first += b * desc->scales.batch_stride;
+    k_first += b * kv->k_batch_stride;
+    v_first += b * kv->v_batch_stride;
+    scale_first += b * kv->scales.batch_stride;
   }
-  task->k_scales = by_token && desc->scales.k ? desc->scales.k + scale_first : NULL;
-  task->v_scales = by_token && desc->scales.v ? desc->scales.v + scale_first : NULL;
-  task->k = advance(desc->k, k_first, desc->kv_dtype);
-  task->v = advance(desc->v, v_first, desc->kv_dtype);
+  task->k_scales = by_token && kv->scales.k ? kv->scales.k + scale_first : NULL;
+  task->v_scales = by_token && kv->scales.v ? kv->scales.v + scale_first : NULL;
+  task->k = advance(kv->k, k_first, kv->dtype);
+  task->v = advance(kv->v, v_first, kv->dtype);
   for (int32_t i = 0; i < part; i++) first += bny_attention_keys(&job->desc->parts[i], b);
   set_sights(job, rows, first);
 }

@@ -67,7 +67,7 @@ static int32_t most_rows(const bny_job *job, int32_t sequence) {
 
 banyan_status bny_attention_reserve(const banyan_attention_desc *desc, bny_pool *pool) {
   const banyan_prune *prune = &desc->prune;
-  const banyan_pages *pages = &desc->pages;
+  const banyan_pages *pages = &desc->kv.pages;
   int64_t rows = (int64_t)bny_attention_tokens(desc) * (desc->heads / desc->kv_heads), known = pages->count;
   int32_t threads = bny_pool_threads(pool), blocks = BLOCKS_PER_THREAD * threads;
   if (prune->top_pages > 0 && rows > (int64_t)blocks * ROWS) blocks = (int32_t)((rows + ROWS - 1) / ROWS);
@@ -261,7 +261,7 @@ banyan_status bny_job_prune(bny_job *job, bny_pool *pool) {
   int32_t together = 0; /* row blocks of a KV head that choose together */
   for (int32_t b = 0; b < desc->batch; b++) {
     if (desc->prune.top_pages > 0 && bny_job_chunks(job, b) > together) together = bny_job_chunks(job, b);
-    int32_t keys = bny_attention_keys(desc, b), rows = most_rows(job, b);
+    int32_t keys = bny_attention_keys(&desc->kv, b), rows = most_rows(job, b);
     if (keys > 0 && (keys - 1) / room.page_keys + 1 > room.pages) room.pages = (keys - 1) / room.page_keys + 1;
     if (rows > room.rows) room.rows = rows;
     blocks += (int64_t)bny_job_chunks(job, b) * desc->kv_heads;

@@ -6,10 +6,10 @@
 
 enum { TREE_BITS = 64 };
 
-int32_t bny_attention_keys(const banyan_attention_desc *desc, int32_t sequence) {
-  if (!desc->pages.last_len) return desc->seq_lens[sequence];
-  int32_t pages = desc->pages.indptr[sequence + 1] - desc->pages.indptr[sequence];
-  return pages > 0 ? (pages - 1) * desc->pages.keys + desc->pages.last_len[sequence] : 0;
+int32_t bny_attention_keys(const banyan_kv_part *part, int32_t sequence) {
+  if (!part->pages.last_len) return part->seq_lens[sequence];
+  int32_t pages = part->pages.indptr[sequence + 1] - part->pages.indptr[sequence];
+  return pages > 0 ? (pages - 1) * part->pages.keys + part->pages.last_len[sequence] : 0;
 }
 
 /* Returns how many of the blocks of the pattern are before block `block` of a period. */
@@ -36,7 +36,7 @@ static int64_t pattern_below(const banyan_queries *queries, int64_t rest) {
 int32_t bny_attention_keys_below(const banyan_attention_desc *desc, int32_t sequence, int64_t position) {
   static const banyan_queries none = {0};
   const banyan_queries *queries = desc->queries ? desc->queries : &none;
-  int64_t keys = bny_attention_keys(desc, sequence), below = position;
+  int64_t keys = bny_attention_keys(&desc->kv, sequence), below = position;
   if (queries->key_start) below -= queries->key_start[sequence];
   if (below <= 0) return 0;
   if (queries->key_pattern_len > 0) {
@@ -108,14 +108,14 @@ bny_attention_sight bny_attention_part_sight(bny_attention_sight sight, int32_t 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
 /* If values are part of keys, they are read with them. */
-static uint64_t part_key_bytes(const banyan_attention_desc *all, const banyan_attention_desc *desc) {
-  int64_t value_dim = bny_attention_value_dim(all), row = all->head_dim + value_dim;
-  bool is_latent = desc->v == desc->k && desc->v_token_stride == desc->k_token_stride &&
-                   (desc->v_head_stride == desc->k_head_stride || all->kv_heads == 1) &&
-                   (desc->v_batch_stride == desc->k_batch_stride || (all->batch == 1 && !desc->pages.table));
-  if (is_latent) row = value_dim > all->head_dim ? value_dim : all->head_dim;
-  if (desc->kv_rows != BANYAN_KV_ROWS_PLAIN) row = BNY_FLASHMLA_BYTES;
-  return (uint64_t)row * bny_dtype_bytes(desc->kv_dtype) + (desc->scales.token_stride != 0 ? 2 * sizeof(float) : 0);
+static uint64_t part_key_bytes(const banyan_attention_desc *desc, const banyan_kv_part *part) {
+  int64_t value_dim = bny_attention_value_dim(desc), row = desc->head_dim + value_dim;
+  bool is_latent = part->v == part->k && part->v_token_stride == part->k_token_stride &&
+                   (part->v_head_stride == part->k_head_stride || desc->kv_heads == 1) &&
+                   (part->v_batch_stride == part->k_batch_stride || (desc->batch == 1 && !part->pages.table));
+  if (is_latent) row = value_dim > desc->head_dim ? value_dim : desc->head_dim;
+  if (part->rows != BANYAN_KV_ROWS_PLAIN) row = BNY_FLASHMLA_BYTES;
+  return (uint64_t)row * bny_dtype_bytes(part->dtype) + (part->scales.token_stride != 0 ? 2 * sizeof(float) : 0);
 }
 
 uint64_t bny_attention_key_bytes(const banyan_attention_desc *desc) {
@@ -130,7 +130,7 @@ uint64_t bny_attention_key_bytes(const banyan_attention_desc *desc) {
 uint64_t bny_attention_bytes(const banyan_attention_desc *desc) {
   uint64_t bytes = 0;
   for (int32_t i = 0; i < bny_attention_parts(desc); i++) {
-    const banyan_attention_desc *part = bny_attention_part(desc, i);
+    const banyan_kv_part *part = bny_attention_part(desc, i);
     int64_t keys = 0;
     for (int32_t b = 0; b < desc->batch && bny_attention_tokens(desc) > 0; b++) keys += bny_attention_keys(part, b);
     bytes += (uint64_t)(keys * desc->kv_heads) * part_key_bytes(desc, part);

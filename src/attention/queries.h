@@ -32,25 +32,26 @@ static inline int32_t bny_attention_padding(const banyan_attention_desc *desc) {
   return loc ? loc[desc->batch] : desc->batch;
 }
 
-/* Returns a part of the keys. Without parts the description is the only one. */
+/* Returns a part of the keys. Without parts desc->kv is the only one. */
 static inline int32_t bny_attention_parts(const banyan_attention_desc *desc) {
   return desc->parts ? (int32_t)desc->part_count : 1;
 }
 
-static inline const banyan_attention_desc *bny_attention_part(const banyan_attention_desc *desc, int32_t part) {
-  return desc->parts ? &desc->parts[part] : desc;
+static inline const banyan_kv_part *bny_attention_part(const banyan_attention_desc *desc, int32_t part) {
+  return desc->parts ? &desc->parts[part] : &desc->kv;
 }
 
-/* Returns the keys that a sequence has in this shard, or in a part of it. */
-int32_t bny_attention_keys(const banyan_attention_desc *desc, int32_t sequence);
+/* Returns the keys that a sequence has in a part. Those of the shard are in desc->kv. */
+int32_t bny_attention_keys(const banyan_kv_part *part, int32_t sequence);
 
 /* Returns how many of the sequence's keys in this shard have positions below `position`. */
 int32_t bny_attention_keys_below(const banyan_attention_desc *desc, int32_t sequence, int64_t position);
 
 /* Returns the pages of a sequence; NULL: keys are not paged. */
-static inline const int32_t *bny_attention_pages(const banyan_attention_desc *desc, int32_t sequence) {
-  if (!desc->pages.table) return NULL;
-  return desc->pages.table + (desc->pages.indptr ? desc->pages.indptr[sequence] : sequence * desc->pages.table_stride);
+static inline const int32_t *bny_attention_pages(const banyan_kv_part *part, int32_t sequence) {
+  const banyan_pages *pages = &part->pages;
+  if (!pages->table) return NULL;
+  return pages->table + (pages->indptr ? pages->indptr[sequence] : sequence * pages->table_stride);
 }
 
 /* Returns the mask of a sequence's keys in this shard; NULL: all count. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Checks banyan_queries, page lists, sinks, and queries in two parts. */
+ * Checks banyan_queries, sinks, and queries in two parts. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -54,33 +54,10 @@ banyan_status bny_attention_check_queries(const banyan_attention_desc *desc) {
         desc->batch);
   if (!(desc->soft_cap >= 0) || isinf(desc->soft_cap))
     return bny_attention_reject("soft_cap is %g, must be positive, or 0 for none", (double)desc->soft_cap);
-  if (desc->pages.indptr && !desc->pages.table)
-    return bny_attention_reject("page_indptr is set, but page_table is NULL");
-  if (desc->pages.last_len && !desc->pages.indptr)
-    return bny_attention_reject("last_page_len is set, but page_indptr is NULL");
   return BANYAN_OK;
 }
 
 /* ---- memory of the host ------------------------------------------------------------------------------------------ */
-
-static banyan_status check_page_list(const banyan_attention_desc *desc) {
-  for (int32_t b = 0; b < desc->batch; b++) {
-    int64_t pages = (int64_t)desc->pages.indptr[b + 1] - desc->pages.indptr[b];
-    if (desc->pages.indptr[b] < 0 || pages < 0)
-      return bny_attention_reject("page_indptr[%d] is %d and the next %d: they must not be negative or decrease", b,
-                                  desc->pages.indptr[b], desc->pages.indptr[b + 1]);
-    if (desc->pages.last_len && pages > 0 &&
-        (desc->pages.last_len[b] < 1 || desc->pages.last_len[b] > desc->pages.keys))
-      return bny_attention_reject("last_page_len[%d] is %d, must be 1 to page_keys, which is %d", b,
-                                  desc->pages.last_len[b], desc->pages.keys);
-    if (desc->pages.last_len && pages * desc->pages.keys > INT32_MAX)
-      return bny_attention_reject("sequence %d has more than 2^31 - 1 keys", b);
-    if (!desc->pages.last_len && desc->seq_lens && desc->seq_lens[b] > pages * desc->pages.keys)
-      return bny_attention_reject("seq_lens[%d] is %d, and page_indptr gives it %" PRId64 " pages of %d keys", b,
-                                  desc->seq_lens[b], pages, desc->pages.keys);
-  }
-  return BANYAN_OK;
-}
 
 static banyan_status check_pattern(const banyan_queries *queries) {
   int32_t last = -1, blocks = queries->key_block > 0 ? queries->key_stride / queries->key_block : 0;
@@ -121,7 +98,6 @@ banyan_status bny_attention_check_queries_memory(const banyan_attention_desc *de
   bool has_queries = desc->queries && desc->queries->tokens > 0;
   banyan_status status = has_queries ? check_starts(desc) : BANYAN_OK;
   if (status == BANYAN_OK && has_queries) status = check_pattern(desc->queries);
-  if (status == BANYAN_OK && desc->pages.indptr) status = check_page_list(desc);
   if (status != BANYAN_OK) return status;
   for (int32_t h = 0; desc->sinks && h < desc->heads; h++)
     if (isnan(desc->sinks[h]) || (isinf(desc->sinks[h]) && desc->sinks[h] > 0))
@@ -153,7 +129,7 @@ static banyan_status check_part_blocks(const banyan_attention_desc *desc) {
 
 /* The blocks of all ranks fit into the integers that add them up. Their positions bound their number. */
 static banyan_status check_positions(const banyan_attention_desc *desc, int32_t b) {
-  int32_t keys = bny_attention_keys(desc, b);
+  int32_t keys = bny_attention_keys(&desc->kv, b);
   if (bny_attention_keys_below(desc, b, BNY_ATTENTION_EXACT_KEYS_MAX) == keys) return BANYAN_OK;
   return bny_attention_reject(
       "queries.key_start[%d] is %d and it has %d keys: in the exact order a sequence has at most "
@@ -171,6 +147,6 @@ banyan_status bny_attention_check_blocks(const banyan_attention_desc *desc) {
   status = check_multiple("key_block", -1, queries->key_block);
   if (status == BANYAN_OK && queries->key_block > 0) status = check_multiple("key_stride", -1, queries->key_stride);
   for (int32_t b = 0; queries->key_start && b < desc->batch && status == BANYAN_OK; b++)
-    if (bny_attention_keys(desc, b) > 0) status = check_multiple("key_start", b, queries->key_start[b]);
+    if (bny_attention_keys(&desc->kv, b) > 0) status = check_multiple("key_start", b, queries->key_start[b]);
   return status;
 }

@@ -124,7 +124,7 @@ typedef struct tensor {
 } tensor;
 
 static int advise_tensor(const banyan_attention_desc *desc, const bny_leaf *leaf, const tensor *t, int advice) {
-  const banyan_attention_desc *part = bny_attention_part(desc, leaf->part);
+  const banyan_kv_part *part = bny_attention_part(desc, leaf->part);
   const int32_t *pages = bny_attention_pages(part, leaf->sequence);
   stretch s = {.advice = advice, .page = (uintptr_t)sysconf(_SC_PAGESIZE)};
   for (int64_t key = leaf->first, count; (key = next_key(leaf, key, true)) < leaf->end; key += count) {
@@ -145,10 +145,10 @@ static int advise_tensor(const banyan_attention_desc *desc, const bny_leaf *leaf
 
 /* Returns 0, or the errno with which the advice failed. Reading is then only slower, except after POPULATE_READ. */
 static int advise(const banyan_attention_desc *desc, const bny_leaf *leaf, int advice) {
-  const banyan_attention_desc *part = bny_attention_part(desc, leaf->part);
+  const banyan_kv_part *part = bny_attention_part(desc, leaf->part);
   const banyan_kv_scales *scales = &part->scales;
-  const int64_t bytes = (int64_t)bny_dtype_bytes(part->kv_dtype), single = (int64_t)sizeof(float);
-  bool is_plain = part->kv_rows == BANYAN_KV_ROWS_PLAIN, is_scaled = scales->token_stride != 0;
+  const int64_t bytes = (int64_t)bny_dtype_bytes(part->dtype), single = (int64_t)sizeof(float);
+  bool is_plain = part->rows == BANYAN_KV_ROWS_PLAIN, is_scaled = scales->token_stride != 0;
   const tensor all[] = {
       {part->k, part->k_batch_stride, part->k_head_stride, part->k_token_stride,
        is_plain ? desc->head_dim * bytes : BNY_FLASHMLA_BYTES, bytes},

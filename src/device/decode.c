@@ -14,8 +14,8 @@
 /* ---- what is asked ----------------------------------------------------------------------------------------------- */
 
 static bool same_rows(const banyan_attention_desc *desc) {
-  return desc->v == desc->k && desc->v_batch_stride == desc->k_batch_stride &&
-         desc->v_head_stride == desc->k_head_stride && desc->v_token_stride == desc->k_token_stride;
+  return desc->kv.v == desc->kv.k && desc->kv.v_batch_stride == desc->kv.k_batch_stride &&
+         desc->kv.v_head_stride == desc->kv.k_head_stride && desc->kv.v_token_stride == desc->kv.k_token_stride;
 }
 
 static bool is_power_of_two(int32_t value) { return value > 0 && (value & (value - 1)) == 0; }
@@ -23,10 +23,10 @@ static bool is_power_of_two(int32_t value) { return value > 0 && (value & (value
 /* Returns the kind of rows that a kernel must read. LEAN rows have one query token that sees all keys, and use nothing
  * of bny_decode_general. */
 static bny_decode_rows rows_of(const banyan_attention_desc *desc) {
-  if (desc->kv_rows == BANYAN_KV_ROWS_FLASHMLA_FP8) return BNY_ROWS_flashmla;
-  if (desc->kv_dtype == BANYAN_E4M3) return BNY_ROWS_e4m3;
-  bool lean = !desc->queries && desc->soft_cap == 0 && !desc->sinks && desc->rope.dim == 0 && !desc->pages.indptr &&
-              (!desc->pages.table || is_power_of_two(desc->pages.keys));
+  if (desc->kv.rows == BANYAN_KV_ROWS_FLASHMLA_FP8) return BNY_ROWS_flashmla;
+  if (desc->kv.dtype == BANYAN_E4M3) return BNY_ROWS_e4m3;
+  bool lean = !desc->queries && desc->soft_cap == 0 && !desc->sinks && desc->rope.dim == 0 && !desc->kv.pages.indptr &&
+              (!desc->kv.pages.table || is_power_of_two(desc->kv.pages.keys));
   return lean ? BNY_ROWS_lean : BNY_ROWS_general;
 }
 
@@ -38,20 +38,20 @@ static banyan_status check_types(const banyan_attention_desc *desc) {
   if (desc->q_dtype != BANYAN_F16 && desc->q_dtype != BANYAN_BF16)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "q_dtype is %d; it must be BANYAN_F16 or BANYAN_BF16",
                     (int)desc->q_dtype);
-  if (desc->kv_dtype != desc->q_dtype && desc->kv_dtype != BANYAN_E4M3)
+  if (desc->kv.dtype != desc->q_dtype && desc->kv.dtype != BANYAN_E4M3)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
                     WHERE "kv_dtype is %d and q_dtype %d; keys must have that of q, or be BANYAN_E4M3",
-                    (int)desc->kv_dtype, (int)desc->q_dtype);
-  if ((desc->scales.k || desc->scales.v) && desc->scales.token_stride != 0)
+                    (int)desc->kv.dtype, (int)desc->q_dtype);
+  if ((desc->kv.scales.k || desc->kv.scales.v) && desc->kv.scales.token_stride != 0)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
                     WHERE "kv_scale_token_stride is %" PRId64 "; it must be 0, as keys of a head share a scale here",
-                    desc->scales.token_stride);
-  if (desc->kv_rows != BANYAN_KV_ROWS_PLAIN &&
-      (desc->kv_rows != BANYAN_KV_ROWS_FLASHMLA_FP8 || desc->q_dtype != BANYAN_BF16 || desc->kv_dtype != BANYAN_E4M3))
+                    desc->kv.scales.token_stride);
+  if (desc->kv.rows != BANYAN_KV_ROWS_PLAIN &&
+      (desc->kv.rows != BANYAN_KV_ROWS_FLASHMLA_FP8 || desc->q_dtype != BANYAN_BF16 || desc->kv.dtype != BANYAN_E4M3))
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
                     WHERE "kv_rows is %d; rows that are not plain must be BANYAN_KV_ROWS_FLASHMLA_FP8, of kv_dtype "
                           "BANYAN_E4M3 with q_dtype BANYAN_BF16",
-                    (int)desc->kv_rows);
+                    (int)desc->kv.rows);
   return BANYAN_OK;
 }
 
@@ -61,7 +61,7 @@ static banyan_status check_two_parts(const banyan_attention_desc *desc) {
 }
 
 static banyan_status request_of(const banyan_attention_desc *desc, bny_decode_request *request) {
-  if (desc->parts || desc->read_ahead_bytes > 0)
+  if (desc->parts || desc->kv.read_ahead_bytes > 0)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
                     WHERE "%s is set; keys of devices are in one memory of the device: attend to other parts on the "
                           "host, and combine the partials",
@@ -90,7 +90,7 @@ static banyan_status request_of(const banyan_attention_desc *desc, bny_decode_re
       .kv_heads = desc->kv_heads,
       .head_dim = desc->head_dim,
       .value_dim = value_dim,
-      .values_in_keys = value_dim < desc->head_dim && (same_rows(desc) || desc->kv_rows == BANYAN_KV_ROWS_FLASHMLA_FP8),
+      .values_in_keys = value_dim < desc->head_dim && (same_rows(desc) || desc->kv.rows == BANYAN_KV_ROWS_FLASHMLA_FP8),
       .dtype = desc->q_dtype,
       .keys_max = desc->keys_max,
       .kv = rows_of(desc),
@@ -110,14 +110,14 @@ static bny_decode_general general_of(const banyan_attention_desc *desc) {
       .soft_cap_log2 = (float)((double)desc->soft_cap * BNY_LOG2_E),
       .nope_bytes = desc->rope.dim ? 2 * (desc->head_dim - desc->rope.dim) : INT32_MAX,
       .sinks = desc->sinks,
-      .k_scale = desc->kv_dtype == BANYAN_E4M3 ? desc->scales.k : NULL,
-      .v_scale = desc->kv_dtype == BANYAN_E4M3 ? desc->scales.v : NULL,
-      .kv_scale_stride = desc->scales.head_stride,
+      .k_scale = desc->kv.dtype == BANYAN_E4M3 ? desc->kv.scales.k : NULL,
+      .v_scale = desc->kv.dtype == BANYAN_E4M3 ? desc->kv.scales.v : NULL,
+      .kv_scale_stride = desc->kv.scales.head_stride,
       .q_rope = desc->rope.dim ? desc->rope.q : NULL,
       .q_rope_batch_stride = desc->rope.dim ? 2 * desc->rope.batch_stride : 0,
       .q_rope_head_stride = desc->rope.dim ? 2 * desc->rope.head_stride : 0,
-      .page_indptr = desc->pages.table ? desc->pages.indptr : NULL,
-      .last_page_len = desc->pages.table && desc->pages.indptr ? desc->pages.last_len : NULL,
+      .page_indptr = desc->kv.pages.table ? desc->kv.pages.indptr : NULL,
+      .last_page_len = desc->kv.pages.table && desc->kv.pages.indptr ? desc->kv.pages.last_len : NULL,
   };
   const banyan_queries *queries = desc->queries;
   if (queries) {
@@ -129,14 +129,15 @@ static bny_decode_general general_of(const banyan_attention_desc *desc) {
     general.key_stride = queries->key_stride;
     general.window = queries->window;
   }
-  bny_decode_divide_pages(&general, desc->pages.table && desc->pages.keys > 0 ? (uint32_t)desc->pages.keys : 1);
+  bny_decode_divide_pages(&general,
+                          desc->kv.pages.table && desc->kv.pages.keys > 0 ? (uint32_t)desc->kv.pages.keys : 1);
   return general;
 }
 
 static bny_decode_call call_of(const banyan_attention_desc *desc, const bny_decode_plan *plan) {
   double scale = desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim);
   const bool lean = plan->kernel->kv == BNY_ROWS_lean, flashmla = plan->kernel->kv == BNY_ROWS_flashmla;
-  const int64_t bytes = desc->kv_dtype == BANYAN_E4M3 ? 1 : 2;
+  const int64_t bytes = desc->kv.dtype == BANYAN_E4M3 ? 1 : 2;
   bny_decode_call call = {
       .batch = desc->batch,
       .kv_heads = desc->kv_heads,
@@ -147,15 +148,16 @@ static bny_decode_call call_of(const banyan_attention_desc *desc, const bny_deco
       .q = desc->q,
       .q_batch_stride = 2 * desc->q_batch_stride,
       .q_head_stride = 2 * desc->q_head_stride,
-      .k = cache_of(desc->k, bytes, desc->k_batch_stride, desc->k_head_stride, desc->k_token_stride),
-      .v = cache_of(desc->v, bytes, desc->v_batch_stride, desc->v_head_stride, desc->v_token_stride),
-      .page_table = desc->pages.table,
-      .page_table_stride = desc->pages.table_stride,
-      .page_shift = desc->pages.table && lean ? __builtin_ctz((unsigned)desc->pages.keys) : BNY_DECODE_WHOLE,
+      .k = cache_of(desc->kv.k, bytes, desc->kv.k_batch_stride, desc->kv.k_head_stride, desc->kv.k_token_stride),
+      .v = cache_of(desc->kv.v, bytes, desc->kv.v_batch_stride, desc->kv.v_head_stride, desc->kv.v_token_stride),
+      .page_table = desc->kv.pages.table,
+      .page_table_stride = desc->kv.pages.table_stride,
+      .page_shift = desc->kv.pages.table && lean ? __builtin_ctz((unsigned)desc->kv.pages.keys) : BNY_DECODE_WHOLE,
       /* Without a number of pages, only negative ids are rejected. */
-      .pages = desc->pages.table && desc->pages.count && desc->pages.count <= INT32_MAX ? (uint32_t)desc->pages.count
-                                                                                        : (uint32_t)INT32_MAX + 1,
-      .seq_lens = desc->seq_lens,
+      .pages = desc->kv.pages.table && desc->kv.pages.count && desc->kv.pages.count <= INT32_MAX
+                   ? (uint32_t)desc->kv.pages.count
+                   : (uint32_t)INT32_MAX + 1,
+      .seq_lens = desc->kv.seq_lens,
       .nan_is_empty = desc->empty == BANYAN_EMPTY_NAN,
       .division = plan->division,
   };

@@ -237,39 +237,40 @@ static void *moved(const void *base, int64_t elements, banyan_dtype dtype) {
   return base ? (char *)(uintptr_t)base + elements * (int64_t)bny_dtype_bytes(dtype) : NULL;
 }
 
-/* Advances the description past the keys of the sequences before `first`. */
-static void skip_keys(banyan_attention_desc *desc, int32_t first) {
-  if (desc->seq_lens) desc->seq_lens += first;
-  if (desc->key_first) desc->key_first += first;
-  if (desc->pages.last_len) desc->pages.last_len += first;
-  if (desc->pages.indptr)
-    desc->pages.indptr += first;
-  else if (desc->pages.table)
-    desc->pages.table += first * desc->pages.table_stride;
-  if (desc->pages.table) return;
-  desc->k = moved(desc->k, first * desc->k_batch_stride, desc->kv_dtype);
-  desc->v = moved(desc->v, first * desc->v_batch_stride, desc->kv_dtype);
-  desc->scales.k = moved(desc->scales.k, first * desc->scales.batch_stride, BANYAN_F32);
-  desc->scales.v = moved(desc->scales.v, first * desc->scales.batch_stride, BANYAN_F32);
+/* Advances a part past the keys of the sequences before `first`. */
+static void skip_keys(banyan_kv_part *part, int32_t first) {
+  if (part->seq_lens) part->seq_lens += first;
+  if (part->key_first) part->key_first += first;
+  if (part->pages.last_len) part->pages.last_len += first;
+  if (part->pages.indptr)
+    part->pages.indptr += first;
+  else if (part->pages.table)
+    part->pages.table += first * part->pages.table_stride;
+  if (part->pages.table) return;
+  part->k = moved(part->k, first * part->k_batch_stride, part->dtype);
+  part->v = moved(part->v, first * part->v_batch_stride, part->dtype);
+  part->scales.k = moved(part->scales.k, first * part->scales.batch_stride, BANYAN_F32);
+  part->scales.v = moved(part->scales.v, first * part->scales.batch_stride, BANYAN_F32);
 }
 
 banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t first, int32_t count) {
-  banyan_attention_desc desc = attention->desc, parts[BNY_ATTENTION_PARTS_MAX];
+  banyan_attention_desc desc = attention->desc;
+  banyan_kv_part parts[BNY_ATTENTION_PARTS_MAX];
   banyan_partial out = attention->out;
   bny_certificate certificate = attention->certificate;
   int64_t row = (int64_t)first * desc.heads;
   desc.batch = count;
   desc.prune.error = NULL; /* as above */
   if (desc.prune.read) desc.prune.read += row;
-  if (desc.prune.page_reads && !desc.pages.table) desc.prune.page_reads += (int64_t)first * desc.prune.batch_pages;
-  if (desc.prune.bounds && !desc.pages.table)
+  if (desc.prune.page_reads && !desc.kv.pages.table) desc.prune.page_reads += (int64_t)first * desc.prune.batch_pages;
+  if (desc.prune.bounds && !desc.kv.pages.table)
     desc.prune.bounds += (int64_t)first * desc.prune.batch_pages * desc.kv_heads * bny_prune_floats(&desc);
   if (attention->certifies)
     certificate =
         (bny_certificate){certificate.values + row * BNY_CERTIFICATE_VALUES, certificate.m + row, certificate.d + row};
   desc.q = moved(desc.q, first * desc.q_batch_stride, desc.q_dtype);
   desc.rope.q = moved(desc.rope.q, first * desc.rope.batch_stride, desc.q_dtype);
-  skip_keys(&desc, first);
+  skip_keys(&desc.kv, first);
   for (int32_t i = 0; desc.parts && i < desc.part_count; i++) {
     parts[i] = desc.parts[i];
     skip_keys(&parts[i], first);

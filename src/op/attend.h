@@ -15,10 +15,10 @@ typedef struct bny_attention {
   bny_engine *engine;         /* NULL: on the host */
   banyan_attention_desc desc; /* desc.queries is NULL or points to `queries` below */
   banyan_queries queries;
-  banyan_attention_desc parts[BNY_ATTENTION_PARTS_MAX]; /* desc.parts is NULL or points here */
-  bool combines;                                        /* a combine takes its rows */
-  bool is_exact;                                        /* `out` has rows of the exact order */
-  int32_t tokens_max;                                   /* number of tokens for which `out` has room */
+  banyan_kv_part parts[BNY_ATTENTION_PARTS_MAX]; /* desc.parts is NULL or points here */
+  bool combines;                                 /* a combine takes its rows */
+  bool is_exact;                                 /* `out` has rows of the exact order */
+  int32_t tokens_max;                            /* number of tokens for which `out` has room */
   banyan_partial out;
   const bny_attention_kernels *kernels; /* on the host: those that BANYAN_KERNELS names for the communicator */
   const bny_kernels *finish;

@@ -63,7 +63,7 @@ void bny_prune_go_on(bny_prune_block *block, int32_t segment_keys);
 /* ---- bounds of pages --------------------------------------------------------------------------------------------- */
 
 static inline int32_t bny_bounds_keys(const banyan_attention_desc *desc) {
-  return desc->pages.table ? desc->pages.keys : desc->prune.keys;
+  return desc->kv.pages.table ? desc->kv.pages.keys : desc->prune.keys;
 }
 
 /* The bounds of a page and KV head: BNY_BOUNDS_REACH, the largest length that a product with a query meets;

@@ -72,26 +72,26 @@ static void update_page(const banyan_attention_desc *desc, int32_t b, const int3
                         int32_t end) {
   int32_t keys = bny_bounds_keys(desc), page = first / keys, dim = desc->head_dim,
           values = desc->value_dim ? desc->value_dim : dim;
-  const banyan_kv_scales *scales = &desc->scales;
+  const banyan_kv_scales *scales = &desc->kv.scales;
   int64_t outer = pages ? pages[page] : b;
   float *bounds = bny_bounds_at(desc, pages, b, page, head), *body = bounds + BNY_BOUNDS_HEAD, length = 0,
         k[BNY_ATTENTION_HEAD_DIM_MAX], v[BNY_ATTENTION_VALUE_DIM_MAX];
-  size_t element = bny_dtype_bytes(desc->kv_dtype);
+  size_t element = bny_dtype_bytes(desc->kv.dtype);
   if (first % keys == 0) memset(bounds, 0, (size_t)bny_prune_floats(desc) * sizeof *bounds);
   for (int32_t t = first; t < end; t++) {
     int64_t key = pages ? t % keys : t;
     int64_t scale = outer * scales->batch_stride + head * scales->head_stride + key * scales->token_stride;
     bool scaled = scales->token_stride != 0;
-    const char *k_row =
-        (const char *)desc->k +
-        (outer * desc->k_batch_stride + head * desc->k_head_stride + key * desc->k_token_stride) * (int64_t)element;
-    const char *v_row =
-        (const char *)desc->v +
-        (outer * desc->v_batch_stride + head * desc->v_head_stride + key * desc->v_token_stride) * (int64_t)element;
-    bool is_plain = desc->kv_rows == BANYAN_KV_ROWS_PLAIN;
+    const char *k_row = (const char *)desc->kv.k + (outer * desc->kv.k_batch_stride + head * desc->kv.k_head_stride +
+                                                    key * desc->kv.k_token_stride) *
+                                                       (int64_t)element;
+    const char *v_row = (const char *)desc->kv.v + (outer * desc->kv.v_batch_stride + head * desc->kv.v_head_stride +
+                                                    key * desc->kv.v_token_stride) *
+                                                       (int64_t)element;
+    bool is_plain = desc->kv.rows == BANYAN_KV_ROWS_PLAIN;
     if (is_plain) {
-      bny_bounds_read(k_row, desc->kv_dtype, dim, scaled && scales->k ? scales->k[scale] : 1, k);
-      bny_bounds_read(v_row, desc->kv_dtype, values, scaled && scales->v ? scales->v[scale] : 1, v);
+      bny_bounds_read(k_row, desc->kv.dtype, dim, scaled && scales->k ? scales->k[scale] : 1, k);
+      bny_bounds_read(v_row, desc->kv.dtype, values, scaled && scales->v ? scales->v[scale] : 1, v);
     } else {
       read_flashmla(k_row, k);
     }

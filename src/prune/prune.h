@@ -41,7 +41,7 @@ static inline bool bny_prune_is_lossy(const banyan_attention_desc *desc) {
 
 /* Returns the floats of bounds of a page and KV head. */
 static inline int64_t bny_prune_floats(const banyan_attention_desc *desc) {
-  int64_t keys = desc->pages.table ? desc->pages.keys : desc->prune.keys;
+  int64_t keys = desc->kv.pages.table ? desc->kv.pages.keys : desc->prune.keys;
   return 2 + keys * (2 + 2 * (((int64_t)desc->head_dim + 7) / 8));
 }
 

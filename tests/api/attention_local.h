@@ -101,8 +101,8 @@ static inline void problem_make(problem *p, int32_t batch, int32_t heads, int32_
                                   .head_dim = head_dim,
                                   .value_dim = value_dim,
                                   .q_dtype = q_dtype,
-                                  .kv_dtype = kv_dtype,
-                                  .seq_lens = p->seq_lens};
+                                  .kv.dtype = kv_dtype,
+                                  .kv.seq_lens = p->seq_lens};
   value_dim = value_dim ? value_dim : head_dim;
   int32_t keys = 1;
   for (int32_t b = 0; b < batch; b++) {
@@ -114,24 +114,24 @@ static inline void problem_make(problem *p, int32_t batch, int32_t heads, int32_
   int64_t q_elements = lay_out(desc->batch, desc->heads, 1, desc->head_dim, true, random_range(0, 3),
                                &desc->q_batch_stride, &desc->q_head_stride, &unused);
   int64_t k_elements = lay_out(desc->batch, desc->kv_heads, keys, desc->head_dim, token_major, random_range(0, 3),
-                               &desc->k_batch_stride, &desc->k_head_stride, &desc->k_token_stride);
+                               &desc->kv.k_batch_stride, &desc->kv.k_head_stride, &desc->kv.k_token_stride);
   int64_t v_elements = lay_out(desc->batch, desc->kv_heads, keys, value_dim, token_major, random_range(0, 3),
-                               &desc->v_batch_stride, &desc->v_head_stride, &desc->v_token_stride);
+                               &desc->kv.v_batch_stride, &desc->kv.v_head_stride, &desc->kv.v_token_stride);
   p->q = guarded_make((size_t)q_elements * element_bytes(desc->q_dtype));
-  p->k = guarded_make((size_t)k_elements * element_bytes(desc->kv_dtype));
-  p->v = guarded_make((size_t)v_elements * element_bytes(desc->kv_dtype));
+  p->k = guarded_make((size_t)k_elements * element_bytes(desc->kv.dtype));
+  p->v = guarded_make((size_t)v_elements * element_bytes(desc->kv.dtype));
   fill(p->q.data, q_elements, desc->q_dtype, size);
-  fill(p->k.data, k_elements, desc->kv_dtype, 1);
-  fill(p->v.data, v_elements, desc->kv_dtype, 1);
+  fill(p->k.data, k_elements, desc->kv.dtype, 1);
+  fill(p->v.data, v_elements, desc->kv.dtype, 1);
   for (int i = 0; i < 2 * 8; i++) p->scales[i] = (float)exp2(random_normal() - (kv_dtype == BANYAN_I8 ? 4 : 0));
   if (element_bytes(kv_dtype) == 1) {
-    desc->scales.k = p->scales;
-    desc->scales.v = p->scales + 1;
-    desc->scales.head_stride = random_range(0, 1) * 2;
+    desc->kv.scales.k = p->scales;
+    desc->kv.scales.v = p->scales + 1;
+    desc->kv.scales.head_stride = random_range(0, 1) * 2;
   }
   desc->q = p->q.data;
-  desc->k = p->k.data;
-  desc->v = p->v.data;
+  desc->kv.k = p->k.data;
+  desc->kv.v = p->v.data;
 }
 
 static inline void problem_free(problem *p) {
@@ -209,8 +209,8 @@ static inline void compare(const char *name, const banyan_attention_desc *desc, 
       ck_assert_msg(alike && error <= most && !(fabs(got - lse) > most * (1 + fabs(lse))),
                     "%s: row (%d, %d) of %d keys, heads %d / %d, dims %d, %d, dtypes %d, %d: relative error %.3g "
                     "of %.3g, lse %.9g and not %.9g",
-                    name, b, h, desc->seq_lens[b], desc->heads, desc->kv_heads, desc->head_dim, value_dim,
-                    (int)desc->q_dtype, (int)desc->kv_dtype, error, most, got, lse);
+                    name, b, h, desc->kv.seq_lens[b], desc->heads, desc->kv_heads, desc->head_dim, value_dim,
+                    (int)desc->q_dtype, (int)desc->kv.dtype, error, most, got, lse);
     }
   }
 }

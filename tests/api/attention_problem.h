@@ -102,8 +102,8 @@ static inline void problem_shard_make(world_random *random, const problem_shape 
   shard->desc.value_dim = shape->value_dim;
   shard->desc.keys_max = shape->keys_max;
   if (!shape->page_keys) return;
-  shard->desc.pages.table = shard->pages;
-  shard->desc.pages.table_stride = row_pages;
-  shard->desc.pages.keys = page_keys;
-  shard->desc.pages.count = pages;
+  shard->desc.kv.pages.table = shard->pages;
+  shard->desc.kv.pages.table_stride = row_pages;
+  shard->desc.kv.pages.keys = page_keys;
+  shard->desc.kv.pages.count = pages;
 }

@@ -226,8 +226,8 @@ TEST_RANDOM(queries_do_not_change_each_other, 40) {
   if (is_large) of->form = ATTEND_PLAIN, of->shape.dtype = BANYAN_BF16;
   attend_fill(of);
   const problem_shard *shard = &of->ranks->shard;
-  const int64_t pages = shard->desc.pages.table ? shard->desc.pages.count : shard->desc.batch;
-  for (int64_t i = 0; is_large && shard->v && i < pages * shard->desc.v_batch_stride; i++)
+  const int64_t pages = shard->desc.kv.pages.table ? shard->desc.kv.pages.count : shard->desc.batch;
+  for (int64_t i = 0; is_large && shard->v && i < pages * shard->desc.kv.v_batch_stride; i++)
     if (shard->v[i] != 0xffff) shard->v[i] = 0x7f60;
   WORLD_RUN(attend_one_by_one, .nranks = 1, .argument = of);
 }
@@ -360,8 +360,8 @@ static void read_one_page(world_rank *self) {
   int32_t lens[1] = {2};
   banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
   desc.batch = desc.kv_heads = 1, desc.heads = desc.head_dim = 2, desc.scale = 1;
-  desc.q_dtype = desc.kv_dtype = BANYAN_F32, desc.q = q, desc.q_head_stride = 2, desc.seq_lens = lens;
-  desc.k = k[self->rank], desc.v = v[self->rank], desc.k_token_stride = desc.v_token_stride = 2;
+  desc.q_dtype = desc.kv.dtype = BANYAN_F32, desc.q = q, desc.q_head_stride = 2, desc.kv.seq_lens = lens;
+  desc.kv.k = k[self->rank], desc.kv.v = v[self->rank], desc.kv.k_token_stride = desc.kv.v_token_stride = 2;
   desc.prune = (banyan_prune){.bounds = bounds, .keys = 1, .batch_pages = 2, .top_pages = 2 - self->rank};
   desc.prune.error = error;
   banyan_combine_desc combine = BANYAN_COMBINE_DESC_INIT;
@@ -465,12 +465,12 @@ TEST(keys_are_counted_once) {
       attention_desc_of(BATCH, KV_HEADS, KV_HEADS, 100, 576, 576, BANYAN_BF16, BANYAN_BF16, NULL, k, v, seq_lens);
   desc.value_dim = 512;
   ck_assert_uint_eq(bny_attention_key_bytes(&desc), 2 * (576 + 512));
-  desc.v = k; /* MLA: values are the first elements of keys */
+  desc.kv.v = k; /* MLA: values are the first elements of keys */
   ck_assert_uint_eq(bny_attention_key_bytes(&desc), 2 * 576);
-  desc.v_token_stride = 1024; /* differs from the rows of keys */
+  desc.kv.v_token_stride = 1024; /* differs from the rows of keys */
   ck_assert_uint_eq(bny_attention_key_bytes(&desc), 2 * (576 + 512));
-  desc.kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
-  desc.kv_dtype = BANYAN_E4M3;
+  desc.kv.rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
+  desc.kv.dtype = BANYAN_E4M3;
   ck_assert_uint_eq(bny_attention_key_bytes(&desc), 656);
   ck_assert_uint_eq(bny_attention_bytes(&desc), 107 * KV_HEADS * 656);
 }

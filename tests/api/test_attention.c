@@ -32,18 +32,18 @@ static void random_problem(problem *p, bool grouped) {
 
 /* One sequence alone, or one query head alone, gives the same bits as the whole call. */
 static void check_alone(const bny_attention_kernels *table, const banyan_attention_desc *desc, const result *all) {
-  const int64_t q_bytes = (int64_t)element_bytes(desc->q_dtype), kv_bytes = (int64_t)element_bytes(desc->kv_dtype);
+  const int64_t q_bytes = (int64_t)element_bytes(desc->q_dtype), kv_bytes = (int64_t)element_bytes(desc->kv.dtype);
   for (int32_t b = 0; b < desc->batch; b++) {
     for (int32_t h = 0; h < desc->heads; h++) {
       const int32_t kv_head = h / (desc->heads / desc->kv_heads);
       banyan_attention_desc one = *desc;
       one.batch = one.heads = one.kv_heads = 1;
       one.q = (const char *)one.q + (b * one.q_batch_stride + h * one.q_head_stride) * q_bytes;
-      one.k = (const char *)one.k + (b * one.k_batch_stride + kv_head * one.k_head_stride) * kv_bytes;
-      one.v = (const char *)one.v + (b * one.v_batch_stride + kv_head * one.v_head_stride) * kv_bytes;
-      one.seq_lens += b;
-      if (one.scales.k) one.scales.k += kv_head * one.scales.head_stride;
-      if (one.scales.v) one.scales.v += kv_head * one.scales.head_stride;
+      one.kv.k = (const char *)one.kv.k + (b * one.kv.k_batch_stride + kv_head * one.kv.k_head_stride) * kv_bytes;
+      one.kv.v = (const char *)one.kv.v + (b * one.kv.v_batch_stride + kv_head * one.kv.v_head_stride) * kv_bytes;
+      one.kv.seq_lens += b;
+      if (one.kv.scales.k) one.kv.scales.k += kv_head * one.kv.scales.head_stride;
+      if (one.kv.scales.v) one.kv.scales.v += kv_head * one.kv.scales.head_stride;
       result r = run(table, &one);
       int64_t row = (int64_t)b * desc->heads + h;
       ck_assert_msg(memcmp(r.values, (char *)all->values + row * (int64_t)r.values_bytes, r.values_bytes) == 0 &&
@@ -88,14 +88,14 @@ TEST(rising_neighbour) {
 static void be_alike(problem *p) {
   for (int32_t i = 1; i < p->seq_lens[0]; i++)
     for (int32_t j = 0; j < p->desc.head_dim; j++)
-      store(p->k.data, i * p->desc.k_token_stride + j, p->desc.kv_dtype, load(p->k.data, j, p->desc.kv_dtype));
+      store(p->k.data, i * p->desc.kv.k_token_stride + j, p->desc.kv.dtype, load(p->k.data, j, p->desc.kv.dtype));
 }
 
 /* The max changes in every tile, so old sums almost vanish. For the last heads logits fall. */
 static void rise_by(problem *p, double step) {
   for (int32_t i = 0; i < p->seq_lens[0]; i++)
     for (int32_t j = 0; j < p->desc.head_dim; j++)
-      store(p->k.data, i * p->desc.k_token_stride + j, BANYAN_F32, step * (double)i);
+      store(p->k.data, i * p->desc.kv.k_token_stride + j, BANYAN_F32, step * (double)i);
   for (int32_t h = 0; h < p->desc.heads; h++)
     for (int32_t j = 0; j < p->desc.head_dim; j++)
       store(p->q.data, h * p->desc.q_head_stride + j, BANYAN_F32, h < 3 ? 0.25 * (h + 1) : -0.25);
@@ -115,7 +115,7 @@ static void take_nan_for_empty(problem *p) {
 /* Keys with a NaN count as absent, and the sink stays. */
 static const float some[5] = {1, -2, 0, 3, 5};
 static void leave_out_nan_keys(problem *p) {
-  for (int32_t i = 0; i < p->seq_lens[0]; i += 5) store(p->k.data, i * p->desc.k_token_stride, BANYAN_F32, NAN);
+  for (int32_t i = 0; i < p->seq_lens[0]; i += 5) store(p->k.data, i * p->desc.kv.k_token_stride, BANYAN_F32, NAN);
   p->desc.empty = BANYAN_EMPTY_NAN, p->desc.sinks = some;
 }
 
@@ -123,8 +123,8 @@ static void leave_out_nan_keys(problem *p) {
 static void leave_no_weight(problem *p) {
   for (int32_t h = 0; h < p->desc.heads; h++) {
     store(p->q.data, h * p->desc.q_head_stride, BANYAN_F32, 1);
-    store(p->k.data, h * p->desc.k_head_stride, BANYAN_F32, -INFINITY);
-    store(p->v.data, h * p->desc.v_head_stride + 7, BANYAN_F32, h == 0 ? NAN : INFINITY);
+    store(p->k.data, h * p->desc.kv.k_head_stride, BANYAN_F32, -INFINITY);
+    store(p->v.data, h * p->desc.kv.v_head_stride + 7, BANYAN_F32, h == 0 ? NAN : INFINITY);
   }
 }
 

@@ -24,7 +24,7 @@ TEST(rejections) {
   reject(NULL, &out, "desc");
   reject(&p.desc, NULL, "out");
   REJECT(size, 0, "size");
-  REJECT(size, offsetof(banyan_attention_desc, pages) - 8, "size"); /* the first version ended before `pages` */
+  REJECT(size, sizeof(banyan_attention_desc) - 8, "size"); /* no version was smaller */
   REJECT(batch, -1, "batch");
   REJECT(heads, 0, "heads");
   REJECT(heads, 5, "heads is 5, must be a multiple of kv_heads");
@@ -39,15 +39,15 @@ TEST(rejections) {
   REJECT(scale, NAN, "scale");
   REJECT(scale, INFINITY, "scale");
   REJECT(q_dtype, (banyan_dtype)0, "q_dtype");
-  REJECT(kv_dtype, (banyan_dtype)9, "kv_dtype");
+  REJECT(kv.dtype, (banyan_dtype)9, "kv_dtype");
   REJECT(q, NULL, "q is NULL");
-  REJECT(k, NULL, "k is NULL");
-  REJECT(v, NULL, "v is NULL");
-  REJECT(seq_lens, NULL, "seq_lens");
-  REJECT(seq_lens, ((int32_t[]){3, -4}), "seq_lens[1] is -4");
-  REJECT(pages.count, -1, "pages is -1, negative");
+  REJECT(kv.k, NULL, "k is NULL");
+  REJECT(kv.v, NULL, "v is NULL");
+  REJECT(kv.seq_lens, NULL, "seq_lens");
+  REJECT(kv.seq_lens, ((int32_t[]){3, -4}), "seq_lens[1] is -4");
+  REJECT(kv.pages.count, -1, "pages is -1, negative");
   REJECT(keys_max, -1, "keys_max is -1, negative");
-  REJECT(pages.count, 4, "pages is 4 and page_table is NULL");
+  REJECT(kv.pages.count, 4, "pages is 4 and page_table is NULL");
   REJECT(soft_cap, -1, "soft_cap is -1");
   REJECT(soft_cap, NAN, "soft_cap is nan");
   REJECT(sinks, ((float[]){0, -INFINITY, INFINITY, 0}), "sinks[2] is inf");
@@ -55,26 +55,26 @@ TEST(rejections) {
   REJECT(rope.dim, -1, "rope_dim is -1");
   REJECT(rope.dim, 4, "rope_dim is 4 and q_rope is NULL");
   REJECT(rope.q, p.desc.q, "rope_dim is 0 and q_rope is given");
-  REJECT(pages.indptr, ((int32_t[]){0, 1, 2}), "page_indptr is set, but page_table is NULL");
-  REJECT(pages.last_len, ((int32_t[]){1, 1}), "last_page_len is set, but page_indptr is NULL");
+  REJECT(kv.pages.indptr, ((int32_t[]){0, 1, 2}), "page_indptr is set, but page_table is NULL");
+  REJECT(kv.pages.last_len, ((int32_t[]){1, 1}), "last_page_len is set, but page_indptr is NULL");
   REJECT(part_count, 2, "part_count is set and parts is NULL");
-  REJECT(key_first, ((int32_t[]){0, 0}), "key_first is set and parts is NULL");
+  REJECT(kv.key_first, ((int32_t[]){0, 0}), "key_first is set and parts is NULL");
   for (int i = 0; i < 2; i++) {
     int64_t far = i ? INT64_MIN : INT64_MAX / 2;
     REJECT(q_batch_stride, far, i ? "q_batch_stride is -9223372036854775808, out of range" : "q_batch_stride is 4611");
     REJECT(q_head_stride, far, "q_head_stride");
-    REJECT(k_batch_stride, far, "k_batch_stride");
-    REJECT(k_head_stride, far, "k_head_stride");
-    REJECT(k_token_stride, far, "k_token_stride");
-    REJECT(v_batch_stride, far, "v_batch_stride");
-    REJECT(v_head_stride, far, "v_head_stride");
-    REJECT(v_token_stride, far, "v_token_stride");
+    REJECT(kv.k_batch_stride, far, "k_batch_stride");
+    REJECT(kv.k_head_stride, far, "k_head_stride");
+    REJECT(kv.k_token_stride, far, "k_token_stride");
+    REJECT(kv.v_batch_stride, far, "v_batch_stride");
+    REJECT(kv.v_head_stride, far, "v_head_stride");
+    REJECT(kv.v_token_stride, far, "v_token_stride");
   }
   REJECT(q_head_stride, 15, "q_head_stride");
-  REJECT(k_token_stride, 0, "k_token_stride");
-  REJECT(v_token_stride, -1, "v_token_stride");
-  REJECT(k_head_stride, 15, "k_head_stride");
-  REJECT(v_head_stride, -1, "v_head_stride");
+  REJECT(kv.k_token_stride, 0, "k_token_stride");
+  REJECT(kv.v_token_stride, -1, "v_token_stride");
+  REJECT(kv.k_head_stride, 15, "k_head_stride");
+  REJECT(kv.v_head_stride, -1, "v_head_stride");
   banyan_partial bad = out;
   bad.base = (banyan_base)0;
   reject(&p.desc, &bad, "base");
@@ -147,20 +147,20 @@ TEST(wrong_lists_of_pages) {
   float q[2 * DIM] = {0}, k[4 * 3 * DIM] = {0};
   int32_t table[] = {0, 1, 2, 3}, indptr[] = {0, 1, 4}, last[] = {3, 2}, lens[] = {3, 9};
   problem p = {.desc = attention_desc_of(2, 1, 1, 3, DIM, DIM, BANYAN_F32, BANYAN_F32, q, k, k, NULL)};
-  p.desc.pages = (banyan_pages){.table = table, .indptr = indptr, .last_len = last, .keys = 3, .count = 4};
+  p.desc.kv.pages = (banyan_pages){.table = table, .indptr = indptr, .last_len = last, .keys = 3, .count = 4};
   banyan_partial out;
   result r = result_make(&p.desc, &out);
   ck_assert_msg(banyan_attention(&p.desc, &out) == BANYAN_OK, "%s", banyan_last_error());
-  REJECT(pages.keys, 0, "page_keys is 0, must be at least 1");
-  REJECT(pages.indptr, ((int32_t[]){0, 3, 1}), "page_indptr[1] is 3 and the next 1");
-  REJECT(pages.indptr, ((int32_t[]){-1, 1, 4}), "page_indptr[0] is -1");
-  REJECT(pages.last_len, ((int32_t[]){3, 4}), "last_page_len[1] is 4, must be 1 to page_keys, which is 3");
-  REJECT(pages.last_len, ((int32_t[]){0, 1}), "last_page_len[0] is 0");
+  REJECT(kv.pages.keys, 0, "page_keys is 0, must be at least 1");
+  REJECT(kv.pages.indptr, ((int32_t[]){0, 3, 1}), "page_indptr[1] is 3 and the next 1");
+  REJECT(kv.pages.indptr, ((int32_t[]){-1, 1, 4}), "page_indptr[0] is -1");
+  REJECT(kv.pages.last_len, ((int32_t[]){3, 4}), "last_page_len[1] is 4, must be 1 to page_keys, which is 3");
+  REJECT(kv.pages.last_len, ((int32_t[]){0, 1}), "last_page_len[0] is 0");
   table[3] = 4;
   reject(&p.desc, &out, "page_table[1][2] is 4, must be 0 to 3");
   table[3] = 3;
-  p.desc.pages.last_len = NULL;
-  p.desc.seq_lens = lens;
+  p.desc.kv.pages.last_len = NULL;
+  p.desc.kv.seq_lens = lens;
   ck_assert_msg(banyan_attention(&p.desc, &out) == BANYAN_OK, "%s", banyan_last_error());
   lens[0] = 4;
   reject(&p.desc, &out, "seq_lens[0] is 4, and page_indptr gives it 1 pages of 3 keys");
@@ -178,7 +178,7 @@ TEST(wrong_pages) {
   int32_t lengths[2] = {2 * PAGE_KEYS, ROW_PAGES * PAGE_KEYS - 3};
   banyan_attention_desc desc =
       attention_desc_of(2, 1, 1, PAGE_KEYS, DIM, DIM, BANYAN_F32, BANYAN_F32, q, k.data, k.data, lengths);
-  desc.pages = (banyan_pages){.table_stride = ROW_PAGES, .keys = PAGE_KEYS, .count = PAGES};
+  desc.kv.pages = (banyan_pages){.table_stride = ROW_PAGES, .keys = PAGE_KEYS, .count = PAGES};
   static const struct {
     int32_t sequence, place, id, pages;
     const char *says; /* NULL: valid */
@@ -198,15 +198,15 @@ TEST(wrong_pages) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     int32_t table[2 * ROW_PAGES] = {0, 1, 2, 3, 0, 1};
     table[cases[i].sequence * ROW_PAGES + cases[i].place] = cases[i].id;
-    desc.pages.table = table;
-    desc.pages.count = cases[i].pages;
+    desc.kv.pages.table = table;
+    desc.kv.pages.count = cases[i].pages;
     if (cases[i].says)
       reject(&desc, &out, cases[i].says);
     else
       ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "case %zu: %s", i, banyan_last_error());
   }
   int32_t table[2 * ROW_PAGES] = {0, 1, 2, 3, 0, 1};
-  desc.pages.table = table;
+  desc.kv.pages.table = table;
   lengths[0] = ROW_PAGES * PAGE_KEYS + 1;
   reject(&desc, &out, "seq_lens[0] is 13, and page_table_stride of 3");
   lengths[0] = 1;
@@ -218,7 +218,7 @@ TEST(wrong_pages) {
   reject(&desc, &out, "seq_lens[0] is 13, and page_table_stride of 3");
   lengths[0] = 1;
   desc.batch = 2;
-  desc.pages.table_stride = 0; /* all sequences share one table */
+  desc.kv.pages.table_stride = 0; /* all sequences share one table */
   ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "%s", banyan_last_error());
   result_free(&r);
   munmap(k.map, k.map_bytes);
@@ -264,9 +264,9 @@ TEST(head_strides_of_0) {
   for (int copied = 0; copied < 2; copied++) {
     banyan_partial to;
     banyan_partial_init(&to, out[copied], BANYAN_F32, lse[copied], BANYAN_F32, HEADS, DIM);
-    desc.q = copied ? all_q : q, desc.k = copied ? all_k : k, desc.v = copied ? all_v : v;
+    desc.q = copied ? all_q : q, desc.kv.k = copied ? all_k : k, desc.kv.v = copied ? all_v : v;
     desc.q_head_stride = copied ? DIM : 0;
-    desc.k_head_stride = desc.v_head_stride = copied ? KEYS * DIM : 0;
+    desc.kv.k_head_stride = desc.kv.v_head_stride = copied ? KEYS * DIM : 0;
     ck_assert_msg(banyan_attention(&desc, &to) == BANYAN_OK, "%s", banyan_last_error());
   }
   ck_assert(memcmp(out[0], out[1], sizeof out[0]) == 0 && memcmp(lse[0], lse[1], sizeof lse[0]) == 0);
@@ -278,10 +278,10 @@ TEST(wrong_scales) {
   banyan_partial out;
   result r = result_make(&p.desc, &out);
   const float wrong[] = {0, -1, NAN, INFINITY, -INFINITY, -0.0F};
-  p.desc.scales.head_stride = 1;
+  p.desc.kv.scales.head_stride = 1;
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-    REJECT(scales.k, ((float[]){1, wrong[i]}), "k_scale[1] of KV head 1 is ");
-    REJECT(scales.v, ((float[]){wrong[i], 1}), "v_scale[0] of KV head 0 is ");
+    REJECT(kv.scales.k, ((float[]){1, wrong[i]}), "k_scale[1] of KV head 1 is ");
+    REJECT(kv.scales.v, ((float[]){wrong[i], 1}), "v_scale[0] of KV head 0 is ");
   }
   result_free(&r);
   problem_free(&p);
@@ -293,15 +293,15 @@ TEST(wrong_rows) {
   problem_make(&p, 2, 4, 2, 576, 512, BANYAN_F32, BANYAN_E4M3, (int32_t[]){5, 7}, 1);
   banyan_partial out;
   result r = result_make(&p.desc, &out);
-  REJECT(kv_rows, (banyan_kv_rows)2, "kv_rows is 2");
-  REJECT(kv_dtype, BANYAN_F16, "k_scale is set, but kv_dtype is 2");
-  p.desc.kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
+  REJECT(kv.rows, (banyan_kv_rows)2, "kv_rows is 2");
+  REJECT(kv.dtype, BANYAN_F16, "k_scale is set, but kv_dtype is 2");
+  p.desc.kv.rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
   reject(&p.desc, &out, "have separate scales");
-  p.desc.kv_rows = BANYAN_KV_ROWS_PLAIN, p.desc.scales.k = NULL;
-  REJECT(kv_dtype, BANYAN_F16, "v_scale is set");
-  p.desc.kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8, p.desc.scales.v = NULL;
+  p.desc.kv.rows = BANYAN_KV_ROWS_PLAIN, p.desc.kv.scales.k = NULL;
+  REJECT(kv.dtype, BANYAN_F16, "v_scale is set");
+  p.desc.kv.rows = BANYAN_KV_ROWS_FLASHMLA_FP8, p.desc.kv.scales.v = NULL;
   reject(&p.desc, &out, "v is not k");
-  p.desc.v = NULL, p.desc.k_token_stride = 576;
+  p.desc.kv.v = NULL, p.desc.kv.k_token_stride = 576;
   reject(&p.desc, &out, "k_token_stride is 576: rows of 656 elements would overlap");
   REJECT(value_dim, 576, "must be 1 to 512");
   REJECT(value_dim, 256, "must be BANYAN_E4M3, 576 and 512");

@@ -16,7 +16,7 @@ TEST_LOOP(every_code, 12) {
     v[0] = v[20] = v[dim - 1] = (uint8_t)code;
     if (keyed) k[0] = (uint8_t)code;
     banyan_attention_desc desc = attention_desc_of(1, 1, 1, 1, dim, dim, BANYAN_F32, dtype, q, k, v, &lens);
-    desc.scale = 1, desc.scales.k = &scales[0], desc.scales.v = &scales[1];
+    desc.scale = 1, desc.kv.scales.k = &scales[0], desc.kv.scales.v = &scales[1];
     const double value = value_of_code(dtype, (uint8_t)code), logit = keyed ? 0.75 * value : 0;
     EACH_TABLE(table) {
       result r = run(table, &desc);
@@ -112,20 +112,20 @@ TEST_LOOP(flashmla, 4) {
   for (int i = 0; i < 2 * MLA_PAGES; i++) table_of_pages[i] = (7 * i + 3) % MLA_PAGES;
   banyan_attention_desc desc =
       attention_desc_of(2, heads, 1, 1, 576, 512, BANYAN_F32, BANYAN_E4M3, q, rows.data, NULL, lens);
-  desc.kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
-  desc.k_token_stride = 656, desc.k_batch_stride = _i % 2 ? MLA_PAGE * 656 : 656;
-  desc.k_head_stride = desc.v_token_stride = desc.v_head_stride = desc.v_batch_stride = 0;
+  desc.kv.rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
+  desc.kv.k_token_stride = 656, desc.kv.k_batch_stride = _i % 2 ? MLA_PAGE * 656 : 656;
+  desc.kv.k_head_stride = desc.kv.v_token_stride = desc.kv.v_head_stride = desc.kv.v_batch_stride = 0;
   if (_i % 2) {
-    desc.pages.table = table_of_pages;
-    desc.pages.table_stride = MLA_PAGES;
-    desc.pages.keys = MLA_PAGE;
+    desc.kv.pages.table = table_of_pages;
+    desc.kv.pages.table_stride = MLA_PAGES;
+    desc.kv.pages.keys = MLA_PAGE;
   }
   banyan_attention_desc plain = desc;
-  plain.kv_rows = BANYAN_KV_ROWS_PLAIN;
-  plain.kv_dtype = BANYAN_F32;
-  plain.k = plain.v = same;
-  plain.k_token_stride = plain.v_token_stride = 576;
-  plain.k_batch_stride = plain.v_batch_stride = desc.k_batch_stride / 656 * 576;
+  plain.kv.rows = BANYAN_KV_ROWS_PLAIN;
+  plain.kv.dtype = BANYAN_F32;
+  plain.kv.k = plain.kv.v = same;
+  plain.kv.k_token_stride = plain.kv.v_token_stride = 576;
+  plain.kv.k_batch_stride = plain.kv.v_batch_stride = desc.kv.k_batch_stride / 656 * 576;
   EACH_TABLE(table) {
     result r = run(table, &desc), right = run(table, &plain);
     ck_assert_msg(memcmp(r.lse, right.lse, r.lse_bytes) == 0, "%s: logits differ", table->name);
@@ -161,15 +161,15 @@ TEST_LOOP(scales_of_keys, 24) {
   const char *values = (char *)codes.data + rows / 2 * row;
   banyan_attention_desc desc =
       attention_desc_of(BATCH, 8, KV_HEADS, each, dim, dim, BANYAN_F32, dtype, q, codes.data, values, lens);
-  desc.k_head_stride = desc.v_head_stride = row;
-  desc.k_token_stride = desc.v_token_stride = KV_HEADS * row;
-  desc.k_batch_stride = desc.v_batch_stride = (int64_t)each * KV_HEADS * row;
-  desc.scales = (banyan_kv_scales){.k = (const float *)((const char *)desc.k + row - 4),
-                                   .v = (const float *)((const char *)desc.v + row - 4),
-                                   .head_stride = row / 4,
-                                   .token_stride = KV_HEADS * row / 4,
-                                   .batch_stride = (int64_t)each * KV_HEADS * row / 4};
-  if (_i >= 12) desc.pages.table = table_of_pages, desc.pages.table_stride = PAGES, desc.pages.keys = PAGE;
+  desc.kv.k_head_stride = desc.kv.v_head_stride = row;
+  desc.kv.k_token_stride = desc.kv.v_token_stride = KV_HEADS * row;
+  desc.kv.k_batch_stride = desc.kv.v_batch_stride = (int64_t)each * KV_HEADS * row;
+  desc.kv.scales = (banyan_kv_scales){.k = (const float *)((const char *)desc.kv.k + row - 4),
+                                      .v = (const float *)((const char *)desc.kv.v + row - 4),
+                                      .head_stride = row / 4,
+                                      .token_stride = KV_HEADS * row / 4,
+                                      .batch_stride = (int64_t)each * KV_HEADS * row / 4};
+  if (_i >= 12) desc.kv.pages.table = table_of_pages, desc.kv.pages.table_stride = PAGES, desc.kv.pages.keys = PAGE;
   compare_all(&desc, 0.1, 2e-6);
   free(q);
   munmap(codes.map, codes.map_bytes);
@@ -206,14 +206,14 @@ TEST_LOOP(far_and_stale_pages, 4) {
   }
   banyan_queries queries = {.size = sizeof queries, .tokens = 1, .query_start = start, .window = block};
   banyan_attention_desc desc = attention_desc_of(1, 1, 1, PAGE, DIM, DIM, BANYAN_F32, dtype, q, NULL, NULL, lens);
-  desc.pages.keys = PAGE, desc.pages.table_stride = LISTED;
+  desc.kv.pages.keys = PAGE, desc.kv.pages.table_stride = LISTED;
   desc.queries = sees_part ? &queries : NULL;
   EACH_TABLE(table) {
     result r[2];
     for (int far_too = 0; far_too < 2; far_too++) {
-      desc.k = desc.v = pages[far_too];
-      desc.k_batch_stride = desc.v_batch_stride = far_too ? far : near;
-      desc.pages.table = ids[far_too];
+      desc.kv.k = desc.kv.v = pages[far_too];
+      desc.kv.k_batch_stride = desc.kv.v_batch_stride = far_too ? far : near;
+      desc.kv.pages.table = ids[far_too];
       r[far_too] = run(table, &desc);
     }
     ck_assert_msg(isfinite(r[0].lse[0]) && r[0].lse[0] == r[1].lse[0], "%s: lse %g and %g", table->name,

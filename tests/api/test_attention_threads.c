@@ -84,12 +84,12 @@ TEST_LOOP(same_bits_with_pages, 4) {
   for (int32_t i = 0; i < pages; i++) table[i] = pages - 1 - i;
   problem_make(&p, 1, 4, 1, 24, 24, BANYAN_F32, BANYAN_F16, (int32_t[]){KEYS}, 1);
   banyan_attention_desc desc = p.desc;
-  desc.pages.table = table;
-  desc.pages.table_stride = pages;
-  desc.pages.keys = keys;
-  desc.pages.count = pages;
-  desc.k_batch_stride = keys * desc.k_token_stride;
-  desc.v_batch_stride = keys * desc.v_token_stride;
+  desc.kv.pages.table = table;
+  desc.kv.pages.table_stride = pages;
+  desc.kv.pages.keys = keys;
+  desc.kv.pages.count = pages;
+  desc.kv.k_batch_stride = keys * desc.kv.k_token_stride;
+  desc.kv.v_batch_stride = keys * desc.kv.v_token_stride;
   check_all_counts(&desc);
   problem_free(&p);
 }
@@ -107,8 +107,8 @@ TEST(first_lost_row_is_named) {
   p.desc.q_head_stride = 1;
   p.desc.scale = 1;
   float keys[HEADS] = {1, 1, 1, 1, 1, 1};
-  p.desc.k = keys;
-  p.desc.k_head_stride = 1;
+  p.desc.kv.k = keys;
+  p.desc.kv.k_head_stride = 1;
   banyan_partial out;
   banyan_partial_init(&out, values, BANYAN_F32, lse, BANYAN_F16, HEADS, 1);
   ck_assert_int_eq(bny_pool_make(3, NULL, &pool), BANYAN_OK);
@@ -197,7 +197,7 @@ TEST_LOOP(same_bits_in_any_float_mode, 2) {
   problem p;
   problem_make(&p, 1, 8, 1, 16, 16, BANYAN_F32, BANYAN_F32, (int32_t[]){KEYS}, 1);
   float *values = p.v.data;
-  for (int64_t i = 0; i < (KEYS - 1) * p.desc.v_token_stride + 16; i++) values[i] *= 1e-39f;
+  for (int64_t i = 0; i < (KEYS - 1) * p.desc.kv.v_token_stride + 16; i++) values[i] *= 1e-39f;
   bny_pool *pool = make_pool(_i ? 4 : 2);
   uint64_t usual = bny_float_control();
   check_by_all(&p.desc, pool, 20);
@@ -240,15 +240,15 @@ TEST_LOOP(stack_is_as_promised, 6) {
   random_state = (uint64_t)_i + 90;
   problem p;
   problem_make(&p, 1, HEADS, 1, 576, 512, BANYAN_F32, (banyan_dtype)(BANYAN_F32 + _i), (int32_t[]){KEYS}, 1);
-  p.desc.pages.table = table;
-  p.desc.seq_lens = &length;
+  p.desc.kv.pages.table = table;
+  p.desc.kv.seq_lens = &length;
   for (int i = 0; i < 2; i++) {
-    p.desc.pages.keys = page_keys[i];
-    p.desc.pages.count = KEYS / page_keys[i];
-    p.desc.pages.table_stride = LONG / page_keys[i];
-    p.desc.k_batch_stride = page_keys[i] * p.desc.k_token_stride;
-    p.desc.v_batch_stride = page_keys[i] * p.desc.v_token_stride;
-    for (int32_t at = 0; at < LONG; at++) table[at] = at % p.desc.pages.count;
+    p.desc.kv.pages.keys = page_keys[i];
+    p.desc.kv.pages.count = KEYS / page_keys[i];
+    p.desc.kv.pages.table_stride = LONG / page_keys[i];
+    p.desc.kv.k_batch_stride = page_keys[i] * p.desc.kv.k_token_stride;
+    p.desc.kv.v_batch_stride = page_keys[i] * p.desc.kv.v_token_stride;
+    for (int32_t at = 0; at < LONG; at++) table[at] = at % p.desc.kv.pages.count;
     run_on_promised_stack(&p.desc);
   }
   problem_free(&p);

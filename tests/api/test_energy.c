@@ -73,8 +73,8 @@ static banyan_status attend(const input *in, int32_t first, int32_t keys, answer
   banyan_attention_desc desc = attention_desc_of(ROWS, HEADS, KV_HEADS, KEYS, WIDE, VALUE_DIM, BANYAN_F32, BANYAN_F32,
                                                  in->wide_q, k, v, seq_lens);
   desc.scale = 1;
-  desc.v_token_stride = WIDE, desc.v_head_stride = KEYS * WIDE;
-  desc.k_batch_stride = desc.v_batch_stride = 0; /* all rows have the same keys */
+  desc.kv.v_token_stride = WIDE, desc.kv.v_head_stride = KEYS * WIDE;
+  desc.kv.k_batch_stride = desc.kv.v_batch_stride = 0; /* all rows have the same keys */
   /* One call computes all energies, as a batch of rows over the same keys. Their values are not needed. */
   float *unused = malloc((size_t)ROWS * HEADS * VALUE_DIM * sizeof *unused);
   if (!unused) return BANYAN_ERR_MEMORY;

@@ -185,31 +185,31 @@ static shard gather(const whole *all, const sharding *how, int32_t rank) {
 }
 
 typedef struct part_list {
-  banyan_attention_desc parts[PARTS_MAX];
+  banyan_kv_part parts[PARTS_MAX];
   int32_t first[PARTS_MAX][BATCH_MAX], lens[PARTS_MAX][BATCH_MAX];
 } part_list;
 
 /* Cuts the keys of the description into parts. */
 static void cut(const sharding *how, const shard *s, banyan_attention_desc *desc, part_list *list) {
   int32_t unit = how->page_keys == 48 ? 768 : BLOCK, most = s->room / unit;
-  int64_t element = (int64_t)bny_dtype_bytes(desc->kv_dtype);
+  int64_t element = (int64_t)bny_dtype_bytes(desc->kv.dtype);
   for (int32_t p = 0; p < how->parts; p++) {
-    banyan_attention_desc *part = &list->parts[p];
+    banyan_kv_part *part = &list->parts[p];
     int32_t begin = (how->part_cuts[p] < most ? how->part_cuts[p] : most) * unit, end = INT32_MAX;
     if (p + 1 < how->parts && how->part_cuts[p + 1] < most) end = how->part_cuts[p + 1] * unit;
     for (int32_t b = 0; b < how->batch; b++) {
       list->first[p][b] = s->lens[b] < begin ? s->lens[b] : begin;
       list->lens[p][b] = (s->lens[b] < end ? s->lens[b] : end) - list->first[p][b];
     }
-    *part = *desc;
+    *part = desc->kv;
     part->seq_lens = list->lens[p], part->key_first = p % 2 ? list->first[p] : NULL;
     if (how->ahead >> p & 1) part->read_ahead_bytes = 1 + 100000 * p;
     if (how->page_keys) {
       part->pages.table += begin / how->page_keys;
       continue;
     }
-    part->k = (const char *)desc->k + begin * desc->k_token_stride * element;
-    part->v = (const char *)desc->v + begin * desc->v_token_stride * element;
+    part->k = (const char *)desc->kv.k + begin * desc->kv.k_token_stride * element;
+    part->v = (const char *)desc->kv.v + begin * desc->kv.v_token_stride * element;
   }
   desc->parts = list->parts, desc->part_count = how->parts;
   attention_clear_keys(desc);
@@ -237,10 +237,10 @@ static void attend(world_rank *self) {
                                                  all->q_dtype, all->kv_dtype, s.q, s.k, s.v, s.lens);
   desc.queries = &queries, desc.soft_cap = all->soft_cap, desc.empty = all->has_nan ? BANYAN_EMPTY_NAN : 0;
   if (all->has_sinks) desc.sinks = all->sinks;
-  if (!bny_dtype_is_float(all->kv_dtype)) desc.scales.k = &all->k_scale, desc.scales.v = &all->v_scale;
+  if (!bny_dtype_is_float(all->kv_dtype)) desc.kv.scales.k = &all->k_scale, desc.kv.scales.v = &all->v_scale;
   if (how->page_keys) {
-    desc.pages.table = s.table, desc.pages.keys = how->page_keys, desc.pages.count = s.pages;
-    desc.pages.table_stride = s.pages / how->batch;
+    desc.kv.pages.table = s.table, desc.kv.pages.keys = how->page_keys, desc.kv.pages.count = s.pages;
+    desc.kv.pages.table_stride = s.pages / how->batch;
   }
   part_list list;
   if (how->parts > 0) cut(how, &s, &desc, &list);
@@ -381,13 +381,12 @@ static void rejected(world_rank *self) {
   world_ok(self, banyan_attention_combine(self->comm, &desc, &combine, &result), "whole blocks");
   static const char *const says[] = {"key_block is 128", "key_stride is 600", "key_start[0] is 268435456 and it has 88",
                                      "parts[1] begins at key 40 of sequence 0", "wire"};
-  banyan_attention_desc parts[2] = {desc, desc};
+  banyan_kv_part parts[2] = {desc.kv, desc.kv};
   int32_t part_lens[] = {40, lens[0] - 40};
   for (int i = 0; i < 5; i++) {
     queries.key_block = i < 2 ? 128 << i : 0, queries.key_stride = i < 2 ? 512 + 88 * i : 0;
     start[0] = i == 2 ? 1 << 28 : 512 * self->rank, lens[0] = i == 2 ? 88 : part_lens[0] + part_lens[1];
     parts[0].seq_lens = part_lens, parts[1].seq_lens = part_lens + 1;
-    parts[0].queries = parts[1].queries = NULL;
     banyan_attention_desc given = desc;
     if (i == 3) attention_clear_keys(&given), given.parts = parts, given.part_count = 2;
     combine.wire = i == 4 ? BANYAN_F16 : 0;

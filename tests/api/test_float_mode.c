@@ -80,9 +80,9 @@ static banyan_status make_call(world_rank *self, const inputs *from, kind call, 
   banyan_partial_init(&merged, out->values, BANYAN_F32, out->lse, BANYAN_F32, HEADS, DIM);
   local.batch = TOKENS, local.heads = HEADS, local.kv_heads = 1, local.head_dim = DIM, local.scale = 0.17f;
   local.q = from->q, local.q_dtype = BANYAN_F32, local.q_batch_stride = HEADS * DIM, local.q_head_stride = DIM;
-  local.k = from->k, local.v = from->v, local.kv_dtype = BANYAN_F32, local.seq_lens = lengths;
-  local.k_batch_stride = local.v_batch_stride = KEYS * DIM;
-  local.k_token_stride = local.v_token_stride = local.k_head_stride = local.v_head_stride = DIM;
+  local.kv.k = from->k, local.kv.v = from->v, local.kv.dtype = BANYAN_F32, local.kv.seq_lens = lengths;
+  local.kv.k_batch_stride = local.kv.v_batch_stride = KEYS * DIM;
+  local.kv.k_token_stride = local.kv.v_token_stride = local.kv.k_head_stride = local.kv.v_head_stride = DIM;
   bool odd = self->rank == 1 && task->mode;
   if (odd) bny_float_control_set(task->mode);
   banyan_status status = BANYAN_OK;

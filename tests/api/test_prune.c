@@ -26,8 +26,8 @@ static int32_t tokens_of(const world *w) { return w->desc.queries ? w->queries.t
 
 /* Returns the row of key t of a sequence, which is also the row of its scale. */
 static int64_t row_of(const world *w, int32_t b, int32_t h, int32_t t) {
-  if (w->desc.pages.table)
-    return ((int64_t)w->table[b * w->desc.pages.table_stride + t / w->page_keys] * w->desc.kv_heads + h) *
+  if (w->desc.kv.pages.table)
+    return ((int64_t)w->table[b * w->desc.kv.pages.table_stride + t / w->page_keys] * w->desc.kv_heads + h) *
                w->page_keys +
            t % w->page_keys;
   return ((int64_t)b * w->desc.kv_heads + h) * KEYS + t;
@@ -47,11 +47,11 @@ static void draw_keys(world *w, double spread, double height) {
         if (t % group == 0)
           side = random_range(0, 3) ? -height * random_normal() : height, size = random_range(0, 2) ? spread : 0;
         for (int32_t i = 0; i < d->head_dim; i++)
-          store((void *)(uintptr_t)d->k, row_of(w, b, h, t) * d->head_dim + i, d->kv_dtype,
+          store((void *)(uintptr_t)d->kv.k, row_of(w, b, h, t) * d->head_dim + i, d->kv.dtype,
                 side * (double)w->q[(h * (d->heads / d->kv_heads)) * DIM + i] + size * random_normal());
         double value = side < 0 && random_range(0, 1) ? 30 : 1;
         for (int32_t i = 0; i < d->value_dim; i++)
-          store((void *)(uintptr_t)d->v, row_of(w, b, h, t) * d->value_dim + i, d->kv_dtype,
+          store((void *)(uintptr_t)d->kv.v, row_of(w, b, h, t) * d->value_dim + i, d->kv.dtype,
                 value * (i % 2 ? random_normal() : 1));
       }
 }
@@ -82,7 +82,7 @@ static void draw(world *w) {
   d->batch = random_range(1, BATCH), d->kv_heads = random_range(1, KV);
   d->heads = d->kv_heads * random_range(1, HEADS / d->kv_heads);
   d->head_dim = random_range(9, DIM), d->value_dim = random_range(1, DIM);
-  d->q_dtype = BANYAN_F32, d->kv_dtype = dtypes[random_range(0, 5)];
+  d->q_dtype = BANYAN_F32, d->kv.dtype = dtypes[random_range(0, 5)];
   d->scale = random_range(0, 5) ? 0 : (float)random_normal() * (random_range(0, 3) ? 1 : 300);
   d->soft_cap = random_range(0, 4) ? 0 : 20;
   d->q = w->q, d->q_batch_stride = HEADS * DIM, d->q_head_stride = DIM;
@@ -97,28 +97,28 @@ static void draw(world *w) {
   w->page_keys = random_range(1, 12);
   int32_t pages = KEYS / w->page_keys;
   for (int32_t b = 0; b < d->batch; b++) w->lens[b] = random_range(0, 9) ? random_range(1, pages * w->page_keys) : 0;
-  d->k = w->k, d->v = w->v, d->seq_lens = w->lens;
+  d->kv.k = w->k, d->kv.v = w->v, d->kv.seq_lens = w->lens;
   bool paged = random_range(0, 1);
   int64_t keys = paged ? w->page_keys : KEYS;
-  d->k_token_stride = d->head_dim, d->k_head_stride = keys * d->head_dim,
-  d->k_batch_stride = d->k_head_stride * d->kv_heads;
-  d->v_token_stride = d->value_dim, d->v_head_stride = keys * d->value_dim,
-  d->v_batch_stride = d->v_head_stride * d->kv_heads;
+  d->kv.k_token_stride = d->head_dim, d->kv.k_head_stride = keys * d->head_dim,
+  d->kv.k_batch_stride = d->kv.k_head_stride * d->kv_heads;
+  d->kv.v_token_stride = d->value_dim, d->kv.v_head_stride = keys * d->value_dim,
+  d->kv.v_batch_stride = d->kv.v_head_stride * d->kv_heads;
   for (int32_t i = 0; i < BATCH * pages; i++) w->table[i] = (i * 5 + 2) % (BATCH * pages);
   if ((BATCH * pages) % 5 == 0)
     for (int32_t i = 0; i < BATCH * pages; i++) w->table[i] = BATCH * pages - 1 - i;
   d->prune = (banyan_prune){.bounds = w->bounds, .error = w->error, .read = w->read, .page_reads = w->page_reads};
   memset(w->page_reads, 0, sizeof w->page_reads);
   if (paged)
-    d->pages = (banyan_pages){.table = w->table, .table_stride = pages, .keys = w->page_keys};
+    d->kv.pages = (banyan_pages){.table = w->table, .table_stride = pages, .keys = w->page_keys};
   else
     d->prune.keys = w->page_keys, d->prune.batch_pages = pages;
-  if (element_bytes(d->kv_dtype) == 1) {
+  if (element_bytes(d->kv.dtype) == 1) {
     for (int32_t i = 0; i < 2 * BATCH * KEYS * KV; i++)
-      w->scales[i] = (float)exp2(0.5 * random_normal() - (d->kv_dtype == BANYAN_I8 ? 4 : 0));
-    d->scales = (banyan_kv_scales){.k = w->scales, .v = w->scales + BATCH * KEYS * KV, .head_stride = 1};
+      w->scales[i] = (float)exp2(0.5 * random_normal() - (d->kv.dtype == BANYAN_I8 ? 4 : 0));
+    d->kv.scales = (banyan_kv_scales){.k = w->scales, .v = w->scales + BATCH * KEYS * KV, .head_stride = 1};
     if (random_range(0, 1))
-      d->scales.token_stride = 1, d->scales.head_stride = keys, d->scales.batch_stride = keys * d->kv_heads;
+      d->kv.scales.token_stride = 1, d->kv.scales.head_stride = keys, d->kv.scales.batch_stride = keys * d->kv_heads;
   }
   draw_queries(w);
   draw_keys(w, exp2(3 * random_normal() - 2), exp2(random_normal() - 1));
@@ -185,9 +185,9 @@ static void check_bounds(world *w) {
   size_t bytes = sizeof w->bounds;
   memset(w->bounds, 0x7b, bytes), memset(w->again, 0x7b, bytes);
   ck_assert_msg(banyan_page_bounds_update(&w->desc, NULL) == BANYAN_OK, "%s", banyan_last_error());
-  d.prune.bounds = w->again, d.seq_lens = lens;
+  d.prune.bounds = w->again, d.kv.seq_lens = lens;
   banyan_attention_desc empty = d;
-  empty.k = empty.v = NULL;
+  empty.kv.k = empty.kv.v = NULL;
   ck_assert_msg(banyan_page_bounds_update(&empty, NULL) == BANYAN_OK, "%s", banyan_last_error());
   for (bool more = true; more;) {
     more = false;
@@ -220,7 +220,7 @@ TEST_RANDOM(certificates_hold, 100) {
     if (random_range(0, 5) == 0) w.desc.prune.epsilon = 0, w.desc.prune.top_pages = random_range(1, 5);
     attend(&w, table, c % 4 ? NULL : pool);
     char text[200];
-    snprintf(text, sizeof text, "case %d of %d (%s, dtype %d, epsilon %g, top %d)", c, _i, table->name, w.desc.kv_dtype,
+    snprintf(text, sizeof text, "case %d of %d (%s, dtype %d, epsilon %g, top %d)", c, _i, table->name, w.desc.kv.dtype,
              (double)w.desc.prune.epsilon, w.desc.prune.top_pages);
     check_page_reads(&w, text);
     for (int32_t b = 0; b < w.desc.batch; b++)

@@ -14,7 +14,8 @@ typedef struct memory {
 } memory;
 
 typedef struct hidden {
-  banyan_attention_desc desc, parts[PARTS];
+  banyan_attention_desc desc;
+  banyan_kv_part parts[PARTS];
   banyan_queries queries;
   memory memories[PARTS];
   int32_t count, lens[BATCH], loc[BATCH + 1], start[BATCH];
@@ -31,9 +32,9 @@ static int64_t row_of(const hidden *p, const memory *m, int32_t b, int32_t h, in
   return ((int64_t)page * p->desc.kv_heads + h) * m->page_keys + t % m->page_keys;
 }
 
-static void make_rows(hidden *p, memory *m, banyan_attention_desc *part) {
-  int64_t element = (int64_t)element_bytes(part->kv_dtype), outer = m->page_keys ? m->page_keys : m->room;
-  bool is_plain = part->kv_rows == BANYAN_KV_ROWS_PLAIN;
+static void make_rows(hidden *p, memory *m, banyan_kv_part *part) {
+  int64_t element = (int64_t)element_bytes(part->dtype), outer = m->page_keys ? m->page_keys : m->room;
+  bool is_plain = part->rows == BANYAN_KV_ROWS_PLAIN;
   m->bytes = (size_t)BATCH * (size_t)p->desc.kv_heads * (size_t)m->room * LINE;
   for (int i = 0; i < 4; i++) {
     m->rows[i] = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -59,7 +60,7 @@ static void make_rows(hidden *p, memory *m, banyan_attention_desc *part) {
       for (int32_t t = 0; t < m->lens[b]; t++) {
         size_t at = (size_t)row_of(p, m, b, h, t) * LINE;
         for (int i = 0; i < 576 && is_plain; i++)
-          for (int r = 0; r < 2; r++) store(m->rows[r] + at, i, part->kv_dtype, (double)(random_bits() % 64) / 32 - 1);
+          for (int r = 0; r < 2; r++) store(m->rows[r] + at, i, part->dtype, (double)(random_bits() % 64) / 32 - 1);
         for (int i = 0; i < 656 && !is_plain; i++) m->rows[0][at + (size_t)i] = (char)(random_bits() % 48 + 16);
         for (int i = 0; i < 4 && !is_plain; i++) ((float *)(void *)(m->rows[0] + at + 512))[i] = 0.5f;
         for (int r = 2; r < 4; r++) *(float *)(void *)(m->rows[r] + at) = 0.25f;
@@ -100,10 +101,10 @@ static void draw(hidden *p, int i) {
   p->is_exact = random_range(0, 2) == 0, p->count = is_long ? random_range(1, 2) : random_range(1, PARTS);
   for (int32_t n = 0; n < p->count; n++) {
     memory *m = &p->memories[n];
-    banyan_attention_desc *part = &p->parts[n];
-    *part = (banyan_attention_desc)BANYAN_ATTENTION_DESC_INIT;
-    part->kv_dtype = mla ? BANYAN_E4M3 : dtypes[random_range(0, 5)];
-    part->kv_rows = mla ? BANYAN_KV_ROWS_FLASHMLA_FP8 : BANYAN_KV_ROWS_PLAIN;
+    banyan_kv_part *part = &p->parts[n];
+    *part = (banyan_kv_part)BANYAN_KV_PART_INIT;
+    part->dtype = mla ? BANYAN_E4M3 : dtypes[random_range(0, 5)];
+    part->rows = mla ? BANYAN_KV_ROWS_FLASHMLA_FP8 : BANYAN_KV_ROWS_PLAIN;
     for (int32_t b = 0; b < p->desc.batch; b++) {
       int32_t left = KEYS_MAX - p->lens[b], most = is_long && n == 0 ? KEYS_MAX - 200 : 150;
       m->lens[b] = random_range(is_long && n == 0 ? 2049 : 0, most < left ? most : left);
@@ -121,19 +122,15 @@ static void draw(hidden *p, int i) {
   }
   draw_queries(p);
   banyan_attention_desc *desc = &p->desc;
-  desc->queries = &p->queries, desc->seq_lens = p->lens;
+  desc->queries = &p->queries, desc->kv.seq_lens = p->lens;
   if (p->count > 1 || random_range(0, 1)) {
     desc->parts = p->parts, desc->part_count = p->count;
     return;
   }
-  banyan_attention_desc all = p->parts[0];
-  all.batch = desc->batch, all.heads = desc->heads, all.kv_heads = desc->kv_heads, all.head_dim = desc->head_dim;
-  all.value_dim = desc->value_dim, all.q_dtype = desc->q_dtype, all.q = desc->q, all.queries = desc->queries;
-  all.q_batch_stride = desc->q_batch_stride, all.q_head_stride = desc->q_head_stride;
-  *desc = all;
+  desc->kv = p->parts[0];
   if (p->is_exact || random_range(0, 1)) return;
   const memory *m = &p->memories[0];
-  desc->read_ahead_bytes = 0;
+  desc->kv.read_ahead_bytes = 0;
   if (!m->page_keys) desc->prune.keys = random_range(1, 40), desc->prune.batch_pages = KEYS_MAX;
   desc->prune.epsilon = random_range(0, 2) ? 0.01f : 0;
   if (desc->prune.epsilon == 0 && random_range(0, 1)) desc->prune.top_pages = random_range(1, 6);

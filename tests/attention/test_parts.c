@@ -38,17 +38,18 @@ TEST_RANDOM(parts_of_different_types, 120) {
   int32_t count = random_range(1, PARTS), kv_heads = random_range(1, 3), heads = kv_heads * random_range(1, 20);
   int32_t batch = random_range(1, BATCH), dim = dims[random_range(0, 3)], lens[PARTS][BATCH], sum[BATCH] = {0};
   problem all[PARTS];
-  banyan_attention_desc parts[PARTS], desc;
+  banyan_kv_part parts[PARTS];
+  banyan_attention_desc desc;
   for (int32_t p = 0; p < count; p++) {
     for (int32_t b = 0; b < batch; b++)
       sum[b] += lens[p][b] = random_range(0, 3) ? random_range(0, _i % 6 ? 600 : 5000) : 0;
     problem_make(&all[p], batch, heads, kv_heads, dim, 0, BANYAN_F32, dtypes[random_range(0, 5)], lens[p], 2);
-    parts[p] = all[p].desc;
+    parts[p] = all[p].desc.kv;
     if (random_range(0, 2) == 0) parts[p].read_ahead_bytes = random_range(1, 1 << 20);
   }
   desc = all[0].desc;
   attention_clear_keys(&desc);
-  desc.parts = parts, desc.part_count = count, desc.seq_lens = sum;
+  desc.parts = parts, desc.part_count = count, desc.kv.seq_lens = sum;
   banyan_partial out;
   result got = result_make(&desc, &out), each[PARTS];
   good(banyan_attention(&desc, &out));
@@ -74,7 +75,8 @@ TEST_RANDOM(parts_of_different_types, 120) {
 
 typedef struct two_parts {
   problem halves[2];
-  banyan_attention_desc parts[2], desc;
+  banyan_kv_part parts[2];
+  banyan_attention_desc desc;
   int32_t first[2], sum[1];
 } two_parts;
 
@@ -94,11 +96,11 @@ static void two_parts_make(two_parts *t) {
   random_state = 5;
   for (int p = 0; p < 2; p++) {
     problem_make(&t->halves[p], 1, 2, 1, 16, 0, BANYAN_F32, p ? BANYAN_F16 : BANYAN_F32, &lens[p], 1);
-    t->parts[p] = t->halves[p].desc, t->parts[p].key_first = &t->first[p];
+    t->parts[p] = t->halves[p].desc.kv, t->parts[p].key_first = &t->first[p];
   }
-  t->desc = t->parts[0];
+  t->desc = t->halves[0].desc;
   attention_clear_keys(&t->desc);
-  t->desc.parts = t->parts, t->desc.part_count = 2, t->desc.seq_lens = t->sum;
+  t->desc.parts = t->parts, t->desc.part_count = 2, t->desc.kv.seq_lens = t->sum;
 }
 
 /* The statements spoil `t`, and attention fails with this text. */
@@ -112,7 +114,7 @@ static void two_parts_make(two_parts *t) {
   } while (0)
 
 TEST(lists_that_are_wrong_are_rejected) {
-  REJECTED(BANYAN_ERR_ARGUMENT, "parts[1]: kv_dtype is 0", t.parts[1].kv_dtype = (banyan_dtype)0);
+  REJECTED(BANYAN_ERR_ARGUMENT, "parts[1]: kv_dtype is 0", t.parts[1].dtype = (banyan_dtype)0);
   REJECTED(BANYAN_ERR_ARGUMENT, "parts[1].key_first[0] is 9, which overlaps: the parts before end at key 10",
            t.first[1] = 9);
   REJECTED(BANYAN_ERR_ARGUMENT, "parts[1].key_first[0] is 11, which leaves a gap", t.first[1] = 11);
@@ -121,13 +123,12 @@ TEST(lists_that_are_wrong_are_rejected) {
   REJECTED(BANYAN_ERR_ARGUMENT, "part_count is 0, must be 1 to 8", t.desc.part_count = 0);
   REJECTED(BANYAN_ERR_ARGUMENT, "part_count is 9, must be 1 to 8", t.desc.part_count = 9);
   REJECTED(BANYAN_ERR_ARGUMENT, "parts[1]: k is NULL", t.parts[1].k = NULL);
-  REJECTED(BANYAN_ERR_ARGUMENT, "k is set next to parts", t.desc.k = t.parts[0].k);
-  REJECTED(BANYAN_ERR_ARGUMENT, "v_token_stride is set next to parts", t.desc.v_token_stride = 16);
-  REJECTED(BANYAN_ERR_ARGUMENT, "kv_dtype is set next to parts", t.desc.kv_dtype = BANYAN_F16);
-  REJECTED(BANYAN_ERR_ARGUMENT, "parts[1].size is 8", t.parts[1].size = 8);
+  REJECTED(BANYAN_ERR_ARGUMENT, "k is set next to parts", t.desc.kv.k = t.parts[0].k);
+  REJECTED(BANYAN_ERR_ARGUMENT, "v_token_stride is set next to parts", t.desc.kv.v_token_stride = 16);
+  REJECTED(BANYAN_ERR_ARGUMENT, "kv_dtype is set next to parts", t.desc.kv.dtype = BANYAN_F16);
   REJECTED(BANYAN_ERR_ARGUMENT, "parts[0]: read_ahead_bytes is -1", t.parts[0].read_ahead_bytes = -1);
   REJECTED(BANYAN_ERR_ARGUMENT, "parts[0]: seq_lens is NULL", t.parts[0].seq_lens = NULL);
-  REJECTED(BANYAN_ERR_UNSUPPORTED, "prune is set next to parts", t.parts[1].prune.epsilon = 0.5f);
+  REJECTED(BANYAN_ERR_UNSUPPORTED, "prune is set next to parts", t.desc.prune.epsilon = 0.5f);
   REJECTED(BANYAN_ERR_ARGUMENT, "parts[1]: k_token_stride is 1", t.parts[1].k_token_stride = 1);
   two_parts t;
   two_parts_make(&t);
@@ -160,7 +161,7 @@ static int file_make(void) {
 static banyan_attention_desc file_desc(const float *q, const uint16_t *k, const int32_t *keys) {
   banyan_attention_desc desc =
       attention_desc_of(1, HEADS, KV_HEADS, 1, DIM, DIM, BANYAN_F32, BANYAN_F16, q, k, k ? k + DIM : NULL, keys);
-  desc.k_head_stride = desc.v_head_stride = ROW, desc.k_token_stride = desc.v_token_stride = KEY;
+  desc.kv.k_head_stride = desc.kv.v_head_stride = ROW, desc.kv.k_token_stride = desc.kv.v_token_stride = KEY;
   return desc;
 }
 
@@ -215,8 +216,8 @@ TEST(a_file_that_was_cut_off_is_an_error) {
   void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, file, 0);
   ck_assert_ptr_ne(map, MAP_FAILED);
   static const uint16_t recent[KEY];
-  banyan_attention_desc desc = file_desc(q, NULL, &sum),
-                        parts[2] = {file_desc(NULL, map, &keys[0]), file_desc(NULL, recent, &keys[1])};
+  banyan_attention_desc desc = file_desc(q, NULL, &sum);
+  banyan_kv_part parts[2] = {file_desc(NULL, map, &keys[0]).kv, file_desc(NULL, recent, &keys[1]).kv};
   attention_clear_keys(&desc), desc.parts = parts, desc.part_count = 2;
   parts[0].read_ahead_bytes = 1 << 20;
   banyan_partial out;
@@ -228,7 +229,7 @@ TEST(a_file_that_was_cut_off_is_an_error) {
     ck_assert_msg(strstr(banyan_last_error(), "keys 2048 to 4095 of sequence 0 of parts[0] cannot be read"), "%s",
                   banyan_last_error());
     /* Keys of half the bytes are still there, but not their scales. */
-    parts[0].kv_dtype = BANYAN_E4M3;
+    parts[0].dtype = BANYAN_E4M3;
     parts[0].scales.k = parts[0].scales.v = (const float *)map + bytes / 4 - CHUNK;
     parts[0].scales.token_stride = 1;
     ck_assert_int_eq(banyan_attention(&desc, &out), BANYAN_ERR_SYSTEM);
@@ -247,7 +248,8 @@ static void attend_to_unreadable(world_rank *self) {
   ck_assert_ptr_ne(map, MAP_FAILED);
   bool is_known = madvise(map, 4096, 22) == 0;
   if (self->rank == 1 && is_known) ck_assert_int_eq(mprotect((char *)map + bytes / 2, 4096, PROT_NONE), 0);
-  banyan_attention_desc desc = file_desc(q, NULL, &keys), part = file_desc(NULL, map, &keys);
+  banyan_attention_desc desc = file_desc(q, NULL, &keys);
+  banyan_kv_part part = file_desc(NULL, map, &keys).kv;
   attention_clear_keys(&desc), desc.parts = &part, desc.part_count = 1, part.read_ahead_bytes = 1 << 20;
   banyan_combine_desc combine = BANYAN_COMBINE_DESC_INIT;
   combine.tokens = 1, combine.heads = HEADS, combine.value_dim = DIM;
@@ -285,8 +287,8 @@ TEST(a_file_larger_than_memory) {
     ck_assert_msg(whole == NULL, "there is no limit");
   }
   read_through(file, q, o, lse);
-  banyan_attention_desc desc = file_desc(q, NULL, &sum),
-                        parts[2] = {file_desc(NULL, map, &keys[0]), file_desc(NULL, recent, &keys[1])};
+  banyan_attention_desc desc = file_desc(q, NULL, &sum);
+  banyan_kv_part parts[2] = {file_desc(NULL, map, &keys[0]).kv, file_desc(NULL, recent, &keys[1]).kv};
   attention_clear_keys(&desc), desc.parts = parts, desc.part_count = 2;
   parts[0].read_ahead_bytes = 8 << 20;
   banyan_partial out;

@@ -94,13 +94,12 @@ TEST(first_forms_stay) {
   ck_assert_uint_eq(offsetof(banyan_comm_config, first_timeout_ns), 40);
   ck_assert_uint_eq(offsetof(banyan_partial, empty_below), 88);
   ck_assert_uint_eq(offsetof(banyan_combine_desc, stream), 48);
-  ck_assert_uint_eq(offsetof(banyan_attention_desc, q_mine), 312);
   ck_assert_uint_eq(offsetof(banyan_heads_desc, valid), 72);
   ck_assert_uint_eq(offsetof(banyan_op_info, bytes_between_nodes), 64);
   const bny_sized *const all[] = {&bny_sized_bootstrap,    &bny_sized_comm_config,    &bny_sized_partial,
                                   &bny_sized_combine_desc, &bny_sized_attention_desc, &bny_sized_op_info,
                                   &bny_sized_valid,        &bny_sized_heads_desc,     &bny_sized_queries};
-  static const size_t first[] = {32, 40, 96, 56, 320, 72, 56, 80, 64}, now[] = {32, 56, 112, 64, 400, 88, 56, 80, 96};
+  static const size_t first[] = {32, 40, 96, 56, 400, 72, 56, 80, 64}, now[] = {32, 56, 112, 64, 400, 88, 56, 80, 96};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
     ck_assert_uint_eq(all[i]->first_bytes, first[i]);
     ck_assert_uint_eq(all[i]->bytes, now[i]);
@@ -162,7 +161,7 @@ TEST(attention_of_any_version) {
   LONGER(banyan_attention_desc)
   desc = {.known = attention_desc_of(TOKENS, HEADS, HEADS, KEYS, DIM, DIM, BANYAN_F32, BANYAN_F32, q, cache, cache,
                                      lengths)};
-  desc.known.pages = (banyan_pages){.table = table, .table_stride = 1, .keys = KEYS};
+  desc.known.kv.pages = (banyan_pages){.table = table, .table_stride = 1, .keys = KEYS};
   banyan_combine_desc combine = {.size = sizeof combine, .tokens = TOKENS, .heads = HEADS, .value_dim = DIM};
   banyan_partial out;
   banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, HEADS, DIM);
@@ -170,14 +169,14 @@ TEST(attention_of_any_version) {
   for (int i = 0; i < 2; i++) {
     banyan_op *op = NULL;
     desc.known.size = sizes[i];
-    desc.known.pages.count = 2;
+    desc.known.kv.pages.count = 2;
     good(banyan_attention(&desc.known, &out));
     good(banyan_attention_combine(comm, &desc.known, &combine, &out));
     good(banyan_attention_init(comm, &desc.known, &out, &op));
     good(banyan_start(op));
     good(banyan_wait(op));
     banyan_op_free(op);
-    desc.known.pages.count = 1;
+    desc.known.kv.pages.count = 1;
     rejected(banyan_attention(&desc.known, &out), "page_table[1][0] is 1", "pages is 1");
   }
   desc.beyond[3] = 1;
@@ -195,7 +194,7 @@ TEST(queries_of_any_version) {
   rule.kind = BANYAN_OWNERSHIP_BLOCKS, rule.nranks = 2;
   banyan_attention_desc desc =
       attention_desc_of(TOKENS, HEADS, HEADS, KEYS, DIM, DIM, BANYAN_F32, BANYAN_F32, q, cache, cache, lengths);
-  desc.k_batch_stride = desc.v_batch_stride = 0, desc.queries = &queries.known;
+  desc.kv.k_batch_stride = desc.kv.v_batch_stride = 0, desc.queries = &queries.known;
   banyan_partial out;
   banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, HEADS, DIM);
   int32_t start;

@@ -169,12 +169,12 @@ static times measure(const shape *s, int rounds, int32_t threads) {
   int32_t *list = s->listed > 0 ? list_keys(s) : NULL;
   if (list) {
     lengths[0] = s->listed;
-    desc.pages.table = list;
-    desc.pages.table_stride = s->listed;
-    desc.pages.keys = 1;
-    desc.pages.count = s->keys;
-    desc.k_batch_stride = desc.k_token_stride;
-    desc.v_batch_stride = desc.v_token_stride;
+    desc.kv.pages.table = list;
+    desc.kv.pages.table_stride = s->listed;
+    desc.kv.pages.keys = 1;
+    desc.kv.pages.count = s->keys;
+    desc.kv.k_batch_stride = desc.kv.k_token_stride;
+    desc.kv.v_batch_stride = desc.kv.v_token_stride;
   }
   banyan_partial out;
   banyan_partial_init(&out, values, BANYAN_F32, values + queries, BANYAN_F32, s->heads, s->value_dim);

@@ -35,7 +35,7 @@ static void attend_to_all(world_rank *self) {
     attend_draw(of, self->rank, 0);
     attend_call_of(of, self, &calls[i]);
     banyan_attention_desc *desc = &calls[i].desc;
-    if (many->is_long && !desc->pages.table) desc->keys_max = 1 << 17;
+    if (many->is_long && !desc->kv.pages.table) desc->keys_max = 1 << 17;
     good = world_ok(self, banyan_attention_combine_init(self->comm, desc, &calls[i].combine, &calls[i].out, &ops[i]),
                     "init");
   }
@@ -64,13 +64,13 @@ static void attend_alone(world_rank *self) {
   attend_call_of(of, self, &call);
   if (!world_ok(self, banyan_attention_init(self->comm, &call.desc, &call.out, &op), "init")) return;
   const banyan_attention_desc *desc = &call.desc;
-  const int64_t pages = desc->pages.table ? desc->pages.count : desc->batch;
+  const int64_t pages = desc->kv.pages.table ? desc->kv.pages.count : desc->batch;
   int64_t keys = 0;
   for (int32_t b = 0; b < desc->batch; b++) keys += rank->lengths[b] * shape->kv_heads;
   for (int v = 0; v < (shape->latent ? 1 : 2); v++) {
     const int64_t wanted = 2 * keys * (v ? shape->value_dim : shape->head_dim);
     FAKE_CUDA(fake_cuda_watch_copies)
-    (v ? desc->v : desc->k, (size_t)(2 * pages * (v ? desc->v_batch_stride : desc->k_batch_stride)));
+    (v ? desc->kv.v : desc->kv.k, (size_t)(2 * pages * (v ? desc->kv.v_batch_stride : desc->kv.k_batch_stride)));
     if (!world_ok(self, banyan_start(op), "start") || !world_finish(self)) break;
     const int64_t copied = (int64_t)FAKE_CUDA(fake_cuda_watch_copies)(NULL, 0);
     world_check(self, copied == wanted, "%lld bytes of %s were read, not %lld: %s", (long long)copied,

@@ -34,7 +34,7 @@ static void draw(world_rank *self, const wrong *what) {
   if (what->length != INT32_MAX) rank->lengths[b] = what->length;
   if (what->page == INT32_MAX) return;
   if (rank->lengths[b] == 0) rank->lengths[b] = 1;
-  int32_t row_pages = (int32_t)rank->shard.desc.pages.table_stride, place = (rank->lengths[b] - 1) / WRONG_PAGE_KEYS;
+  int32_t row_pages = (int32_t)rank->shard.desc.kv.pages.table_stride, place = (rank->lengths[b] - 1) / WRONG_PAGE_KEYS;
   rank->shard.pages[b * row_pages + place] = what->page;
   snprintf(((wrong *)self->argument)->named, sizeof what->named, "page_table[%d][%d] is %d", b, place, what->page);
   if (place + 1 < row_pages) rank->shard.pages[b * row_pages + place + 1] = INT32_MAX; /* no key is on this page */
@@ -107,11 +107,11 @@ static void attend_beyond_on_host(world_rank *self) {
     int32_t b = what->of->shape.batch - 1, place = (rank->lengths[b] - 1) / WRONG_PAGE_KEYS;
     char named[96];
     snprintf(named, sizeof named, "page_table[%d][%d] is -1, must be 0 to %d", b, place,
-             (int32_t)rank->shard.desc.pages.count - 1);
+             (int32_t)rank->shard.desc.kv.pages.count - 1);
     banyan_status status = banyan_start(op);
     world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), named),
                 "status %d, %s is not in: %s", status, named, banyan_last_error());
-    rank->shard.pages[b * rank->shard.desc.pages.table_stride + place] = 0;
+    rank->shard.pages[b * rank->shard.desc.kv.pages.table_stride + place] = 0;
   }
   if (world_ok(self, banyan_start(op), "start")) world_ok(self, banyan_wait(op), "wait");
   world_ok(self, banyan_barrier(self->comm), "barrier");
@@ -133,21 +133,23 @@ typedef struct rejection {
   void (*spoil)(banyan_attention_desc *desc);
 } rejection;
 
-static void spoil_dtype(banyan_attention_desc *desc) { desc->kv_dtype = BANYAN_F32; }
-static void spoil_both_dtypes(banyan_attention_desc *desc) { desc->q_dtype = desc->kv_dtype = BANYAN_F32; }
+static void spoil_dtype(banyan_attention_desc *desc) { desc->kv.dtype = BANYAN_F32; }
+static void spoil_both_dtypes(banyan_attention_desc *desc) { desc->q_dtype = desc->kv.dtype = BANYAN_F32; }
 static void spoil_keys_max(banyan_attention_desc *desc) { desc->keys_max = 0; }
 static void spoil_head_dim(banyan_attention_desc *desc) { desc->head_dim = desc->value_dim = 32; }
 static void spoil_value_dim(banyan_attention_desc *desc) { desc->value_dim = 32; }
-static void spoil_alignment(banyan_attention_desc *desc) { desc->k = (const char *)desc->k + 2; }
-static void spoil_stride(banyan_attention_desc *desc) { desc->v_head_stride += 4; }
-static void spoil_pages(banyan_attention_desc *desc) { desc->pages.table = desc->seq_lens, desc->pages.keys = 0; }
-static void spoil_page_keys(banyan_attention_desc *desc) { desc->pages.keys = 16; }
+static void spoil_alignment(banyan_attention_desc *desc) { desc->kv.k = (const char *)desc->kv.k + 2; }
+static void spoil_stride(banyan_attention_desc *desc) { desc->kv.v_head_stride += 4; }
+static void spoil_pages(banyan_attention_desc *desc) {
+  desc->kv.pages.table = desc->kv.seq_lens, desc->kv.pages.keys = 0;
+}
+static void spoil_page_keys(banyan_attention_desc *desc) { desc->kv.pages.keys = 16; }
 static void spoil_table(banyan_attention_desc *desc) {
-  desc->pages.table = desc->seq_lens, desc->pages.table_stride = 2, desc->pages.keys = 16, desc->batch = 2,
+  desc->kv.pages.table = desc->kv.seq_lens, desc->kv.pages.table_stride = 2, desc->kv.pages.keys = 16, desc->batch = 2,
   desc->keys_max = 33;
 }
-static void spoil_page_count(banyan_attention_desc *desc) { desc->pages.count = 7; }
-static void spoil_lengths(banyan_attention_desc *desc) { desc->seq_lens = NULL; }
+static void spoil_page_count(banyan_attention_desc *desc) { desc->kv.pages.count = 7; }
+static void spoil_lengths(banyan_attention_desc *desc) { desc->kv.seq_lens = NULL; }
 
 static const rejection rejections_of_devices[] = {
     {"kv_dtype", BANYAN_ERR_UNSUPPORTED, spoil_dtype},

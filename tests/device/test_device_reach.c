@@ -92,10 +92,10 @@ static void check_others(world_rank *self, const memories *memories) {
   banyan_partial out = rows(local, NULL);
   expect(self, banyan_attention_init(self->comm, &desc, &out, &op), &op, "seq_lens is plain");
   expect(self, banyan_attention_combine_init(self->comm, &desc, &both, &out, &op), &op, "seq_lens is plain");
-  desc.seq_lens = (const int32_t *)(void *)local;
-  desc.k = plain;
+  desc.kv.seq_lens = (const int32_t *)(void *)local;
+  desc.kv.k = plain;
   expect(self, banyan_attention_init(self->comm, &desc, &out, &op), &op, "k is plain");
-  desc.k = local;
+  desc.kv.k = local;
   out.values = plain;
   expect(self, banyan_attention_init(self->comm, &desc, &out, &op), &op, "out.values is plain");
   expect(self, banyan_attention_combine_init(self->comm, &desc, &both, &out, &op), &op, "out.values is plain");

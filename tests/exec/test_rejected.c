@@ -216,8 +216,8 @@ static void decode_make(decode *made, int32_t dim) {
   banyan_partial_init(&made->to, made->out, BANYAN_F32, NULL, BANYAN_F32, HEADS, dim);
   made->desc =
       attention_desc_of(2, HEADS, 1, PAGE, dim, dim, BANYAN_F32, BANYAN_I8, made->q, made->v, made->v, made->lens);
-  made->desc.pages = (banyan_pages){.table = made->table, .table_stride = PAGES, .keys = PAGE, .count = PAGES};
-  made->desc.scales.k = &made->k_scale, made->desc.queries = &made->queries;
+  made->desc.kv.pages = (banyan_pages){.table = made->table, .table_stride = PAGES, .keys = PAGE, .count = PAGES};
+  made->desc.kv.scales.k = &made->k_scale, made->desc.queries = &made->queries;
 }
 
 enum { ARGUMENTS = 14, OF_RANK_0 = 12 };
@@ -232,10 +232,10 @@ static const char *spoil(decode *call, int argument) {
   case 4: return call->start[0] = -7, "query_start[0] is -7";
   case 5: return call->tokens = 3, "valid.tokens leads to 3";
   case 6: return call->tokens = 1, "query_start_loc[2] is 2";
-  case 7: return call->desc.k = NULL, "k is NULL";
+  case 7: return call->desc.kv.k = NULL, "k is NULL";
   case 8: return call->desc.heads = 0, "heads is 0";
   case 9: return call->to.base = (banyan_base)0, "base";
-  case 10: return call->desc.pages.table_stride = PAGES - 1, "page_table_stride of 2";
+  case 10: return call->desc.kv.pages.table_stride = PAGES - 1, "page_table_stride of 2";
   case 11:
     call->to.values_dtype = BANYAN_E4M3, call->to.values_scale = &call->out_scale, call->out_scale = -1;
     return "values_scale";

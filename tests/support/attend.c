@@ -109,7 +109,7 @@ static uint8_t *flashmla_of(const uint16_t *from, banyan_dtype dtype, size_t row
 static void set_form(const attend *of, attend_rank *rank) {
   const problem_shape *shape = &of->shape;
   banyan_attention_desc *desc = &rank->shard.desc;
-  const size_t pages = shape->page_keys ? (size_t)desc->pages.count : (size_t)shape->batch;
+  const size_t pages = shape->page_keys ? (size_t)desc->kv.pages.count : (size_t)shape->batch;
   const size_t rows = pages * (size_t)(shape->kv_heads * (shape->page_keys ? shape->page_keys : shape->keys_max));
   static const banyan_dtype dtypes[] = {
       [ATTEND_E4M3] = BANYAN_E4M3, [ATTEND_E5M2] = BANYAN_E5M2, [ATTEND_I8] = BANYAN_I8, [ATTEND_F32] = BANYAN_F32};
@@ -117,24 +117,24 @@ static void set_form(const attend *of, attend_rank *rank) {
   if (of->form == ATTEND_F32_QUERIES) desc->q_dtype = BANYAN_F32;
   if (of->form == ATTEND_PLAIN || of->form == ATTEND_F32_QUERIES) return;
   if (of->form != ATTEND_FLASHMLA) {
-    desc->kv_dtype = dtypes[of->form];
-    rank->k = converted(of, rank->shard.k, rows * (size_t)shape->head_dim, desc->kv_dtype);
+    desc->kv.dtype = dtypes[of->form];
+    rank->k = converted(of, rank->shard.k, rows * (size_t)shape->head_dim, desc->kv.dtype);
     rank->v = rank->k;
-    if (!shape->latent) rank->v = converted(of, rank->shard.v, rows * (size_t)shape->value_dim, desc->kv_dtype);
+    if (!shape->latent) rank->v = converted(of, rank->shard.v, rows * (size_t)shape->value_dim, desc->kv.dtype);
     return;
   }
-  desc->kv_dtype = BANYAN_E4M3;
+  desc->kv.dtype = BANYAN_E4M3;
   rank->k = rank->v = flashmla_of(rank->shard.k, shape->dtype, rows);
-  desc->kv_rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
-  desc->k_token_stride = desc->v_token_stride = BNY_FLASHMLA_BYTES;
-  desc->k_head_stride = desc->v_head_stride = desc->k_head_stride / BNY_FLASHMLA_DIM * BNY_FLASHMLA_BYTES;
-  desc->k_batch_stride = desc->v_batch_stride = desc->k_batch_stride / BNY_FLASHMLA_DIM * BNY_FLASHMLA_BYTES;
+  desc->kv.rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
+  desc->kv.k_token_stride = desc->kv.v_token_stride = BNY_FLASHMLA_BYTES;
+  desc->kv.k_head_stride = desc->kv.v_head_stride = desc->kv.k_head_stride / BNY_FLASHMLA_DIM * BNY_FLASHMLA_BYTES;
+  desc->kv.k_batch_stride = desc->kv.v_batch_stride = desc->kv.k_batch_stride / BNY_FLASHMLA_DIM * BNY_FLASHMLA_BYTES;
 }
 
 /* Masks some keys, and makes them NaN, because no query sees them. */
 static void mask_keys(const attend *of, world_random *random, attend_rank *rank) {
   const banyan_attention_desc *desc = &rank->shard.desc;
-  const banyan_pages *pages = &desc->pages;
+  const banyan_pages *pages = &desc->kv.pages;
   rank->key_mask = world_take((size_t)(of->shape.batch * of->shape.keys_max));
   for (int32_t i = 0; i < of->shape.batch * of->shape.keys_max; i++) {
     const int32_t b = i / of->shape.keys_max, t = i % of->shape.keys_max;
@@ -142,11 +142,13 @@ static void mask_keys(const attend *of, world_random *random, attend_rank *rank)
     for (int32_t h = 0; h < of->shape.kv_heads && t < rank->shard.lengths[b] && !rank->key_mask[i]; h++) {
       const int64_t page = pages->table ? rank->shard.pages[b * pages->table_stride + t / pages->keys] : b;
       const int64_t row = pages->table ? t % pages->keys : t;
-      memset(rank->shard.k + page * desc->k_batch_stride + h * desc->k_head_stride + row * desc->k_token_stride, 0xff,
-             2 * (size_t)of->shape.head_dim);
+      memset(rank->shard.k + page * desc->kv.k_batch_stride + h * desc->kv.k_head_stride +
+                 row * desc->kv.k_token_stride,
+             0xff, 2 * (size_t)of->shape.head_dim);
       if (rank->shard.v)
-        memset(rank->shard.v + page * desc->v_batch_stride + h * desc->v_head_stride + row * desc->v_token_stride, 0xff,
-               2 * (size_t)of->shape.value_dim);
+        memset(rank->shard.v + page * desc->kv.v_batch_stride + h * desc->kv.v_head_stride +
+                   row * desc->kv.v_token_stride,
+               0xff, 2 * (size_t)of->shape.value_dim);
     }
   }
 }
@@ -157,7 +159,7 @@ static void fill_rank(attend *made, world_random *random, int32_t r) {
   problem_shard_make(random, shape, made->q, &rank->shard);
   if (made->masks_keys) mask_keys(made, random, rank);
   set_form(made, rank);
-  int32_t pages = shape->page_keys ? (int32_t)rank->shard.desc.pages.count : 0;
+  int32_t pages = shape->page_keys ? (int32_t)rank->shard.desc.kv.pages.count : 0;
   rank->list = take_numbers(pages);
   rank->indptr = take_numbers(shape->batch);
   rank->last = take_numbers(shape->batch);
@@ -266,11 +268,11 @@ void attend_draw_shared(attend *made, int round) {
 static void list_pages(attend *made, attend_rank *rank) {
   const banyan_attention_desc *desc = &rank->shard.desc;
   for (int32_t b = 0; b < made->shape.batch; b++) {
-    const int32_t pages = (rank->lengths[b] + desc->pages.keys - 1) / desc->pages.keys;
+    const int32_t pages = (rank->lengths[b] + desc->kv.pages.keys - 1) / desc->kv.pages.keys;
     for (int32_t i = 0; i < pages; i++)
-      rank->list[rank->indptr[b] + i] = rank->shard.pages[b * desc->pages.table_stride + i];
+      rank->list[rank->indptr[b] + i] = rank->shard.pages[b * desc->kv.pages.table_stride + i];
     rank->indptr[b + 1] = rank->indptr[b] + pages;
-    rank->last[b] = pages ? rank->lengths[b] - (pages - 1) * desc->pages.keys : 0;
+    rank->last[b] = pages ? rank->lengths[b] - (pages - 1) * desc->kv.pages.keys : 0;
   }
 }
 
@@ -301,7 +303,7 @@ void attend_spoil_pages(attend *made, int32_t r) {
   for (int32_t b = 0; b < made->shape.batch; b++) {
     int32_t token = made->loc[b], end = made->loc[b + 1];
     while (made->has_mask && token < end && !rank->mask[token]) token++;
-    int32_t *page = &rank->shard.pages[b * rank->shard.desc.pages.table_stride];
+    int32_t *page = &rank->shard.pages[b * rank->shard.desc.kv.pages.table_stride];
     if ((*page < 0) != (token == end)) *page = -1 - *page;
   }
 }
@@ -318,13 +320,13 @@ static sheet_part part_of(const attend *of, int32_t rank, int32_t tokens) {
 
 static void set_pages(const attend *from, const attend_rank *rank, const world_rank *self,
                       banyan_attention_desc *desc) {
-  desc->pages.table = desc->pages.table ? world_at(self, from->lists ? rank->list : rank->shard.pages) : NULL;
+  desc->kv.pages.table = desc->kv.pages.table ? world_at(self, from->lists ? rank->list : rank->shard.pages) : NULL;
   if (!from->lists) return;
-  desc->pages.table_stride = 0;
-  desc->pages.indptr = world_at(self, rank->indptr);
+  desc->kv.pages.table_stride = 0;
+  desc->kv.pages.indptr = world_at(self, rank->indptr);
   if (!from->by_last) return;
-  desc->pages.last_len = world_at(self, rank->last);
-  desc->seq_lens = NULL;
+  desc->kv.pages.last_len = world_at(self, rank->last);
+  desc->kv.seq_lens = NULL;
 }
 
 /* Returns the result in the rank's own addresses. */
@@ -353,13 +355,13 @@ static void describe(const attend *from, const world_rank *self, banyan_attentio
   const problem_shape *shape = &from->shape;
   *desc = rank->shard.desc;
   desc->q = world_at(self, from->wide_q ? (void *)from->wide_q : from->q);
-  desc->k = world_at(self, rank->k);
-  desc->v = world_at(self, rank->v);
-  if (from->keys_bound && !desc->pages.table) desc->keys_max = from->keys_bound;
+  desc->kv.k = world_at(self, rank->k);
+  desc->kv.v = world_at(self, rank->v);
+  if (from->keys_bound && !desc->kv.pages.table) desc->keys_max = from->keys_bound;
   if (from->form == ATTEND_E4M3 || from->form == ATTEND_E5M2 || from->form == ATTEND_I8)
-    desc->scales = (banyan_kv_scales){
+    desc->kv.scales = (banyan_kv_scales){
         .k = world_at(self, from->scales), .v = world_at(self, from->scales + shape->kv_heads), .head_stride = 1};
-  desc->seq_lens = world_at(self, rank->lengths);
+  desc->kv.seq_lens = world_at(self, rank->lengths);
   desc->soft_cap = from->cap;
   desc->sinks = world_at(self, from->sinks);
   desc->stream = self->stream;
@@ -414,7 +416,8 @@ void attend_call_of(const attend *from, const world_rank *self, attend_call *to)
                                  .epsilon = from->seed / 2 % 4 == 1 ? 0 : from->epsilon,
                                  .error = rank->error,
                                  .read = rank->read};
-    if (!desc->pages.table) desc->prune.keys = 1 + (int32_t)(from->seed % 3), desc->prune.batch_pages = shape->keys_max;
+    if (!desc->kv.pages.table)
+      desc->prune.keys = 1 + (int32_t)(from->seed % 3), desc->prune.batch_pages = shape->keys_max;
     banyan_page_bounds_update(desc, NULL);
   }
   if (has_valid) made.combine.valid = &to->valid;

@@ -37,8 +37,8 @@ static int32_t sequence_of(const banyan_attention_desc *desc, int32_t token) {
 }
 
 static int32_t length_of(const banyan_attention_desc *desc, int32_t b) {
-  const banyan_pages *pages = &desc->pages;
-  if (desc->seq_lens) return desc->seq_lens[b];
+  const banyan_pages *pages = &desc->kv.pages;
+  if (desc->kv.seq_lens) return desc->kv.seq_lens[b];
   const int32_t count = pages->indptr[b + 1] - pages->indptr[b];
   return count ? (count - 1) * pages->keys + pages->last_len[b] : 0;
 }
@@ -94,19 +94,21 @@ void attention_oracle_clear(attention_row *row) {
 static void add_key(const banyan_attention_desc *desc, int64_t page, int32_t kv_head, int64_t in_page, const double *q,
                     attention_row *row) {
   const int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
-  const int64_t at = page * desc->k_batch_stride + kv_head * desc->k_head_stride + in_page * desc->k_token_stride;
-  const int64_t v_at = page * desc->v_batch_stride + kv_head * desc->v_head_stride + in_page * desc->v_token_stride;
-  const banyan_kv_scales *scales = &desc->scales;
+  const int64_t at =
+      page * desc->kv.k_batch_stride + kv_head * desc->kv.k_head_stride + in_page * desc->kv.k_token_stride;
+  const int64_t v_at =
+      page * desc->kv.v_batch_stride + kv_head * desc->kv.v_head_stride + in_page * desc->kv.v_token_stride;
+  const banyan_kv_scales *scales = &desc->kv.scales;
   int64_t scale_at = kv_head * scales->head_stride;
   if (scales->token_stride) scale_at += page * scales->batch_stride + in_page * scales->token_stride;
   double k[ATTENTION_DIM_MAX], v[ATTENTION_DIM_MAX], dot = 0, size = 0;
   double scale = desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim);
-  if (desc->kv_rows == BANYAN_KV_ROWS_FLASHMLA_FP8) {
-    load_flashmla((const char *)desc->k + at, k);
+  if (desc->kv.rows == BANYAN_KV_ROWS_FLASHMLA_FP8) {
+    load_flashmla((const char *)desc->kv.k + at, k);
     memcpy(v, k, sizeof v);
   } else {
-    load_row(desc->k, desc->kv_dtype, at, desc->head_dim, k);
-    load_row(desc->v, desc->kv_dtype, v_at, value_dim, v);
+    load_row(desc->kv.k, desc->kv.dtype, at, desc->head_dim, k);
+    load_row(desc->kv.v, desc->kv.dtype, v_at, value_dim, v);
   }
   for (int32_t i = 0; i < desc->head_dim; i++) dot += q[i] * k[i], size += fabs(q[i] * k[i]);
   if (scales->k) scale *= (double)scales->k[scale_at];
@@ -118,7 +120,7 @@ static void add_key(const banyan_attention_desc *desc, int64_t page, int32_t kv_
 }
 
 void attention_oracle_add(const banyan_attention_desc *desc, int32_t token, int32_t head, attention_row *row) {
-  const banyan_pages *pages = &desc->pages;
+  const banyan_pages *pages = &desc->kv.pages;
   const int32_t b = sequence_of(desc, token), kv_head = head / (desc->heads / desc->kv_heads);
   const int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
   if (b < 0) return;
@@ -167,18 +169,13 @@ banyan_attention_desc attention_desc_of(int32_t batch, int32_t heads, int32_t kv
   banyan_attention_desc made = BANYAN_ATTENTION_DESC_INIT;
   made.batch = batch, made.heads = heads, made.kv_heads = kv_heads;
   made.head_dim = head_dim, made.value_dim = value_dim;
-  made.q_dtype = q_dtype, made.kv_dtype = kv_dtype;
+  made.q_dtype = q_dtype, made.kv.dtype = kv_dtype;
   made.q = q, made.q_head_stride = head_dim, made.q_batch_stride = heads * made.q_head_stride;
-  made.k = k, made.k_token_stride = head_dim, made.k_head_stride = keys * made.k_token_stride;
-  made.v = v, made.v_token_stride = value_dim, made.v_head_stride = keys * made.v_token_stride;
-  made.k_batch_stride = kv_heads * made.k_head_stride, made.v_batch_stride = kv_heads * made.v_head_stride;
-  made.seq_lens = seq_lens;
+  made.kv.k = k, made.kv.k_token_stride = head_dim, made.kv.k_head_stride = keys * made.kv.k_token_stride;
+  made.kv.v = v, made.kv.v_token_stride = value_dim, made.kv.v_head_stride = keys * made.kv.v_token_stride;
+  made.kv.k_batch_stride = kv_heads * made.kv.k_head_stride, made.kv.v_batch_stride = kv_heads * made.kv.v_head_stride;
+  made.kv.seq_lens = seq_lens;
   return made;
 }
 
-void attention_clear_keys(banyan_attention_desc *desc) {
-  desc->k = desc->v = NULL, desc->kv_dtype = (banyan_dtype)0, desc->key_first = NULL;
-  desc->k_batch_stride = desc->k_head_stride = desc->k_token_stride = 0;
-  desc->v_batch_stride = desc->v_head_stride = desc->v_token_stride = 0;
-  desc->pages = (banyan_pages){0}, desc->scales = (banyan_kv_scales){0};
-}
+void attention_clear_keys(banyan_attention_desc *desc) { desc->kv = (banyan_kv_part){.seq_lens = desc->kv.seq_lens}; }

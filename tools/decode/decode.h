@@ -102,7 +102,7 @@ typedef struct decode_parts {
   int32_t capacity;   /* keys of a sequence in memory */
   void *buffer;       /* for reading the file */
   int32_t *lengths[2];
-  banyan_attention_desc descs[2];
+  banyan_kv_part list[2];
 } decode_parts;
 
 /* Call decode_parts_free() even if it fails. */

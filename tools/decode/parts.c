@@ -63,20 +63,17 @@ void decode_parts_describe(const decode_problem *problem, decode_parts *parts, b
   int64_t head = (int64_t)problem->head_dim * parts->capacity;
   size_t bytes = parts->shard.bytes / (size_t)problem->tokens * (size_t)parts->capacity;
   for (int i = 0; i < 2; i++) {
-    parts->descs[i] = *desc;
-    parts->descs[i].seq_lens = parts->lengths[i];
+    parts->list[i] = desc->kv;
+    parts->list[i].seq_lens = parts->lengths[i];
   }
-  banyan_attention_desc *recent = &parts->descs[1];
-  parts->descs[0].read_ahead_bytes = READ_AHEAD_BYTES;
+  banyan_kv_part *recent = &parts->list[1];
+  parts->list[0].read_ahead_bytes = READ_AHEAD_BYTES;
   recent->k = parts->recent;
   recent->v = (const char *)parts->recent + (decode_problem_tensors(problem) == 1 ? 0 : bytes / 2);
   recent->k_head_stride = recent->v_head_stride = head;
   recent->k_batch_stride = recent->v_batch_stride = head * problem->kv_heads;
-  desc->k = desc->v = NULL;
-  desc->k_batch_stride = desc->k_head_stride = desc->k_token_stride = 0;
-  desc->v_batch_stride = desc->v_head_stride = desc->v_token_stride = 0;
-  desc->kv_dtype = (banyan_dtype)0;
-  desc->parts = parts->descs;
+  desc->kv = (banyan_kv_part){.seq_lens = desc->kv.seq_lens};
+  desc->parts = parts->list;
   desc->part_count = 2;
 }
 

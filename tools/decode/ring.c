@@ -103,9 +103,9 @@ static banyan_status ring_run(void *opaque, int64_t *local_ns) {
     int32_t owner = (state->rank - step + state->nranks) % state->nranks;
     banyan_op *shift = state->shifts[step == 0 ? OWN_TO_A : step % 2 == 1 ? A_TO_B : B_TO_A];
     bool last = step == state->nranks - 1;
-    state->attention.k = block;
-    state->attention.v = block + state->value_offset;
-    state->attention.seq_lens = state->lengths + (size_t)owner * (size_t)state->problem->batch;
+    state->attention.kv.k = block;
+    state->attention.kv.v = block + state->value_offset;
+    state->attention.kv.seq_lens = state->lengths + (size_t)owner * (size_t)state->problem->batch;
     if (!last && (status = banyan_start(shift)) != BANYAN_OK) break;
     int64_t start = tool_now_ns();
     status = banyan_attention(&state->attention, &state->visit);
