@@ -74,7 +74,8 @@ TEST_LOOP(two_torchruns_do_not_meet, 4) {
   free_port();
   setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
   setenv("RANK", "1", 1), setenv("WORLD_SIZE", "3", 1), setenv("MASTER_ADDR", "127.0.0.1", 1);
-  char ports[2][16] = {"29500", "29501"}; /* no process connects to them */
+  char ports[2][16]; /* no process connects to them; tests run side by side, so each has others */
+  snprintf(ports[0], sizeof ports[0], "%d", 29500 + _i);
   setenv("TORCHELASTIC_RUN_ID", "none", 1), setenv("MASTER_PORT", ports[0], 1);
   ck_assert_int_eq(bny_boot_settings_read(&settings[0]), BANYAN_OK);
   for (int other = 1; other < 65536; other++) {
@@ -405,7 +406,9 @@ TEST_LOOP(an_orphan_of_an_earlier_attempt_meets_nobody, 2) {
 
 int main(void) {
   const char *place = getenv("BANYAN_TEST_OUTCOME");
-  return place ? be_program(place) : suite_main(suite_with("boot_jobs", 60, set_up, tear_down));
+  if (place) return be_program(place);
+  suite_deal(6);
+  return suite_main(suite_with("boot_jobs", 60, set_up, tear_down));
 }
 
 #endif

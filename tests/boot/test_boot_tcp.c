@@ -517,6 +517,9 @@ TEST_LOOP(believes_no_impostor, 3) {
   ck_assert(outcomes[1].create_s < 3.5);
 }
 
-int main(void) { return suite_main(suite_with("boot_tcp", 60, set_up, tear_down)); }
+int main(void) {
+  suite_deal(6);
+  return suite_main(suite_with("boot_tcp", 60, set_up, tear_down));
+}
 
 #endif

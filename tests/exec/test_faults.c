@@ -516,4 +516,7 @@ TEST_LOOP(nonsense_is_named, 16) {
   world_unshare(scenario, sizeof *scenario);
 }
 
-int main(void) { return world_main(suite_of("faults", 60)); }
+int main(void) {
+  suite_deal(4);
+  return world_main(suite_of("faults", 60));
+}

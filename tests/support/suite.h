@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/support/sanitized.h"
@@ -61,13 +62,29 @@ static inline void suite_add(suite_test *self, const TTest *test, int first, int
 
 enum { SUITE_CASES = 16 };
 
+/* Tests are dealt to this many processes, and this one runs every such test from number suite_share on. */
+static int suite_share, suite_shares = 1;
+
+/* Deals the tests to processes that run side by side, for tests that wait more than they compute. main() calls it
+ * before it makes the suite. One process runs all tests if CK_RUN_CASE selects some, or if they may not fork. */
+static inline void suite_deal(int processes) {
+  const char *forks = getenv("CK_FORK");
+  if (getenv("CK_RUN_CASE") != NULL || (forks != NULL && strcmp(forks, "no") == 0)) return;
+  suite_shares = processes;
+  for (int i = 1; i < processes && suite_share == 0; i++) {
+    pid_t pid = fork();
+    if (pid < 0) exit(EXIT_FAILURE);
+    if (pid == 0) suite_share = i;
+  }
+}
+
 /* Makes the suite of all tests of this file, with one case per name. If timeout_s is 0, Check's default limit of 4 s
  * applies. */
 static inline Suite *suite_with(const char *name, double timeout_s, SFun set_up, SFun tear_down) {
   Suite *suite = suite_create(name);
   TCase *cases[SUITE_CASES];
   const char *names[SUITE_CASES];
-  int count = 0;
+  int count = 0, number = 0;
   for (const suite_test *t = suite_tests; t != NULL; t = t->next) {
     const char *case_name = t->case_name ? t->case_name : name;
     int i = 0;
@@ -79,7 +96,8 @@ static inline Suite *suite_with(const char *name, double timeout_s, SFun set_up,
       if (set_up != NULL || tear_down != NULL) tcase_add_checked_fixture(cases[i], set_up, tear_down);
       suite_add_tcase(suite, cases[i]);
     }
-    tcase_add_loop_test(cases[i], t->test, t->first, t->end);
+    for (int at = t->first; at < t->end; at++)
+      if (number++ % suite_shares == suite_share) tcase_add_loop_test(cases[i], t->test, at, at + 1);
   }
   if (count == 0) suite_add_tcase(suite, tcase_create(name));
   return suite;
@@ -87,11 +105,12 @@ static inline Suite *suite_with(const char *name, double timeout_s, SFun set_up,
 
 static inline Suite *suite_of(const char *name, double timeout_s) { return suite_with(name, timeout_s, NULL, NULL); }
 
-/* Runs and frees the suite. Returns the exit status of main(). */
+/* Runs and frees the suite. Returns the exit status of main(), which is that of all processes. */
 static inline int suite_main(Suite *suite) {
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
+  int failed = srunner_ntests_failed(runner), how;
   srunner_free(runner);
+  for (int i = 1; i < suite_shares && suite_share == 0; i++) failed += wait(&how) < 0 || how != 0;
   return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

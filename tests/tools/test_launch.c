@@ -213,5 +213,6 @@ TEST(reads_the_environment) {
 
 int main(int argc, char **argv) {
   if (bny_launch_is_rank()) return play_rank(argc, argv);
+  suite_deal(6);
   return suite_main(suite_of("launch", 60));
 }

@@ -27,13 +27,13 @@ static const char sound[] =
 
 /* Writes the text to a file and reads it. *prices is set to the default first. */
 static banyan_status read_text(const char *text, size_t bytes, bny_prices *prices) {
-  tree t = tree_new();
+  static tree t;
   char path[300];
+  if (t.root[0] == '\0') t = tree_new();
   tree_bytes(&t, "costs.json", text, bytes);
   snprintf(path, sizeof path, "%s/costs.json", t.root);
   *prices = bny_prices_default;
-  banyan_status status = bny_costs_read_on(&here, path, prices);
-  return status;
+  return bny_costs_read_on(&here, path, prices);
 }
 
 static bool are_default(const bny_prices *prices) { return memcmp(prices, &bny_prices_default, sizeof *prices) == 0; }

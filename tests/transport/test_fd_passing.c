@@ -443,4 +443,7 @@ static void share_nothing(world_rank *self) {
 
 TEST(what_rejects_memory_is_named) { WORLD_RUN(share_nothing, .nranks = 3, .processes = true, .bare = true); }
 
-int main(void) { return world_main(suite_of("passing", 120)); }
+int main(void) {
+  suite_deal(4);
+  return world_main(suite_of("passing", 120));
+}
