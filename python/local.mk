@@ -27,7 +27,6 @@ EXTRA_DIST += \
   %D%/banyan/py.typed \
   %D%/banyan/torch_ops.py \
   %D%/banyan/transformers.py \
-  %D%/bench/bench_attention.py \
   %D%/bench/bench_calls.py \
   %D%/bench/bench_prune.py \
   %D%/src/array.cc \

@@ -12,4 +12,4 @@ test_scripts += \
   %D%/test_tools.sh \
   %D%/test_topo_tool.sh \
   %D%/test_usage.sh
-EXTRA_DIST += %D%/paper.py %D%/prelude.sh %D%/tools_checks.py
+EXTRA_DIST += %D%/prelude.sh %D%/tools_checks.py

@@ -14,8 +14,8 @@ import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-import paper  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
+import bench  # noqa: E402
 
 DECODE = os.environ["BANYAN_DECODE"]
 PERF = os.environ["BANYAN_PERF"]
@@ -211,6 +211,7 @@ class Decode(Tools):
         self.assertAlmostEqual(found["ratio"] / (found["kv_gbps"] / found["read_gbps"]), 1, 6)
         work = 2e-3 * found["heads"] * found["keys"] * (found["head_dim"] + found["value_dim"])
         self.assertAlmostEqual(found["gflops"] / (work / found["attention_us"]), 1, 6)
+        self.assertGreaterEqual(found["fma_gflops"], 0)
         self.assertTrue(found["local_pages"] is None or 0 <= found["local_pages"] <= 1, found["local_pages"])
         self.assertIs(found["verified"], True)
         return found
@@ -249,19 +250,27 @@ class Decode(Tools):
             self.assertEqual(found["tokens"], 3000)
         self.assertIn("--parts goes with", self.expect(run(DECODE, "--parts", "5"), 2).stderr)
 
+    def test_local_attention_to_keys_that_are_spread(self):
+        """The read loop reads the whole cache, of which the sequence has some keys."""
+        for options in ("--kv-heads", "2", "--heads", "6"), ("--head-dim", "576", "--heads", "8", "--kv-heads", "1", "--dtype", "e4m3"):
+            found = self.kernel_only("--kernel-only", "--tokens", "300", "--spread", "1000", "--repeat", "1", *options)
+            self.assertEqual(found["read_bytes"], found["kv_bytes"] / 300 * 1000)
+        for options in ("--spread", "5"), ("--kernel-only", "--tokens", "6", "--spread", "5"):
+            self.assertIn("--spread", self.expect(run(DECODE, *options), 2).stderr)
+
     def test_bytes_and_memory_are_those_of_the_formulae(self):
         """They match banyan's layout exactly, and the paper's formulae if whole rows fill lines of 64 bytes."""
         for ranks, batch, heads, dim, keys in ((2, 1, 8, 32, 24), (3, 2, 7, 20, 30), (4, 1, 32, 128, 8), (8, 4, 64, 64, 16)):
             with self.subTest(ranks=ranks, batch=batch, heads=heads, dim=dim):
-                found = paper.decode(DECODE, ranks, ranks * keys, batch, heads, dim, "f16", 1)
-                for method in paper.METHODS:
+                found = bench.methods(DECODE, ranks, ranks * keys, batch, heads, dim, "f16", 1)
+                for method in bench.METHODS:
                     shape = method, ranks, batch, heads, dim, keys, 2
-                    sent, held = paper.exact(*shape)
+                    sent, held = bench.exact(*shape)
                     self.assertEqual(found[method]["bytes_sent_per_rank"], sent, method)
                     self.assertEqual(found[method]["peak_extra_bytes_per_rank"] - found[method]["arena_bytes_per_rank"], held, method)
-                    least, room = paper.paper(*shape)
+                    least, room = bench.formula(*shape)
                     most = least * (1 if method == "ring" else 1.1)
-                    fewest, greatest = (room * ratio for ratio in paper.memory_ratio(*shape))
+                    fewest, greatest = (room * ratio for ratio in bench.memory_ratio(*shape))
                     self.assertLessEqual(fewest * (1 - 1e-9), held, method)
                     self.assertLessEqual(held, greatest * (1 + 1e-9), method)
                     if heads * batch // ranks % 8 == 0:  # statistics fill whole cache lines

@@ -319,6 +319,7 @@ typedef struct decode_kernel_settings {
   int32_t repeat;
   int64_t timeout_ns;
   int32_t recent; /* number of last keys in memory; the others are in a mapped file; 0: all in memory */
+  int32_t room;   /* keys are pages of one key, at random places of a cache for so many; 0: in order */
 } decode_kernel_settings;
 
 /* Prints the result to stdout, as text or as JSON. *verified is set if the error against the reference is within the

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Times one rank's attention kernel, and compares it with the speed at which threads read the same memory. */
+ * Times one rank's attention kernel, and compares it with the speed at which threads read the same memory, and with a
+ * loop of FMA instructions. */
 #include "tools/decode/decode.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -13,105 +16,79 @@
 #include "tools/common/launch.h"
 #include "tools/common/read_all.h"
 
-/* ---- threads that read memory at full speed, with which attention is compared ------------------------------------ */
+/* ---- what attention is compared with ----------------------------------------------------------------------------- */
 
 typedef struct reader {
   pthread_t thread;
-  struct readers *all;
   const uint64_t *words;
   size_t count;
-  int64_t begin_ns, end_ns; /* times of the last run */
+  const atomic_bool *begun;
+  int64_t begin_ns, end_ns; /* times of this thread */
   uint64_t sum;             /* keeps the compiler from removing the reads */
 } reader;
 
-/* Each thread waits for the next run and not for other threads, so any thread that has started can be ended. */
-typedef struct readers {
-  pthread_mutex_t lock;
-  pthread_cond_t begun, done;
-  int64_t run;
-  int32_t count, started, working;
-  bool leaving;
-  reader each[];
-} readers;
-
 /* Records begin and end per thread, because a thread that shares its core may begin long after another. */
-static void read_part(reader *self) {
+static void *read_part(void *argument) {
+  reader *self = argument;
+  while (!atomic_load(self->begun)) sched_yield();
   self->begin_ns = tool_now_ns();
   self->sum += read_all(self->words, self->count);
   self->end_ns = tool_now_ns();
-}
-
-static void *run_reader(void *argument) {
-  reader *self = argument;
-  readers *all = self->all;
-  pthread_mutex_lock(&all->lock);
-  for (int64_t last = 0;; last = all->run) {
-    while (all->run == last && !all->leaving) pthread_cond_wait(&all->begun, &all->lock);
-    if (all->leaving) break;
-    pthread_mutex_unlock(&all->lock);
-    read_part(self);
-    pthread_mutex_lock(&all->lock);
-    if (--all->working == 0) pthread_cond_signal(&all->done);
-  }
-  pthread_mutex_unlock(&all->lock);
   return NULL;
 }
 
-static void readers_end(readers *all) {
-  if (all == NULL) return;
-  pthread_mutex_lock(&all->lock);
-  all->leaving = true;
-  pthread_cond_broadcast(&all->begun);
-  pthread_mutex_unlock(&all->lock);
-  for (int32_t i = 1; i <= all->started; i++) pthread_join(all->each[i].thread, NULL);
-  pthread_cond_destroy(&all->done);
-  pthread_cond_destroy(&all->begun);
-  pthread_mutex_destroy(&all->lock);
-}
-
-/* Starts `count` - 1 threads; the caller of readers_run_us() is one more reader. Each reads a part of the memory, in
- * complete lines of 64 bytes. On failure it returns NULL and sets *error. */
-static readers *readers_start(int32_t count, const void *memory, size_t bytes, tool_error *error) {
-  size_t lines = bytes / 64;
-  readers *all = tool_take(sizeof *all + (size_t)count * sizeof all->each[0]);
-  all->count = count;
-  pthread_mutex_init(&all->lock, NULL);
-  pthread_cond_init(&all->begun, NULL);
-  pthread_cond_init(&all->done, NULL);
+/* Lets `count` threads, of which the caller is one, each read a part of the memory once, in complete lines of 64 bytes.
+ * Sets *us to the time from the begin of the first thread to the end of the last. */
+static bool read_memory(int32_t count, const void *memory, size_t bytes, double *us, tool_error *error) {
+  size_t mark = tool_mark(), lines = bytes / 64;
+  reader *all = tool_take((size_t)count * sizeof *all);
+  atomic_bool begun = false;
+  int32_t started = 1;
   for (int32_t i = 0; i < count; i++) {
     size_t first = lines * (size_t)i / (size_t)count, end = lines * ((size_t)i + 1) / (size_t)count;
-    all->each[i] = (reader){.all = all, .words = (const uint64_t *)memory + 8 * first, .count = 8 * (end - first)};
+    all[i] = (reader){.words = (const uint64_t *)memory + 8 * first, .count = 8 * (end - first), .begun = &begun};
   }
-  for (int32_t i = 1; i < count; i++) {
-    if (pthread_create(&all->each[i].thread, NULL, run_reader, &all->each[i]) != 0) {
-      tool_error_set(error, "%d threads that read cannot be started", count);
-      readers_end(all);
-      return NULL;
-    }
-    all->started++;
+  while (started < count && pthread_create(&all[started].thread, NULL, read_part, &all[started]) == 0) started++;
+  atomic_store(&begun, true);
+  read_part(&all[0]);
+  int64_t begin = all[0].begin_ns, end = all[0].end_ns;
+  for (int32_t i = 1; i < started; i++) {
+    pthread_join(all[i].thread, NULL);
+    begin = all[i].begin_ns < begin ? all[i].begin_ns : begin;
+    end = all[i].end_ns > end ? all[i].end_ns : end;
   }
-  return all;
+  tool_release(mark);
+  *us = (double)(end - begin) * 1e-3;
+  return started == count || tool_error_set(error, "%d threads that read cannot be started", count);
 }
 
-/* Lets all threads read their parts once. Returns the time from the start of the first thread to the end of the
- * last. */
-static double readers_run_us(readers *all) {
-  pthread_mutex_lock(&all->lock);
-  all->run++;
-  all->working = all->started;
-  pthread_cond_broadcast(&all->begun);
-  pthread_mutex_unlock(&all->lock);
-  read_part(&all->each[0]);
-  pthread_mutex_lock(&all->lock);
-  while (all->working > 0) pthread_cond_wait(&all->done, &all->lock);
-  pthread_mutex_unlock(&all->lock);
-  int64_t begin = all->each[0].begin_ns, end = all->each[0].end_ns;
-  for (int32_t i = 1; i < all->count; i++) {
-    begin = all->each[i].begin_ns < begin ? all->each[i].begin_ns : begin;
-    end = all->each[i].end_ns > end ? all->each[i].end_ns : end;
+#ifdef __x86_64__
+/* A loop of FMA instructions on registers of the type, with enough chains to hide their latency. Returns Gflop/s. */
+enum { FMA_CHAINS = 12, FMA_STEPS = 200000 };
+#define FMA_LOOP(name, type, isa)                                                                                \
+  static __attribute__((target(isa))) double name(void) {                                                        \
+    type sums[FMA_CHAINS], half = (type){0} + 0.5f;                                                              \
+    _Pragma("GCC unroll 12") for (int i = 0; i < FMA_CHAINS; i++) sums[i] = half;                                \
+    int64_t start_ns = tool_now_ns();                                                                            \
+    for (int64_t n = 0; n < FMA_STEPS; n++) {                                                                    \
+      _Pragma("GCC unroll 12") for (int i = 0; i < FMA_CHAINS;                                                   \
+                                    i++) __asm__ volatile("vfmadd213ps %1, %1, %0" : "+v"(sums[i]) : "v"(half)); \
+    }                                                                                                            \
+    return 2.0 * FMA_CHAINS * FMA_STEPS * (double)(sizeof half / 4) / (double)(tool_now_ns() - start_ns);        \
   }
-  return (double)(end - begin) * 1e-3;
+typedef float float8 __attribute__((vector_size(32)));
+typedef float float16 __attribute__((vector_size(64)));
+FMA_LOOP(fma512_gflops, float16, "avx512f")
+FMA_LOOP(fma256_gflops, float8, "avx2,fma")
+
+/* The speed of one thread, with the widest vectors of this processor; 0: it has no FMA. */
+static double fma_gflops(void) {
+  if (__builtin_cpu_supports("avx512f")) return fma512_gflops();
+  return __builtin_cpu_supports("fma") ? fma256_gflops() : 0;
 }
+#else
+static double fma_gflops(void) { return 0; }
+#endif
 
 /* ---- one rank ---------------------------------------------------------------------------------------------------- */
 
@@ -121,28 +98,29 @@ typedef struct kernel_result {
   uint64_t kv_bytes;            /* size of these keys and their values */
   uint64_t read_bytes;          /* size of the cache, where each sequence has the capacity of the longest */
   double attention_us, read_us; /* medians */
+  double fma_gflops;            /* all threads, if each is as fast as this one in its fastest round; 0: unknown */
   double max_abs_error, max_rel_error;
   double local_share; /* fraction of the cache's pages on the NUMA node where all threads run; -1 unknown */
 } kernel_result;
 
 /* Times reading of the keys from memory, or from their file. A file is then dropped from memory again, as attention
  * requires. */
-static bool read_keys(const decode_parts *parts, readers *all, double *us, tool_error *error) {
-  if (parts != NULL)
-    return decode_parts_drop(parts, error) && decode_parts_read_us(parts, us, error) && decode_parts_drop(parts, error);
-  *us = readers_run_us(all);
-  return true;
+static bool read_keys(const decode_parts *parts, const decode_shard *shard, int32_t threads, double *us,
+                      tool_error *error) {
+  if (parts == NULL) return read_memory(threads, shard->block, shard->bytes, us, error);
+  return decode_parts_drop(parts, error) && decode_parts_read_us(parts, us, error) && decode_parts_drop(parts, error);
 }
 
-/* Attention and the read loop alternate, so that other load affects both. `parts` is NULL if all keys are in memory. */
-static bool measure(banyan_op *op, const decode_parts *parts, readers *all, int32_t repeat, kernel_result *result,
-                    tool_error *error) {
+/* Attention and the loops alternate, so that other load affects all. `parts` is NULL if all keys are in memory. */
+static bool measure(banyan_op *op, const decode_parts *parts, const decode_shard *shard, int32_t repeat,
+                    kernel_result *result, tool_error *error) {
   double *attention = tool_new(2 * (size_t)repeat, sizeof *attention), *read = attention + repeat;
   banyan_status status = BANYAN_OK;
   bool answered = true;
   for (int32_t round = -1; round < repeat && status == BANYAN_OK && answered; round++) { /* round -1 is a warm-up */
     int32_t at = round < 0 ? 0 : round;
-    answered = read_keys(parts, all, &read[at], error);
+    answered = read_keys(parts, shard, result->threads, &read[at], error);
+    result->fma_gflops = fmax(result->fma_gflops, result->threads * fma_gflops());
     int64_t since = tool_now_ns();
     status = banyan_start(op);
     if (status == BANYAN_OK) status = banyan_wait(op);
@@ -168,24 +146,52 @@ static bool compare(const decode_problem *problem, const float *out, banyan_comm
   return true;
 }
 
+/* Copies the keys of the only sequence to random places of a cache for `room` keys, and lists them as pages of one
+ * key. */
+static decode_shard spread(const decode_problem *problem, int32_t room, const decode_shard *shard,
+                           banyan_attention_desc *desc) {
+  size_t key = (size_t)problem->head_dim * tool_dtype_bytes(problem->dtype), capacity = (size_t)shard->capacity,
+         lists = (size_t)decode_problem_tensors(problem) * (size_t)problem->kv_heads;
+  decode_shard wide = {.bytes = lists * (size_t)room * key, .capacity = room};
+  int32_t *places = tool_new((size_t)room, sizeof *places);
+  wide.block = memset(tool_take(wide.bytes), 0, wide.bytes); /* untouched pages would be read faster */
+  for (int32_t i = 0; i < room; i++) places[i] = i;
+  for (int32_t i = 0; i < problem->tokens; i++) {
+    int32_t other = i + (int32_t)(bny_hash_of((uint64_t)i) % (uint64_t)(room - i)), mine = places[i];
+    places[i] = places[other];
+    places[other] = mine;
+  }
+  for (size_t list = 0; list < lists; list++)
+    for (size_t i = 0; i < (size_t)problem->tokens; i++)
+      memcpy((char *)wide.block + (list * (size_t)room + (size_t)places[i]) * key,
+             (const char *)shard->block + (list * capacity + i) * key, key);
+  *desc = decode_shard_attention(problem, desc->q, &wide, problem->lengths);
+  desc->kv.pages.table = places;
+  desc->kv.pages.table_stride = problem->tokens;
+  desc->kv.pages.keys = 1;
+  desc->kv.pages.count = room;
+  desc->kv.k_batch_stride = desc->kv.k_token_stride; /* from page to page */
+  desc->kv.v_batch_stride = desc->kv.v_token_stride;
+  return wide;
+}
+
 static bool measure_shard(const decode_kernel_settings *settings, const decode_problem *problem, const void *q,
                           const decode_shard *shard, decode_parts *parts, banyan_comm *comm, kernel_result *result,
                           tool_error *error) {
   size_t rows = (size_t)problem->batch * (size_t)problem->heads, values = rows * (size_t)problem->value_dim;
   float *out = tool_take((values + rows) * sizeof *out);
   banyan_attention_desc desc = decode_shard_attention(problem, q, shard, problem->lengths);
+  decode_shard wide = *shard;
   if (parts != NULL) decode_parts_describe(problem, parts, &desc);
+  if (settings->room > 0) wide = spread(problem, settings->room, shard, &desc);
+  result->read_bytes = wide.bytes;
   banyan_partial partial;
   banyan_op *op = NULL;
   memset(out, 0xff, values * sizeof *out); /* NaN in elements that are not written */
   banyan_partial_init(&partial, out, BANYAN_F32, out + values, BANYAN_F32, problem->heads, problem->value_dim);
   banyan_status status = banyan_attention_init(comm, &desc, &partial, &op);
   bool ok = status == BANYAN_OK || tool_error_banyan(error, status, "attention");
-  if (ok) {
-    readers *all = readers_start(result->threads, shard->block, shard->bytes, error);
-    ok = all != NULL && measure(op, parts, all, settings->repeat, result, error);
-    readers_end(all);
-  }
+  ok = ok && measure(op, parts, &wide, settings->repeat, result, error);
   banyan_op_free(op);
   return ok && compare(problem, out, comm, result, error);
 }
@@ -224,7 +230,6 @@ static bool run(const decode_kernel_settings *settings, const decode_problem *pr
   ok = ok && decode_problem_query(problem, 0, &q, error) &&
        measure_shard(settings, problem, q, &shard, in_parts ? &parts : NULL, comm, result, error);
   for (int32_t b = 0; b < problem->batch; b++) result->keys += problem->lengths[b];
-  result->read_bytes = shard.bytes;
   result->kv_bytes = shard.bytes / ((uint64_t)problem->batch * (uint64_t)problem->tokens) * (uint64_t)result->keys;
   result->local_share = shard.block == NULL || in_parts ? -1 : local_share_of(shard.block, shard.bytes);
   decode_parts_free(&parts);
@@ -258,6 +263,7 @@ static bool print_text(const decode_kernel_settings *settings, const decode_prob
          gflops(problem, result));
   printf("read loop  %10.1f us  %7.2f GB/s of %s\n", result->read_us, read,
          settings->recent > 0 ? "the file of all keys, in its order" : "the same memory, by as many threads");
+  printf("FMA loop   %10.1f Gflop/s\n", result->fma_gflops);
   printf("ratio      %10.3f\n", kv / read);
   printf("error      %10.1e  of the worst row, %s\n", result->max_rel_error,
          is_verified(result) ? "verified" : "NOT VERIFIED");
@@ -271,17 +277,17 @@ static bool print_json(const decode_kernel_settings *settings, const decode_prob
   double kv = gbytes_per_s(result->kv_bytes, result->attention_us),
          read = gbytes_per_s(result->read_bytes, result->read_us);
   json_t *o = json_pack(
-      "{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:b, s:o, s:i, s:i, s:i, s:I, s:i, s:i, s:i, s:i, s:s, "
+      "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:b, s:o, s:i, s:i, s:i, s:I, s:i, s:i, s:i, s:i, s:s, "
       "s:i}",
       "kv_gbps", tool_json_real(kv), "read_gbps", tool_json_real(read), "ratio", tool_json_real(kv / read), "gflops",
-      tool_json_real(gflops(problem, result)), "attention_us", tool_json_real(result->attention_us), "read_us",
-      tool_json_real(result->read_us), "kv_bytes", (json_int_t)result->kv_bytes, "read_bytes",
-      (json_int_t)result->read_bytes, "max_abs_error", tool_json_real(result->max_abs_error), "max_rel_error",
-      tool_json_real(result->max_rel_error), "verified", is_verified(result), "local_pages",
-      result->local_share < 0 ? json_null() : tool_json_real(result->local_share), "threads", result->threads, "batch",
-      problem->batch, "tokens", problem->tokens, "keys", (json_int_t)result->keys, "heads", problem->heads, "kv_heads",
-      problem->kv_heads, "head_dim", problem->head_dim, "value_dim", problem->value_dim, "dtype",
-      tool_dtype_name(problem->dtype), "repeat", settings->repeat);
+      tool_json_real(gflops(problem, result)), "fma_gflops", tool_json_real(result->fma_gflops), "attention_us",
+      tool_json_real(result->attention_us), "read_us", tool_json_real(result->read_us), "kv_bytes",
+      (json_int_t)result->kv_bytes, "read_bytes", (json_int_t)result->read_bytes, "max_abs_error",
+      tool_json_real(result->max_abs_error), "max_rel_error", tool_json_real(result->max_rel_error), "verified",
+      is_verified(result), "local_pages", result->local_share < 0 ? json_null() : tool_json_real(result->local_share),
+      "threads", result->threads, "batch", problem->batch, "tokens", problem->tokens, "keys", (json_int_t)result->keys,
+      "heads", problem->heads, "kv_heads", problem->kv_heads, "head_dim", problem->head_dim, "value_dim",
+      problem->value_dim, "dtype", tool_dtype_name(problem->dtype), "repeat", settings->repeat);
   return tool_json_write(o, stdout, error);
 }
 
