@@ -29,11 +29,15 @@ size_t bny_wire_row_bytes(bny_wire wire, int32_t value_dim) {
   return (codes + scales + 3) / 4 * 4;
 }
 
-bny_wire_layout bny_wire_layout_make(bny_wire wire, int64_t rows, int32_t value_dim) {
-  size_t statistics = (size_t)rows * sizeof(float);
-  size_t values = (size_t)rows * bny_wire_row_bytes(wire, value_dim);
+bny_wire_layout bny_rows_layout(bool has_statistics, int64_t rows, size_t row_bytes) {
+  size_t statistics = (size_t)rows * sizeof(float), values = (size_t)rows * row_bytes;
+  if (!has_statistics) return (bny_wire_layout){.bytes = values};
   size_t n = round_to_line(2 * statistics);
   return (bny_wire_layout){.m = 0, .d = statistics, .n = n, .bytes = n + round_to_line(values)};
+}
+
+bny_wire_layout bny_wire_layout_make(bny_wire wire, int64_t rows, int32_t value_dim) {
+  return bny_rows_layout(true, rows, bny_wire_row_bytes(wire, value_dim));
 }
 
 size_t bny_dtype_bytes(banyan_dtype dtype) {

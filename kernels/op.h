@@ -50,6 +50,9 @@ typedef struct bny_wire_layout {
 
 bny_wire_layout bny_wire_layout_make(bny_wire wire, int64_t rows, int32_t value_dim);
 
+/* The same for rows of `row_bytes`. Without statistics rows follow each other without padding. */
+bny_wire_layout bny_rows_layout(bool has_statistics, int64_t rows, size_t row_bytes);
+
 /* A box of rows in a message. The pointers are at the box's first row. Row (t, h) has index t * token_stride + h: its m
  * and d are elements of this index, and its n begins at this index times bny_wire_row_bytes(). */
 typedef struct bny_wire_view {

@@ -62,7 +62,7 @@ banyan_status bny_api_read_valid(const banyan_comm *comm, const banyan_valid_row
                                  bool blocking, bny_call *key) {
   banyan_status status = bny_valid_check(valid, room, key->all_tokens);
   if (status != BANYAN_OK) return status;
-  bool device = comm->device.engine && (!comm->device.proxy || key->collective == BNY_COMBINE);
+  bool device = comm->device.engine && (!comm->device.proxy || bny_payload_of(key)->on_proxy);
   key->counts_tokens = *valid && (*valid)->tokens;
   if (blocking && !device) {
     status = bny_valid_count(*valid, key->all_tokens, &key->tokens);

@@ -19,6 +19,8 @@ typedef enum bny_collective {
   BNY_BARRIER          /* slices are empty */
 } bny_collective;
 
+enum { BNY_COLLECTIVES = BNY_BARRIER + 1 };
+
 /* A table of names ends with a row whose text is NULL. */
 typedef struct bny_name {
   const char *text;

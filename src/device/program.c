@@ -360,7 +360,7 @@ banyan_status bny_device_program_make(const bny_request *request, int32_t rank, 
                     BNY_DEVICE_RANKS_MAX);
   draft draft = {.request = request, .rank = rank, .nodes = settings->nodes};
   draft.protocol = bny_unit_protocol(request, settings);
-  if (request->call.collective == BNY_ALLGATHER) draft.piece_offsets = settings->piece_offsets;
+  if (bny_call_gathers(&request->call)) draft.piece_offsets = settings->piece_offsets;
   banyan_status status = bny_unit_shape_make(request, draft.protocol, settings->whole_rows, &draft.shape);
   if (status == BANYAN_OK) status = layout_inboxes(&draft);
   if (status == BANYAN_OK) status = add_steps(&draft);

@@ -176,7 +176,7 @@ banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *requ
   bny_device_run *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to bind a plan");
   made->exec = exec;
-  made->heads = request->call.collective == BNY_ALLGATHER_HEADS;
+  made->heads = bny_call_has_rows(&request->call) && bny_call_gathers(&request->call);
   made->settings = exec->settings;
   banyan_status status = make(made, request, plan, call, binding);
   if (status != BANYAN_OK) {

@@ -16,17 +16,14 @@ enum { UNITS_ENOUGH = 1024 };
 enum { BYTES_FEW = 256 << 10, BYTES_PACKETS_FEW = 1, BYTES_PACKETS_MANY = 4 };
 
 static uint64_t payload_bytes(const bny_request *request) {
-  uint64_t bytes = request->call.bytes;
-  if (request->call.collective == BNY_COMBINE) {
-    uint64_t row = 8 + bny_wire_row_bytes(request->call.wire, request->call.value_dim);
+  const bny_payload *payload = bny_payload_of(&request->call);
+  uint64_t bytes = 0;
+  if (payload->has_rows) {
+    uint64_t row = (payload->has_statistics ? 8 : 0) + payload->row_bytes(&request->call);
     return (uint64_t)request->tokens * (uint64_t)request->heads * row;
   }
-  if (request->call.collective == BNY_ALLGATHER_HEADS)
-    return (uint64_t)request->tokens * (uint64_t)request->heads * bny_request_row_bytes(request);
-  if (request->call.collective == BNY_ALLGATHER) {
-    bytes = 0;
-    for (int32_t rank = 0; rank < request->nranks; rank++) bytes += request->call.counts[rank];
-  }
+  if (!bny_call_gathers(&request->call)) return request->call.bytes;
+  for (int32_t rank = 0; rank < request->nranks; rank++) bytes += request->call.counts[rank];
   return bytes;
 }
 
@@ -66,7 +63,7 @@ static banyan_status shape_of_bytes(const bny_request *request, int32_t protocol
   uint64_t whole = request->call.bytes;
   if (request->call.collective == BNY_SHIFT)
     whole *= (uint64_t)request->nranks;
-  else if (request->call.collective == BNY_ALLGATHER)
+  else if (bny_call_gathers(&request->call))
     whole = payload_bytes(request);
   int32_t rounds = whole <= BYTES_FEW ? BYTES_PACKETS_FEW : BYTES_PACKETS_MANY;
   int32_t bytes = request->call.collective == BNY_BARRIER ? 4 : 4 * bny_protocol_round_words(protocol) * rounds;
@@ -81,7 +78,7 @@ static banyan_status shape_of_bytes(const bny_request *request, int32_t protocol
 
 /* A unit is a row. */
 static banyan_status shape_of_heads(const bny_request *request, int32_t protocol, bny_unit_shape *shape) {
-  int32_t row_bytes = (int32_t)bny_request_row_bytes(request), words = (row_bytes + 3) / 4;
+  int32_t row_bytes = (int32_t)bny_payload_of(&request->call)->row_bytes(&request->call), words = (row_bytes + 3) / 4;
   *shape = (bny_unit_shape){.token0 = request->token0,
                             .tokens = request->tokens,
                             .head0 = request->head0,
@@ -96,8 +93,8 @@ static banyan_status shape_of_heads(const bny_request *request, int32_t protocol
 
 banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, bool whole_rows,
                                   bny_unit_shape *shape) {
-  if (request->call.collective == BNY_ALLGATHER_HEADS) return shape_of_heads(request, protocol, shape);
-  if (request->call.collective != BNY_COMBINE) return shape_of_bytes(request, protocol, shape);
+  if (!bny_call_has_rows(&request->call)) return shape_of_bytes(request, protocol, shape);
+  if (bny_call_gathers(&request->call)) return shape_of_heads(request, protocol, shape);
   int64_t rows = (int64_t)request->tokens * request->heads;
   int32_t bits = bits_of(request->call.wire);
   if (rows * BNY_CHUNKS_MAX > INT32_MAX)

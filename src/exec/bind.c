@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/run.h"
+#include "exec/payload.h"
 #include "base/status.h"
 
 static bny_wire_view view_of(const bny_run *run, const bny_slot *slot, const char *outbox, const bny_slice *slice) {
@@ -13,13 +13,11 @@ static bny_wire_view view_of(const bny_run *run, const bny_slot *slot, const cha
   int32_t token0 = bny_slice_valid_token(&run->valid, slice->token0);
   int64_t row = (int64_t)(token0 - held.token0) * held.heads + slice->head0 - held.head0;
   char *at = (char *)(uintptr_t)outbox + slot->offset;
-  if (plan->collective == BNY_ALLGATHER_HEADS)
-    return (bny_wire_view){.n = at + (size_t)row * plan->row_bytes, .token_stride = held.heads};
-  bny_wire_layout layout = bny_wire_layout_make(plan->wire, bny_slice_rows(&held), plan->value_dim);
+  bny_wire_layout layout = bny_rows_layout(plan->payload->has_statistics, bny_slice_rows(&held), plan->row_bytes);
   return (bny_wire_view){
       .m = (float *)(void *)(at + layout.m) + row,
       .d = (float *)(void *)(at + layout.d) + row,
-      .n = at + layout.n + (size_t)row * bny_wire_row_bytes(plan->wire, plan->value_dim),
+      .n = at + layout.n + (size_t)row * plan->row_bytes,
       .token_stride = held.heads,
   };
 }
@@ -42,7 +40,7 @@ static void bind_step(bny_run *run, int32_t index, int half) {
   const bny_step *step = &plan->steps[index];
   bny_bound_step *bound = &run->steps[half][index];
   bny_transport *transport = run->exec->transport;
-  bool rows = bny_collective_has_rows(plan->collective);
+  bool rows = plan->payload->has_rows;
   if (step->kind == BNY_STEP_COPY || step->kind == BNY_STEP_MERGE) {
     const bny_slot *slot = &plan->slots[step->slot];
     char *outbox = transport->halves[half];
@@ -99,7 +97,7 @@ static banyan_status bind_pieces(bny_run *run) {
   const bny_plan *plan = run->plan;
   run->piece_first = calloc((size_t)plan->nsteps + 1, sizeof *run->piece_first);
   if (!run->piece_first) return fail_memory(plan);
-  bool rows = bny_collective_has_rows(plan->collective);
+  bool rows = plan->payload->has_rows;
   for (int32_t i = 0; i < plan->nsteps; i++) {
     bool cuts = !rows && plan->steps[i].kind == BNY_STEP_DELIVER;
     int32_t count = cuts ? cut_pieces(run->binding, plan->nranks, &plan->steps[i].slice, NULL) : 0;
@@ -159,17 +157,15 @@ static void list_peers(bny_run *run) {
 
 static size_t valid_bytes(const bny_run *run, const bny_slot *slot) {
   const bny_plan *plan = run->plan;
-  if (!bny_collective_has_rows(plan->collective) || run->valid.count == run->valid.most) return slot->bytes;
+  if (!plan->payload->has_rows || run->valid.count == run->valid.most) return slot->bytes;
   bny_slice held = bny_slice_valid(&run->valid, &slot->slice);
-  int64_t rows = bny_slice_rows(&held);
-  if (plan->collective == BNY_ALLGATHER_HEADS) return (size_t)rows * plan->row_bytes;
-  return rows == 0 ? 0 : bny_wire_layout_make(plan->wire, rows, plan->value_dim).bytes;
+  return bny_payload_bytes(plan->payload, bny_slice_rows(&held), plan->row_bytes);
 }
 
 /* Resolves everything that depends on the number of tokens. */
 static void bind_steps(bny_run *run) {
   const bny_plan *plan = run->plan;
-  bool rows = bny_collective_has_rows(plan->collective);
+  bool rows = plan->payload->has_rows;
   uint64_t input_bytes = 0;
   for (int32_t i = 0; i < plan->nslots; i++) run->slot_bytes[i] = valid_bytes(run, &plan->slots[i]);
   for (int32_t i = 0; i < plan->nmessages; i++) run->message_bytes[i] = valid_bytes(run, &plan->messages[i].what);
@@ -213,7 +209,12 @@ banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_notic
                            bny_run **run) {
   bny_run *made = calloc(1, sizeof *made);
   if (!made) return fail_memory(plan);
-  *made = (bny_run){.exec = exec, .plan = plan, .call = *call, .binding = binding, .next = plan->nsteps};
+  *made = (bny_run){.exec = exec,
+                    .plan = plan,
+                    .payload = &bny_payload_table[plan->collective],
+                    .call = *call,
+                    .binding = binding,
+                    .next = plan->nsteps};
   size_t steps = (size_t)plan->nsteps + 1, sources = (size_t)plan->nsources + 1;
   made->valid = (bny_valid_tokens){binding->tokens_most, binding->tokens_most, binding->token_owners, 0};
   made->call_tokens = binding->tokens_most;

@@ -4,6 +4,7 @@ libbanyan_core_la_SOURCES += \
   %D%/notice.c %D%/notice.h \
   %D%/exec.c %D%/exec.h \
   %D%/failure.c \
+  %D%/payload.c %D%/payload.h \
   %D%/valid.c \
   %D%/record.c %D%/record.h \
   %D%/run.c %D%/run.h \

@@ -188,12 +188,11 @@ bool bny_notice_difference(bny_transport *transport, int32_t rank, const bny_not
   if (earlier_differs) bny_append(text, bytes, &length, "; ");
   if (i == WORD_ALGORITHM_END) i = WORD_ALGORITHM;
   if (i == WORD_COUNTS || i == WORD_PLAN) { /* hashes, which mean nothing to a reader */
-    bool heads = words[WORD_COLLECTIVE] == BNY_ALLGATHER_HEADS;
-    bny_append(text, bytes, &length, "its %s not the same as %s",
-               i == WORD_PLAN ? "plan is"
-               : heads        ? "counts of heads are"
-                              : "counts of bytes are",
-               here);
+    if (i == WORD_PLAN)
+      bny_append(text, bytes, &length, "its plan is not the same as %s", here);
+    else
+      bny_append(text, bytes, &length, "its counts of %s are not the same as %s",
+                 bny_payloads[words[WORD_COLLECTIVE]].counted, here);
     return true;
   }
   print_value(i, words, first, sizeof first);

@@ -4,30 +4,10 @@
 #include <string.h>
 
 #include "exec/exec.h"
-#include "exec/run.h"
+#include "exec/payload.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/thread.h"
-
-/* Copies a box of rows; `to` and `from` do not overlap. Rows that are neighbours in both are copied at once. */
-static void strided_copy(const bny_strided *to, const bny_strided *from, int32_t tokens, int32_t heads,
-                         size_t row_bytes) {
-  if (tokens <= 0 || heads <= 0) return;
-  int64_t row = (int64_t)row_bytes, line = row * heads;
-  bool lines = heads == 1 || (to->head_stride == row && from->head_stride == row);
-  bool block = lines && (tokens == 1 || (to->token_stride == line && from->token_stride == line));
-  size_t bytes = lines ? (size_t)line : row_bytes;
-  if (block) {
-    bytes *= (size_t)tokens;
-    tokens = 1;
-  }
-  if (lines) heads = 1;
-  for (int32_t t = 0; t < tokens; t++) {
-    char *there = to->at + t * to->token_stride;
-    const char *here = from->at + t * from->token_stride;
-    for (int32_t h = 0; h < heads; h++) memcpy(there + h * to->head_stride, here + h * from->head_stride, bytes);
-  }
-}
 
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
@@ -236,146 +216,6 @@ static banyan_status wait_message(bny_run *run, const bny_step *step, const bny_
   return bound->landing ? check_landing(run, message, bound->landing) : BANYAN_OK;
 }
 
-static bny_wire_view moved_view(const bny_wire_view *view, size_t shift) {
-  return (bny_wire_view){
-      .m = (float *)(void *)((char *)view->m + shift),
-      .d = (float *)(void *)((char *)view->d + shift),
-      .n = (char *)view->n + shift,
-      .token_stride = view->token_stride,
-  };
-}
-
-static const bny_wire_view *moved_sources(bny_run *run, const bny_step *step, int half) {
-  const bny_wire_view *views = &run->views[half][step->first];
-  for (int32_t i = 0; i < step->count; i++) run->moved[i] = moved_view(&views[i], run->shift);
-  return run->moved;
-}
-
-/* Returns the heads within a message. */
-static bny_strided heads_of(const bny_run *run, const bny_wire_view *view) {
-  int64_t row_bytes = (int64_t)run->plan->row_bytes;
-  return (bny_strided){(char *)view->n + run->shift, view->token_stride * row_bytes, row_bytes};
-}
-
-/* A caller without rows may pass NULL, from which no address can be computed. */
-static bool has_rows(const bny_run *run, int32_t index) {
-  return run->boxes[index].tokens > 0 && run->boxes[index].heads > 0;
-}
-
-/* The first row of a step's box, in the whole call. */
-static int32_t token_of(const bny_run *run, int32_t index) { return run->token0[index] + run->token_move; }
-
-static int32_t head_of(const bny_run *run, int32_t index) {
-  return run->plan->steps[index].slice.head0 + run->head_move;
-}
-
-static void copy_heads(const bny_run *run, int32_t index, const bny_strided *to, const bny_strided *from) {
-  strided_copy(to, from, run->boxes[index].tokens, run->boxes[index].heads, run->plan->row_bytes);
-}
-
-static void copy_input_heads(const bny_run *run, int32_t index, const bny_bound_step *bound) {
-  const bny_binding *binding = run->binding;
-  if (!has_rows(run, index)) return;
-  bny_strided to = heads_of(run, &bound->to);
-  bny_strided from = bny_strided_at(&binding->mine, token_of(run, index), head_of(run, index) - binding->in_head0);
-  copy_heads(run, index, &to, &from);
-}
-
-static void deliver_heads(const bny_run *run, int32_t index, int half) {
-  const bny_binding *binding = run->binding;
-  const bny_step *step = &run->plan->steps[index];
-  int32_t head0 = head_of(run, index);
-  if (!has_rows(run, index)) return;
-  if (binding->in_place && head0 >= binding->in_head0 && head0 < binding->in_head0 + binding->in_heads) return;
-  bny_strided to = bny_strided_at(&binding->all, token_of(run, index), head0);
-  bny_strided from = heads_of(run, &run->views[half][step->first]);
-  copy_heads(run, index, &to, &from);
-}
-
-static banyan_status copy_input(bny_run *run, int32_t index, const bny_bound_step *bound) {
-  const bny_plan *plan = run->plan;
-  const bny_step *step = &plan->steps[index];
-  const bny_binding *binding = run->binding;
-  if (plan->collective == BNY_ALLGATHER_HEADS) {
-    copy_input_heads(run, index, bound);
-    return BANYAN_OK;
-  }
-  if (plan->collective != BNY_COMBINE) {
-    if (step->slice.bytes)
-      memcpy(bound->to_bytes + run->shift, binding->in_bytes + (step->slice.byte0 - binding->in_byte0),
-             step->slice.bytes);
-    return BANYAN_OK;
-  }
-  const bny_box *box = &run->boxes[index];
-  int32_t token0 = token_of(run, index), head0 = head_of(run, index);
-  bny_wire_view to = moved_view(&bound->to, run->shift);
-  bny_store_timer timer = {0};
-  size_t bytes = run->slot_bytes[step->slot];
-  bool is_timed = bytes >= BNY_STORE_BYTES_MIN && !run->exec->progress; /* otherwise stores are plain */
-  if (is_timed) timer = bny_store_begin(&run->exec->store, bytes);
-  to.stream = timer.stream;
-  to.saturated = &run->report.saturated;
-  const uint8_t *valid = binding->valid_tokens ? binding->valid_tokens + token0 : NULL;
-  const bny_kernels *kernels = run->exec->kernels;
-  int32_t token = token0 - binding->in_token0, head = head0 - binding->in_head0; /* in the caller's memory */
-  int64_t bad = valid             ? bny_valid_encode(kernels, box, binding->in, token, head, plan->wire, valid, &to)
-                : box->tokens > 0 ? kernels->encode(box, binding->in, token, head, plan->wire, &to)
-                                  : -1;
-  if (is_timed) bny_store_end(&run->exec->store, &timer);
-  if (bad < 0) return BANYAN_OK;
-  return bny_exec_fail(run->exec, BANYAN_ERR_DATA, plan->rank,
-                       "rank %d: statistics of token %d, head %d are invalid: NaN or +inf that `empty` does not "
-                       "declare to be an empty row, or a negative d",
-                       plan->rank, token0 + (int32_t)(bad / box->heads), head0 + (int32_t)(bad % box->heads));
-}
-
-static void merge_sources(bny_run *run, int32_t index, int half) {
-  const bny_plan *plan = run->plan;
-  const bny_step *step = &plan->steps[index];
-  const bny_bound_step *bound = &run->steps[half][index];
-  if (plan->collective == BNY_COMBINE) {
-    bny_wire_view to = moved_view(&bound->to, run->shift);
-    run->exec->kernels->merge(&run->boxes[index], plan->wire, step->count, moved_sources(run, step, half),
-                              plan->round_nodes, &to);
-  } else if (plan->collective == BNY_ALLGATHER_HEADS) {
-    bny_strided to = heads_of(run, &bound->to), from = heads_of(run, &run->views[half][step->first]);
-    copy_heads(run, index, &to, &from);
-  } else if (step->slice.bytes) {
-    memcpy(bound->to_bytes + run->shift, bound->from_bytes + run->shift, step->slice.bytes);
-  }
-}
-
-static void deliver(bny_run *run, int32_t index, int half) {
-  const bny_plan *plan = run->plan;
-  const bny_step *step = &plan->steps[index];
-  if (plan->collective == BNY_COMBINE) {
-    const bny_box *box = &run->boxes[index];
-    const bny_binding *binding = run->binding;
-    const bny_valid_merge merge = {run->exec->kernels, plan->wire,  step->count, moved_sources(run, step, half),
-                                   plan->round_nodes,  binding->out};
-    int32_t token0 = token_of(run, index), head0 = head_of(run, index);
-    int32_t token = token0 - binding->out_token0, head = head0 - binding->out_head0; /* in the caller's memory */
-    int64_t row = -1;
-    if (binding->keeps_empty_rows)
-      row = bny_valid_finish(&merge, box, token, head);
-    else if (box->tokens > 0)
-      row = merge.kernels->merge_finish(box, merge.wire, merge.count, merge.sources, merge.round_nodes, merge.out,
-                                        token, head);
-    if (row < 0 || run->report.lost) return;
-    run->report.lost = true;
-    run->report.lost_token = token0 + (int32_t)(row / box->heads);
-    run->report.lost_head = head0 + (int32_t)(row % box->heads);
-    return;
-  }
-  if (plan->collective == BNY_ALLGATHER_HEADS) {
-    deliver_heads(run, index, half);
-    return;
-  }
-  for (int32_t i = run->piece_first[index]; i < run->piece_first[index + 1]; i++)
-    memcpy(run->binding->out_bytes + run->pieces[i].to,
-           run->steps[half][index].from_bytes + run->shift + run->pieces[i].from, run->pieces[i].bytes);
-}
-
 static void send_slot(bny_run *run, const bny_step *step) {
   bny_transport *transport = run->exec->transport;
   size_t bytes = run->slot_bytes[step->slot];
@@ -434,16 +274,16 @@ static banyan_status take_steps(bny_run *run, bool block, bool *done) {
     if (run->record.levels) bny_record_step(&exec->record, &run->record, exec->epoch, run->next);
     switch (step->kind) {
     case BNY_STEP_COPY:
-      status = copy_input(run, run->next, bound);
+      status = run->payload->copy(run, run->next, bound);
       if (status != BANYAN_OK) return status;
       break;
-    case BNY_STEP_MERGE: merge_sources(run, run->next, half); break;
+    case BNY_STEP_MERGE: run->payload->merge(run, run->next, half); break;
     case BNY_STEP_SEND: send_slot(run, step); break;
     case BNY_STEP_WAIT:
       status = wait_message(run, step, bound, block, &arrived);
       if (status != BANYAN_OK || !arrived) return status;
       break;
-    case BNY_STEP_DELIVER: deliver(run, run->next, half); break;
+    case BNY_STEP_DELIVER: run->payload->deliver(run, run->next, half); break;
     }
   }
   *done = true;

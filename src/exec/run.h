@@ -23,6 +23,7 @@ typedef struct bny_bound_step {
 struct bny_run {
   bny_exec *exec;
   const bny_plan *plan;
+  const struct bny_payload_ops *payload;
   bny_notice call;
   const bny_binding *binding;
   bny_valid_tokens valid;        /* the addresses and sizes below are those of such a run */
@@ -55,7 +56,7 @@ struct bny_run {
 
 /* Returns true for messages without rows, which are not sent. Messages of a barrier have no bytes, but are sent. */
 static inline bool bny_run_is_empty(const bny_run *run, size_t bytes) {
-  return bytes == 0 && bny_collective_has_rows(run->plan->collective);
+  return bytes == 0 && run->plan->payload->has_rows;
 }
 
 /* ---- masked rows -------------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ static bny_notice call_of(const banyan_op *op, const bny_op_kind *kind, bny_phas
   request.call.bytes = op->key.bytes;
   request.call.counts = op->key.counts;
   bny_notice call = bny_notice_make(&request, kind->plan, phase);
-  if (bny_collective_has_rows(op->key.collective)) bny_notice_set_tokens(&call, op->key.tokens);
+  if (bny_call_has_rows(&op->key)) bny_notice_set_tokens(&call, op->key.tokens);
   return call;
 }
 
@@ -148,9 +148,9 @@ static banyan_status make_empty(banyan_comm *comm, const bny_call *key, banyan_o
   if (made->older) made->older->newer = made;
   comm->ops->newest = made;
   made->key = *key;
-  /* A proxy serves only combines. If there is one, the other collectives move host memory. */
+  /* If there is a proxy, collectives that it does not serve move host memory. */
   const bny_device_exec *device = &comm->device;
-  made->on_device = device->engine && !key->on_host && (!device->proxy || key->collective == BNY_COMBINE);
+  made->on_device = device->engine && !key->on_host && (!device->proxy || bny_payload_of(key)->on_proxy);
   *op = made;
   return BANYAN_OK;
 }

@@ -27,7 +27,7 @@ static bool bind_part(banyan_op *op) {
   bny_op_part part = bny_op_part_of(op, op->current);
   bny_op_kind *kind = part.kind;
   kind->binding = bny_op_binding(op, &part);
-  if (bny_collective_has_rows(op->key.collective)) {
+  if (bny_call_has_rows(&op->key)) {
     bny_valid_tokens valid = {op->key.all_tokens, op->tokens, kind->place.token_owners, 0};
     bny_slice rows = bny_slice_valid(&valid, &(bny_slice){.token0 = part.token0, .tokens = part.tokens});
     if (op->current > 0 && rows.tokens == 0 && part.tokens > 0) {
@@ -187,7 +187,7 @@ banyan_status bny_op_check_scales(const char *name, const banyan_partial *partia
 static banyan_status check_scales(const banyan_op *op) {
   bny_call key = op->key;
   key.tokens = op->tokens;
-  if (key.collective != BNY_COMBINE || key.tokens == 0 || key.all_heads == 0) return BANYAN_OK;
+  if (!bny_payload_of(&key)->has_statistics || key.tokens == 0 || key.all_heads == 0) return BANYAN_OK;
   banyan_status status = bny_op_check_scales("in", &op->in, key.all_heads);
   bny_box result = bny_op_result_box(op->comm, &key);
   if (status == BANYAN_OK && !bny_box_is_empty(&result)) status = bny_op_check_scales("out", &op->out, result.heads);

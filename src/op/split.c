@@ -61,13 +61,13 @@ static int compare_parts(const void *a, const void *b) {
 static void fill_bounds(const banyan_op *op, bool heads, int64_t *bounds) {
   const bny_call *key = &op->key;
   int32_t all = heads ? key->all_heads : key->all_tokens, nranks = op->comm->nranks, first = 0, number;
-  bool scattered =
-      key->collective == BNY_COMBINE && key->scatter == (heads ? BANYAN_SCATTER_HEADS : BANYAN_SCATTER_TOKENS);
+  bool scattered = bny_call_merges(key) && key->scatter == (heads ? BANYAN_SCATTER_HEADS : BANYAN_SCATTER_TOKENS);
+  bool gathers = bny_call_gathers(key);
   int64_t sum = 0;
   for (int32_t rank = 0; rank < nranks; rank++) {
     if (scattered) bny_slice_split(all, nranks, rank, &first, &number);
-    bounds[rank] = key->collective == BNY_ALLGATHER ? (int64_t)op->counts[rank] : scattered ? first : sum;
-    if (key->collective == BNY_ALLGATHER_HEADS && heads) sum += (int64_t)op->counts[rank];
+    bounds[rank] = gathers && !bny_call_has_rows(key) ? (int64_t)op->counts[rank] : scattered ? first : sum;
+    if (gathers && heads) sum += (int64_t)op->counts[rank];
   }
 }
 
@@ -77,7 +77,7 @@ static banyan_status find_spans(const banyan_op *op, bool heads, bny_op_cut *cut
   int64_t nranks = op->comm->nranks, found = 1;
   cut->parts = cut->all > 0 ? divide_up(cut->all, cut->each) : 1;
   cut->spans = cut->parts;
-  if (op->on_device && bny_collective_has_rows(op->key.collective)) return BANYAN_OK;
+  if (op->on_device && bny_call_has_rows(&op->key)) return BANYAN_OK;
   int64_t *bounds = malloc((size_t)(nranks + 1) * sizeof *bounds);
   cut->first = malloc((size_t)(2 * nranks + 3) * sizeof *cut->first);
   if (!bounds || !cut->first) {
@@ -123,7 +123,7 @@ bny_op_part bny_op_part_of(const banyan_op *op, int64_t index) {
   int64_t outer = index / op->inner.parts, inner = index % op->inner.parts;
   bny_op_part part = {&op->kinds[span_of(&op->outer, outer) * op->inner.spans + span_of(&op->inner, inner)], 0, 0, 0,
                       0};
-  if (bny_collective_has_rows(op->key.collective)) {
+  if (bny_call_has_rows(&op->key)) {
     part.token0 = (int32_t)(outer * op->outer.each);
     part.tokens = (int32_t)smaller(op->outer.each, op->outer.all - part.token0);
     part.head0 = (int32_t)(inner * op->inner.each);
@@ -148,8 +148,8 @@ int64_t bny_op_part_after(const banyan_op *op, int64_t index) {
 /* ---- cutting ----------------------------------------------------------------------------------------------------- */
 
 static size_t row_bytes_of(const bny_call *key) {
-  if (key->collective == BNY_ALLGATHER_HEADS) return (size_t)key->dim * bny_dtype_bytes(key->dtype);
-  return 2 * sizeof(float) + bny_wire_row_bytes(key->wire, key->value_dim);
+  const bny_payload *payload = bny_payload_of(key);
+  return (payload->has_statistics ? 2 * sizeof(float) : 0) + payload->row_bytes(key);
 }
 
 static void cut_rows(banyan_op *op, size_t limit) {
@@ -172,7 +172,7 @@ static void cut_rows(banyan_op *op, size_t limit) {
 /* Cuts bytes into parts. A part of an all-gather has the same number of bytes of each rank. */
 static void cut_bytes(banyan_op *op, size_t limit) {
   size_t largest = op->key.bytes;
-  if (op->key.collective == BNY_ALLGATHER) {
+  if (bny_call_gathers(&op->key)) {
     limit /= (size_t)op->comm->nranks;
     for (int32_t i = 0; i < op->comm->nranks; i++)
       if (op->counts[i] > largest) largest = op->counts[i];
@@ -202,7 +202,7 @@ static void set_rows(const banyan_op *op, const bny_op_part *part) {
                               .token_owners = by_tokens ? op->comm->nranks : 1,
                               .token0 = request->token0,
                               .tokens_planned = request->tokens};
-  if (op->key.collective == BNY_ALLGATHER_HEADS) set_heads(op, &kind->place);
+  if (bny_call_gathers(&op->key)) set_heads(op, &kind->place);
   int32_t number;
   if (op->key.scatter == BANYAN_SCATTER_HEADS)
     bny_slice_split(op->key.all_heads, op->comm->nranks, op->comm->rank, &kind->place.out_head0, &number);
@@ -217,7 +217,7 @@ static banyan_status set_bytes(const banyan_op *op, const bny_op_part *part) {
   bny_op_kind *kind = part->kind;
   const banyan_comm *comm = op->comm;
   size_t nranks = (size_t)comm->nranks, from = part->byte0, part_bytes = (size_t)op->outer.each;
-  if (op->key.collective != BNY_ALLGATHER) {
+  if (!bny_call_gathers(&op->key)) {
     size_t bytes = clamp(op->key.bytes, from, part_bytes);
     kind->request.call.bytes = bytes;
     if (op->key.collective == BNY_SHIFT) {
@@ -241,7 +241,7 @@ static banyan_status set_bytes(const banyan_op *op, const bny_op_part *part) {
 }
 
 banyan_status bny_op_cut_parts(banyan_op *op, size_t limit) {
-  bool rows = bny_collective_has_rows(op->key.collective);
+  bool rows = bny_call_has_rows(&op->key);
   if (rows)
     cut_rows(op, limit);
   else
@@ -283,7 +283,7 @@ bny_binding bny_op_binding(const banyan_op *op, const bny_op_part *part) {
   int32_t tokens = op->on_device ? op->key.all_tokens : op->tokens, number; /* kernels find it themselves */
   if (op->key.scatter == BANYAN_SCATTER_TOKENS)
     bny_slice_split(tokens, op->comm->nranks, op->comm->rank, &binding.out_token0, &number);
-  if (bny_collective_has_rows(op->key.collective)) return binding;
+  if (bny_call_has_rows(&op->key)) return binding;
   binding.in_bytes = memory->in_bytes ? (const char *)memory->in_bytes + part->byte0 : NULL;
   binding.out_bytes = memory->out_bytes ? (char *)memory->out_bytes + part->byte0 : NULL;
   return binding;

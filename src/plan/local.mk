@@ -10,6 +10,7 @@ plan_sources = \
   %D%/levels.c %D%/levels.h \
   %D%/link_cost.def \
   %D%/network.c %D%/network.h \
+  %D%/payload.c %D%/payload.h \
   %D%/plan.c %D%/plan.h \
   %D%/select.c \
   %D%/slice.c %D%/slice.h \

@@ -9,85 +9,16 @@
 #include "base/hash.h"
 #include "base/status.h"
 
-/* Sizes stay below this limit, so that sums of them never overflow. */
-static const double size_limit = 0x1p60;
-
-static banyan_status check_box(const bny_request *request) {
-  bool box_is_inside = request->token0 >= 0 && request->tokens >= 0 && request->head0 >= 0 && request->heads >= 0 &&
-                       request->call.all_tokens - request->tokens >= request->token0 &&
-                       request->call.all_heads - request->heads >= request->head0;
-  if (!box_is_inside)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: the box of %d tokens x %d heads at (%d, %d) is not within %d x %d rows",
-                    request->tokens, request->heads, request->token0, request->head0, request->call.all_tokens,
-                    request->call.all_heads);
-  return BANYAN_OK;
-}
-
-static banyan_status check_combine(const bny_request *request) {
-  banyan_status status = check_box(request);
-  if (status != BANYAN_OK) return status;
-  bool is_exact = request->call.order == BANYAN_ORDER_EXACT; /* devices send f32, and add digits where rows arrive */
-  bny_wire wire = request->call.wire;
-  if (request->call.value_dim < 0 ||
-      (is_exact ? wire != BNY_WIRE_EXACT && wire != BNY_WIRE_F32 : (unsigned)wire >= BNY_WIRE_COUNT) ||
-      (unsigned)request->call.scatter > BANYAN_SCATTER_TOKENS || (unsigned)request->call.order > BANYAN_ORDER_EXACT)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: value_dim %d, wire %d, scatter %d or order %d is out of range",
-                    request->call.value_dim, (int)request->call.wire, (int)request->call.scatter,
-                    (int)request->call.order);
-  if (request->call.scatter == BANYAN_SCATTER_ROOT && (request->call.root < 0 || request->call.root >= request->nranks))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: root %d is not one of %d ranks", request->call.root, request->nranks);
-  double row_bytes = 8 + (double)bny_wire_row_bytes(request->call.wire, request->call.value_dim);
-  if ((double)request->tokens * request->heads * row_bytes * request->nranks > size_limit)
-    return bny_fail(BANYAN_ERR_MEMORY, "plan: %d x %d rows of %d values are more than can be planned for",
-                    request->tokens, request->heads, request->call.value_dim);
-  return BANYAN_OK;
-}
-
-static banyan_status check_bytes(const bny_request *request) {
-  double bytes = (double)request->call.bytes * request->nranks;
-  if (request->call.collective == BNY_ALLGATHER) {
-    if (!request->call.counts) return bny_fail(BANYAN_ERR_ARGUMENT, "plan: an allgather without counts");
-    bytes = 0;
-    for (int32_t rank = 0; rank < request->nranks; rank++) bytes += (double)request->call.counts[rank];
-  }
-  if (bytes > size_limit) return bny_fail(BANYAN_ERR_MEMORY, "plan: %g bytes are more than can be planned for", bytes);
-  if (request->call.collective == BNY_BROADCAST && (request->call.root < 0 || request->call.root >= request->nranks))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: root %d is not one of %d ranks", request->call.root, request->nranks);
-  if (request->call.collective == BNY_SHIFT &&
-      (request->call.distance < 0 || request->call.distance >= request->nranks))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: distance %d is not in 0 to %d", request->call.distance,
-                    request->nranks - 1);
-  return BANYAN_OK;
-}
-
-static banyan_status check_heads(const bny_request *request) {
-  banyan_status status = check_box(request);
-  if (status != BANYAN_OK) return status;
-  if (!request->call.counts) return bny_fail(BANYAN_ERR_ARGUMENT, "plan: an all-gather of heads without counts");
-  size_t heads = 0;
-  for (int32_t rank = 0; rank < request->nranks; rank++) heads += request->call.counts[rank];
-  if (heads != (size_t)request->call.all_heads)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: counts of %zu heads for %d", heads, request->call.all_heads);
-  if (request->call.dim < 1 || bny_dtype_bytes(request->call.dtype) == 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: dim %d or dtype %d is out of range", request->call.dim,
-                    (int)request->call.dtype);
-  if ((double)request->tokens * request->heads * (double)bny_request_row_bytes(request) * request->nranks > size_limit)
-    return bny_fail(BANYAN_ERR_MEMORY, "plan: %d x %d heads of %d elements are more than can be planned for",
-                    request->tokens, request->heads, request->call.dim);
-  return BANYAN_OK;
-}
-
 static banyan_status check(const bny_request *request, int32_t rank) {
   if (request->nranks < 1 || rank < 0 || rank >= request->nranks)
     return bny_fail(BANYAN_ERR_ARGUMENT, "plan: rank %d is not one of %d ranks", rank, request->nranks);
-  if ((unsigned)request->call.collective > BNY_BARRIER)
+  if ((unsigned)request->call.collective >= BNY_COLLECTIVES)
     return bny_fail(BANYAN_ERR_ARGUMENT, "plan: collective %d is unknown", (int)request->call.collective);
-  if (request->call.collective == BNY_COMBINE) return check_combine(request);
-  return request->call.collective == BNY_ALLGATHER_HEADS ? check_heads(request) : check_bytes(request);
+  return bny_payload_of(&request->call)->check(request);
 }
 
 bool bny_request_is_lossy(const bny_request *request) {
-  return request->call.collective == BNY_COMBINE && bny_wire_formats[request->call.wire].error_bound > 0;
+  return bny_call_merges(&request->call) && bny_wire_formats[request->call.wire].error_bound > 0;
 }
 
 /* Canonical order rounds every node of the tree over ranks, in every algorithm. */
@@ -99,7 +30,7 @@ static int32_t roundings_of(const bny_request *request, const bny_estimate *boun
 
 bool bny_request_may_be_direct(const bny_request *request) {
   bool rounds_nodes = bny_request_is_lossy(request) && request->call.order == BANYAN_ORDER_CANONICAL;
-  return request->call.collective == BNY_COMBINE && request->nranks <= BNY_DIRECT_RANKS_MAX && !request->pieces &&
+  return bny_call_merges(&request->call) && request->nranks <= BNY_DIRECT_RANKS_MAX && !request->pieces &&
          !rounds_nodes;
 }
 
@@ -114,7 +45,8 @@ static banyan_status plan_choose(const bny_request *request, bny_plan *plan) {
   plan->nranks = request->nranks;
   plan->value_dim = request->call.value_dim;
   plan->wire = request->call.wire;
-  plan->row_bytes = bny_request_row_bytes(request);
+  plan->payload = bny_payload_of(&request->call);
+  plan->row_bytes = plan->payload->row_bytes(&request->call);
   plan->round_nodes = bny_request_is_lossy(request) && request->call.order == BANYAN_ORDER_CANONICAL;
   plan->algorithm = algorithm->name;
   plan->made_by = algorithm;
@@ -174,7 +106,7 @@ typedef struct page {
 
 /* Prints "tokens 0+4 heads 8+2" for tokens 0 to 3 of heads 8 and 9, or "bytes 128+64". */
 static void print_slice(page *sheet, const bny_plan *plan, const bny_slice *slice) {
-  if (bny_collective_has_rows(plan->collective))
+  if (plan->payload->has_rows)
     PRINT("tokens %d+%d heads %d+%d", slice->token0, slice->tokens, slice->head0, slice->heads);
   else
     PRINT("bytes %zu+%zu", slice->byte0, slice->bytes);
@@ -227,7 +159,7 @@ size_t bny_plan_print_head(const bny_plan *plan, char *text, size_t bytes) {
   if (bytes > 0) text[0] = 0;
   bny_append(text, bytes, &length, "%s of rank %d of %d by %s", bny_collective_name(plan->collective), plan->rank,
              plan->nranks, plan->algorithm);
-  if (plan->collective == BNY_COMBINE)
+  if (plan->payload->motion == BNY_MOTION_MERGE)
     bny_append(text, bytes, &length, ", %s wire%s", bny_wire_formats[plan->wire].name,
                plan->round_nodes ? ", every merge rounded" : "");
   bny_append(text, bytes, &length, ": %d slots, %zu bytes of outbox\n", plan->nslots, plan->outbox_bytes);

@@ -18,8 +18,8 @@
 #include "banyan.h"
 #include "base/names.h"
 #include "op.h"
-#include "plan/call.h"
 #include "plan/levels.h"
+#include "plan/payload.h"
 
 /* The box of a request cut into `count` parts along one dimension; rank r owns parts [first[r], first[r + 1]). */
 typedef struct bny_pieces {
@@ -41,16 +41,6 @@ typedef struct bny_request {
   const bny_levels *levels; /* NULL: all ranks are alike, with links of `cost`. Else for nranks ranks; not owned */
   const bny_pieces *pieces; /* NULL: HEADS and TOKENS divide the whole call. Else they divide the box as given here */
 } bny_request;
-
-/* Slices of these are boxes of rows; those of the others are ranges of bytes. */
-static inline bool bny_collective_has_rows(bny_collective collective) {
-  return collective == BNY_COMBINE || collective == BNY_ALLGATHER_HEADS;
-}
-
-/* Each rank's input is a part of the result, as `counts` say. */
-static inline bool bny_collective_gathers(bny_collective collective) {
-  return collective == BNY_ALLGATHER || collective == BNY_ALLGATHER_HEADS;
-}
 
 /* A box of rows in coordinates of the whole call. For bytes, `head0` and `heads` stay 0 and 1, and byte0 and bytes give
  * the range. */
@@ -107,11 +97,12 @@ enum { BNY_DIRECT_RANKS_MAX = 72 };
 
 typedef struct bny_plan {
   bny_collective collective;
+  const bny_payload *payload; /* facts of the collective */
   bny_plan_form form;
   int32_t rank, nranks;
   int32_t value_dim;
   bny_wire wire;
-  size_t row_bytes;      /* all-gather of heads: bytes of a row */
+  size_t row_bytes;      /* bytes of a row's values in a message */
   int32_t roundings;     /* most roundings of a value to a lossy wire's type, from a rank to a delivery */
   bool round_nodes;      /* merged values are rounded to the wire format: canonical order on a lossy wire */
   const char *algorithm; /* static */
@@ -159,10 +150,7 @@ bny_slice bny_slice_owned(const bny_request *request, int32_t rank);
 /* Part `index` of `count` items divided among `parts` owners, as banyan_split() does. */
 void bny_slice_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number);
 
-/* Returns the bytes of one head of one token, of an all-gather of heads; 0 for the others. */
-size_t bny_request_row_bytes(const bny_request *request);
-
-/* Returns true for a combine whose wire rounds values. */
+/* Returns true if values are merged and the wire rounds them. */
 bool bny_request_is_lossy(const bny_request *request);
 
 /* Returns true if the kernels of BNY_FORM_DIRECT serve a request. */

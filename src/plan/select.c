@@ -177,7 +177,7 @@ static banyan_status fail_memory(const bny_request *request, const bny_candidate
     return bny_fail(BANYAN_ERR_MEMORY,
                     "%s by %s among %d ranks needs %lld slots of a rank's outbox, which has %d: name another algorithm",
                     what, name, request->nranks, (long long)need->slots, request->slots_max);
-  bool splits = !bny_collective_has_rows(request->call.collective) || (int64_t)request->tokens * request->heads > 1;
+  bool splits = !bny_call_has_rows(&request->call) || (int64_t)request->tokens * request->heads > 1;
   return bny_fail(BANYAN_ERR_MEMORY,
                   "%s by %s among %d ranks needs %zu bytes of a rank's outbox, which has %zu: set arena_bytes to %zu "
                   "or more (BANYAN_ARENA_KIB=%zu)%s",

@@ -9,12 +9,6 @@ void bny_slice_split(int32_t count, int32_t parts, int32_t index, int32_t *first
   *number = each + (index < larger ? 1 : 0);
 }
 
-size_t bny_request_row_bytes(const bny_request *request) {
-  return request->call.collective == BNY_ALLGATHER_HEADS
-             ? (size_t)request->call.dim * bny_dtype_bytes(request->call.dtype)
-             : 0;
-}
-
 int64_t bny_slice_rows(const bny_slice *slice) { return (int64_t)slice->tokens * slice->heads; }
 
 static bny_slice slice_of_bytes(size_t byte0, size_t bytes) {
@@ -22,7 +16,7 @@ static bny_slice slice_of_bytes(size_t byte0, size_t bytes) {
 }
 
 bny_slice bny_slice_whole(const bny_request *request) {
-  if (bny_collective_has_rows(request->call.collective))
+  if (bny_call_has_rows(&request->call))
     return (bny_slice){
         .token0 = request->token0, .tokens = request->tokens, .head0 = request->head0, .heads = request->heads};
   size_t bytes = 0;
@@ -55,18 +49,22 @@ static bny_slice slice_of_heads(const bny_request *request, int32_t rank) {
   return slice;
 }
 
+/* The bytes of `rank` among those of all. */
+static bny_slice slice_of_count(const bny_request *request, int32_t rank) {
+  size_t byte0 = 0;
+  for (int32_t before = 0; before < rank; before++) byte0 += request->call.counts[before];
+  return slice_of_bytes(byte0, request->call.counts[rank]);
+}
+
 bny_slice bny_slice_input(const bny_request *request, int32_t rank) {
-  switch (request->call.collective) {
-  case BNY_COMBINE: return bny_slice_whole(request);
-  case BNY_ALLGATHER: {
-    size_t byte0 = 0;
-    for (int32_t before = 0; before < rank; before++) byte0 += request->call.counts[before];
-    return slice_of_bytes(byte0, request->call.counts[rank]);
-  }
-  case BNY_ALLGATHER_HEADS: return slice_of_heads(request, rank);
-  case BNY_SHIFT: return slice_of_bytes(request->call.bytes * (size_t)rank, request->call.bytes);
-  case BNY_BROADCAST: return slice_of_bytes(0, rank == request->call.root ? request->call.bytes : 0);
-  case BNY_BARRIER: break;
+  const bny_call *call = &request->call;
+  switch (bny_payload_of(call)->motion) {
+  case BNY_MOTION_MERGE: return bny_slice_whole(request);
+  case BNY_MOTION_GATHER:
+    return bny_call_has_rows(call) ? slice_of_heads(request, rank) : slice_of_count(request, rank);
+  case BNY_MOTION_SHIFT: return slice_of_bytes(call->bytes * (size_t)rank, call->bytes);
+  case BNY_MOTION_BROADCAST: return slice_of_bytes(0, rank == call->root ? call->bytes : 0);
+  case BNY_MOTION_SIGNAL: break;
   }
   return slice_of_bytes(0, 0);
 }
@@ -100,7 +98,7 @@ bny_slice bny_slice_cut(const bny_slice *box, bool by_heads, int32_t count, int3
 
 bny_slice bny_slice_owned_range(const bny_request *request, int32_t first, int32_t last) {
   bny_slice slice = bny_slice_whole(request);
-  if (request->call.collective != BNY_COMBINE || request->call.scatter == BANYAN_SCATTER_NONE) return slice;
+  if (!bny_call_merges(&request->call) || request->call.scatter == BANYAN_SCATTER_NONE) return slice;
   if (request->call.scatter == BANYAN_SCATTER_ROOT) {
     if (request->call.root < first || request->call.root >= last) slice.tokens = slice.heads = 0;
     return slice;
@@ -155,7 +153,7 @@ bny_slice bny_slice_valid(const bny_valid_tokens *valid, const bny_slice *slice)
 }
 
 bool bny_slice_is_empty(const bny_request *request, const bny_slice *slice) {
-  return bny_collective_has_rows(request->call.collective) ? bny_slice_rows(slice) == 0 : slice->bytes == 0;
+  return bny_call_has_rows(&request->call) ? bny_slice_rows(slice) == 0 : slice->bytes == 0;
 }
 
 bool bny_slice_equal(const bny_slice *a, const bny_slice *b) {
@@ -175,10 +173,9 @@ bool bny_slice_within(const bny_slice *inner, const bny_slice *outer) {
 }
 
 size_t bny_slice_wire_bytes(const bny_request *request, const bny_slice *slice) {
-  if (!bny_collective_has_rows(request->call.collective)) return slice->bytes;
-  int64_t rows = bny_slice_rows(slice);
-  if (request->call.collective == BNY_ALLGATHER_HEADS) return (size_t)rows * bny_request_row_bytes(request);
-  return rows == 0 ? 0 : bny_wire_layout_make(request->call.wire, rows, request->call.value_dim).bytes;
+  const bny_payload *payload = bny_payload_of(&request->call);
+  if (!payload->has_rows) return slice->bytes;
+  return bny_payload_bytes(payload, bny_slice_rows(slice), payload->row_bytes(&request->call));
 }
 
 size_t bny_slice_outbox_bytes(const bny_request *request, const bny_slice *slice) {

@@ -7,7 +7,7 @@
 
 /* A combine under HEADS or TOKENS: each rank owns a part of the rows. */
 static inline bool bny_request_has_owners(const bny_request *request) {
-  return request->call.collective == BNY_COMBINE &&
+  return bny_call_merges(&request->call) &&
          (request->call.scatter == BANYAN_SCATTER_HEADS || request->call.scatter == BANYAN_SCATTER_TOKENS);
 }
 

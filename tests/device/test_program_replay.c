@@ -53,6 +53,7 @@ static int32_t slot_numbered(const replay *of, int32_t number) {
 
 static bny_plan plan_for(const bny_request *request, const bny_plan *from, int32_t rank, int32_t size) {
   return (bny_plan){.collective = request->call.collective,
+                    .payload = bny_payload_of(&request->call),
                     .rank = rank,
                     .nranks = request->nranks,
                     .value_dim = request->call.value_dim,
@@ -71,7 +72,7 @@ static bny_plan plan_for(const bny_request *request, const bny_plan *from, int32
 
 static bny_slice slice_of(const bny_request *request, const bny_program_step *step) {
   bny_slice slice = bny_slice_whole(request);
-  if (bny_collective_has_rows(request->call.collective)) {
+  if (bny_call_has_rows(&request->call)) {
     slice.token0 = step->token0;
     slice.tokens = step->tokens;
     slice.head0 = step->head0;
@@ -354,7 +355,7 @@ TEST_RANGE(programs_of_bytes_are_proved, 1, PROGRAM_RANKS_MAX + 1) {
         bny_request request = request_of((bny_collective)collective, nranks, name);
         bool heads = collective == BNY_ALLGATHER_HEADS;
         for (int32_t i = 0; i < nranks; i++) counts[i] = (size_t)random_below(&random, heads ? 5 : 5000);
-        if (bny_collective_gathers(request.call.collective)) request.call.counts = counts;
+        if (bny_call_gathers(&request.call)) request.call.counts = counts;
         if (heads)
           set_heads(&random, &request);
         else if (collective != BNY_BARRIER && collective != BNY_ALLGATHER)

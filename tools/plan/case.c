@@ -100,15 +100,14 @@ static size_t row_bytes(const plan_shape *shape) {
 }
 
 size_t plan_shape_bytes(const plan_shape *shape) {
-  if (bny_collective_has_rows(shape->collective))
-    return (size_t)shape->tokens * (size_t)shape->heads * row_bytes(shape);
+  if (bny_payloads[shape->collective].has_rows) return (size_t)shape->tokens * (size_t)shape->heads * row_bytes(shape);
   return shape->collective == BNY_BARRIER ? 0 : shape->bytes;
 }
 
 plan_shape plan_shape_resized(const plan_shape *shape, size_t bytes) {
   plan_shape made = *shape;
   made.bytes = bytes;
-  if (bny_collective_has_rows(shape->collective)) {
+  if (bny_payloads[shape->collective].has_rows) {
     size_t rows = (bytes + row_bytes(shape) - 1) / row_bytes(shape), heads = (size_t)shape->heads;
     heads = rows < 1 ? 1 : rows < heads ? rows : heads;
     made.heads = (int32_t)heads;

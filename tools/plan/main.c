@@ -124,7 +124,7 @@ static bool check_options(const arguments *a, tool_error *error) {
     return tool_error_set(error, "--from and --ranks both say which ranks there are");
   if ((a->sizes != NULL || a->cores > 0) && a->ranks == 0)
     return tool_error_set(error, "--%s goes with --ranks", a->sizes != NULL ? "levels" : "cores");
-  bool rows = bny_collective_has_rows(a->shape.collective);
+  bool rows = bny_payloads[a->shape.collective].has_rows;
   if (!combine && a->combine_only != NULL) {
     return tool_error_set(error, "%s has no --%s, which belongs to combine", bny_collective_name(a->shape.collective),
                           a->combine_only);
@@ -158,8 +158,8 @@ static bool complete_shape(arguments *a, tool_error *error) {
   shape->heads = a->heads > 0 ? a->heads : DEFAULT_HEADS;
   shape->tokens = a->tokens > 0 ? a->tokens : 1;
   shape->bytes = a->bytes > 0 ? a->bytes : DEFAULT_BYTES;
-  if (bny_collective_has_rows(shape->collective) && a->bytes > 0) *shape = plan_shape_resized(shape, a->bytes);
-  if (bny_collective_has_rows(shape->collective) && plan_shape_bytes(shape) > (size_t)1 << 30)
+  if (bny_payloads[shape->collective].has_rows && a->bytes > 0) *shape = plan_shape_resized(shape, a->bytes);
+  if (bny_payloads[shape->collective].has_rows && plan_shape_bytes(shape) > (size_t)1 << 30)
     return tool_error_set(error, "a partial or tensor of %zu bytes is more than 1 GiB", plan_shape_bytes(shape));
   if (a->view.memory_most == 0) a->view.memory_most = (size_t)8 << 30;
   if (a->keys.kv_heads == 0) a->keys.kv_heads = shape->heads < 8 ? shape->heads : 8;

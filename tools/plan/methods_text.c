@@ -99,7 +99,7 @@ json_t *plan_shape_json(const plan_ranks *ranks, const plan_shape *shape) {
   json_t *o = json_pack("{s:s, s:i, s:i, s:s, s:I}", "topology", ranks->title, "ranks", ranks->nranks,
                         "carriers_per_island", ranks->levels->lanes, "collective",
                         bny_collective_name(shape->collective), "bytes_per_rank", (json_int_t)plan_shape_bytes(shape));
-  if (bny_collective_has_rows(shape->collective))
+  if (bny_payloads[shape->collective].has_rows)
     tool_json_add(o, json_pack("{s:i, s:i, s:i, s:s}", "tokens", shape->tokens, "heads", shape->heads, "head_dim",
                                shape->value_dim, "wire", tool_dtype_name(shape->wire)));
   if (shape->collective == BNY_COMBINE)

@@ -19,7 +19,7 @@ static void print_text(const plan_view *view, const bny_plan *plan) {
 }
 
 static json_t *slice_json(const bny_plan *plan, const bny_slice *slice) {
-  if (bny_collective_has_rows(plan->collective)) {
+  if (plan->payload->has_rows) {
     return json_pack("{s:i, s:i, s:i, s:i}", "token", slice->token0, "tokens", slice->tokens, "head", slice->head0,
                      "heads", slice->heads);
   }

@@ -69,7 +69,7 @@ static int proved_list(const proof *p, const char *lines[8]) {
   int count = 0;
   if (p->request.call.collective == BNY_BARRIER) {
     lines[count++] = "no rank leaves before all have come";
-  } else if (p->request.call.collective == BNY_COMBINE) {
+  } else if (bny_call_merges(&p->request.call)) {
     lines[count++] = "every contribution is in every row that is delivered, once";
     lines[count++] = "each rank delivers the rows that it owns, each once, and no others";
     lines[count++] = p->request.call.order == BANYAN_ORDER_CANONICAL

@@ -102,7 +102,7 @@ static banyan_status check_sources(const bny_request *request, const bny_plan *p
   const bny_step *step = &plan->steps[number];
   if (!range_is_within(step->first, step->count, plan->nsources))
     return bny_plan_fail(plan, number, "its sources are not in the list");
-  if (step->count > BNY_MERGE_SOURCES_MAX || (step->count > 1 && request->call.collective != BNY_COMBINE))
+  if (step->count > BNY_MERGE_SOURCES_MAX || (step->count > 1 && !bny_call_merges(&request->call)))
     return bny_plan_fail(plan, number, "it has %d sources", step->count);
   for (int32_t i = 0; i < step->count; i++) {
     const bny_source *source = &plan->sources[step->first + i];

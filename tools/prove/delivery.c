@@ -21,7 +21,7 @@ typedef struct mark {
 
 /* Rows extend over two axes, tokens and heads; bytes over the first only. */
 static range extent(const bny_request *request, const bny_slice *slice, bool second) {
-  if (!bny_collective_has_rows(request->call.collective))
+  if (!bny_call_has_rows(&request->call))
     return second ? (range){0, 1} : (range){(int64_t)slice->byte0, (int64_t)(slice->byte0 + slice->bytes)};
   return second ? (range){slice->head0, (int64_t)slice->head0 + slice->heads}
                 : (range){slice->token0, (int64_t)slice->token0 + slice->tokens};

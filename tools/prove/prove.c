@@ -32,7 +32,7 @@ typedef struct proof_state {
 } proof_state;
 
 static int64_t size_of(const proof_state *proof, const bny_slice *slice) {
-  return bny_collective_has_rows(proof->request->call.collective) ? bny_slice_rows(slice) : (int64_t)slice->bytes;
+  return bny_call_has_rows(&proof->request->call) ? bny_slice_rows(slice) : (int64_t)slice->bytes;
 }
 
 static banyan_status source_value(const proof_state *proof, const bny_plan *plan, int32_t step,
@@ -68,7 +68,7 @@ static banyan_status merge_value(proof_state *proof, const bny_plan *plan, int32
 
 static banyan_status write_slot(proof_state *proof, const bny_plan *plan, int32_t number, int32_t value) {
   const bny_step *step = &plan->steps[number];
-  bool lossy = plan->collective == BNY_COMBINE && bny_wire_formats[plan->wire].error_bound > 0;
+  bool lossy = plan->payload->motion == BNY_MOTION_MERGE && bny_wire_formats[plan->wire].error_bound > 0;
   int32_t *slot = &proof->ranks[plan->rank].slots[step->slot];
   if (*slot != BNY_EXPRESSION_NONE) return bny_plan_fail(plan, number, "slot %d is written a second time", step->slot);
   *slot = lossy ? bny_expressions_round(&proof->expressions, value) : value;
@@ -117,7 +117,7 @@ static banyan_status run_wait(proof_state *proof, const bny_plan *plan, int32_t 
 
 static banyan_status check_value(const proof_state *proof, const bny_plan *plan, int32_t number, int32_t value) {
   const bny_slice *slice = &plan->steps[number].slice;
-  if (proof->request->call.collective != BNY_COMBINE) {
+  if (!bny_call_merges(&proof->request->call)) {
     return bny_slice_within(slice, &proof->ranks[value].input)
                ? BANYAN_OK
                : bny_plan_fail(plan, number, "it delivers what is of rank %d as another's", value);
@@ -190,7 +190,7 @@ static banyan_status check_amounts(const proof_state *proof) {
     const rank_state *state = &proof->ranks[rank];
     if (state->rows != size_of(proof, &state->owned))
       return bny_plan_fail(proof->plans[rank], -1, "it delivers %lld %s, but owns %lld", (long long)state->rows,
-                           bny_collective_has_rows(proof->request->call.collective) ? "rows" : "bytes",
+                           bny_call_has_rows(&proof->request->call) ? "rows" : "bytes",
                            (long long)size_of(proof, &state->owned));
   }
   return BANYAN_OK;
@@ -273,7 +273,7 @@ static void init(proof_state *proof) {
   proof->expressions = bny_expressions_make(request->nranks);
   proof->arrivals = bny_arrivals_make(sends);
   proof->ready = bny_ready_make(request->nranks);
-  if (request->call.collective == BNY_COMBINE && request->call.order == BANYAN_ORDER_CANONICAL)
+  if (bny_call_merges(&request->call) && request->call.order == BANYAN_ORDER_CANONICAL)
     proof->canonical = make_canonical(proof);
 }
 

@@ -123,7 +123,7 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
 
 static const char *reject(const bny_request *request) {
   if (!request->levels || request->levels->nlevels < 2) return "all ranks are alike: there is one level";
-  return bny_collective_gathers(request->call.collective) ? NULL : "it serves allgather and allgather-heads";
+  return bny_call_gathers(&request->call) ? NULL : "it serves allgather and allgather-heads";
 }
 
 const bny_algorithm bny_algorithm_levels_allgather = {

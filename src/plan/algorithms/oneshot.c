@@ -146,12 +146,14 @@ static void shift(bny_builder *builder) {
 }
 
 static const char *reject(const bny_request *request) {
-  return request->call.collective == BNY_BARRIER ? "a barrier moves no data; dissemination takes fewer messages" : NULL;
+  return bny_payload_of(&request->call)->motion == BNY_MOTION_SIGNAL
+             ? "a barrier moves no data; dissemination takes fewer messages"
+             : NULL;
 }
 
 static void build(bny_builder *builder) {
-  switch (builder->request->call.collective) {
-  case BNY_COMBINE:
+  switch (bny_payload_of(&builder->request->call)->motion) {
+  case BNY_MOTION_MERGE:
     if (bny_request_has_owners(builder->request))
       combine_by_owner(builder);
     else if (builder->request->call.scatter == BANYAN_SCATTER_ROOT)
@@ -159,11 +161,10 @@ static void build(bny_builder *builder) {
     else
       combine_none(builder);
     break;
-  case BNY_ALLGATHER:
-  case BNY_ALLGATHER_HEADS: gather(builder); break;
-  case BNY_SHIFT: shift(builder); break;
-  case BNY_BROADCAST: broadcast(builder); break;
-  case BNY_BARRIER: break;
+  case BNY_MOTION_GATHER: gather(builder); break;
+  case BNY_MOTION_SHIFT: shift(builder); break;
+  case BNY_MOTION_BROADCAST: broadcast(builder); break;
+  case BNY_MOTION_SIGNAL: break;
   }
 }
 
@@ -206,10 +207,9 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   double all = (double)bny_slice_wire_bytes(request, &whole);
   estimate->rounds = p > 1 ? 1 : 0;
   estimate->slots = 1;
-  switch (request->call.collective) {
-  case BNY_COMBINE: estimate_combine(request, estimate); return;
-  case BNY_ALLGATHER:
-  case BNY_ALLGATHER_HEADS:
+  switch (bny_payload_of(&request->call)->motion) {
+  case BNY_MOTION_MERGE: estimate_combine(request, estimate); return;
+  case BNY_MOTION_GATHER:
     inputs = bny_slice_inputs(request);
     largest = inputs.largest;
     estimate->messages = inputs.received;

@@ -5,14 +5,11 @@
 #include "plan/spread.h"
 
 static const char *reject(const bny_request *request) {
-  switch (request->call.collective) {
-  case BNY_COMBINE:
-    return request->call.scatter == BANYAN_SCATTER_NONE ? NULL
-                                                        : "doubling gives all rows to all ranks: for scatter none";
-  case BNY_ALLGATHER:
-  case BNY_ALLGATHER_HEADS: return NULL;
-  default: return "it serves combine, allgather and allgather-heads";
-  }
+  bool merges = bny_call_merges(&request->call);
+  if (!merges && !bny_call_gathers(&request->call)) return "it serves combine, allgather and allgather-heads";
+  return !merges || request->call.scatter == BANYAN_SCATTER_NONE
+             ? NULL
+             : "doubling gives all rows to all ranks: for scatter none";
 }
 
 typedef struct rank_block {
@@ -66,7 +63,7 @@ static void combine(bny_builder *builder) {
 }
 
 static void build(bny_builder *builder) {
-  if (builder->request->call.collective == BNY_COMBINE) {
+  if (bny_call_merges(&builder->request->call)) {
     combine(builder);
     return;
   }
@@ -92,7 +89,7 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   int32_t levels = bny_log2_ceil(request->nranks);
   estimate->rounds = levels;
   estimate->pattern = BNY_PATTERN_DOUBLING;
-  if (bny_collective_gathers(request->call.collective)) {
+  if (bny_call_gathers(&request->call)) {
     estimate_gather(request, estimate);
     return;
   }

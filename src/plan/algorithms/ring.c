@@ -9,12 +9,8 @@
 #include "plan/spread.h"
 
 static const char *reject(const bny_request *request) {
-  switch (request->call.collective) {
-  case BNY_COMBINE:
-  case BNY_ALLGATHER:
-  case BNY_ALLGATHER_HEADS: return NULL;
-  default: return "it serves combine, allgather and allgather-heads";
-  }
+  bool serves = bny_call_merges(&request->call) || bny_call_gathers(&request->call);
+  return serves ? NULL : "it serves combine, allgather and allgather-heads";
 }
 
 static void gather(bny_builder *builder) {
@@ -71,7 +67,7 @@ static void combine(bny_builder *builder) {
 }
 
 static void build(bny_builder *builder) {
-  if (bny_collective_gathers(builder->request->call.collective))
+  if (bny_call_gathers(&builder->request->call))
     gather(builder);
   else
     combine(builder);
@@ -114,7 +110,7 @@ static void estimate_combine(const bny_request *request, bny_estimate *estimate)
 }
 
 static void estimate(const bny_request *request, bny_estimate *estimate) {
-  if (bny_collective_gathers(request->call.collective))
+  if (bny_call_gathers(&request->call))
     estimate_gather(request, estimate);
   else
     estimate_combine(request, estimate);

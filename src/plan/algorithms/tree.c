@@ -22,7 +22,7 @@ typedef struct tree_layout {
 static bny_slice piece_of(const bny_request *request, int32_t pieces, int32_t index) {
   bny_slice piece = bny_slice_whole(request);
   if (pieces == 1) return piece;
-  if (request->call.collective == BNY_COMBINE) return bny_slice_piece(request, pieces, index);
+  if (bny_call_merges(&request->call)) return bny_slice_piece(request, pieces, index);
   size_t each = (piece.bytes / (size_t)pieces + 63) / 64 * 64, first = each * (size_t)index;
   piece.byte0 = first < piece.bytes ? first : piece.bytes;
   piece.bytes = piece.bytes - piece.byte0 < each || index == pieces - 1 ? piece.bytes - piece.byte0 : each;
@@ -32,7 +32,7 @@ static bny_slice piece_of(const bny_request *request, int32_t pieces, int32_t in
 static void layout_make(const bny_request *request, const bny_tree_strategy *strategy, tree_layout *layout) {
   bny_estimate unused;
   int32_t pieces = bny_tree_choose(request, strategy, &layout->shape, &unused);
-  layout->up = request->call.collective == BNY_COMBINE;
+  layout->up = bny_call_merges(&request->call);
   layout->down = bny_tree_goes_down(request) && request->nranks > 1;
   layout->npieces = 0;
   layout->before[0] = 0;
@@ -257,7 +257,7 @@ static void build(bny_builder *builder, const bny_tree_strategy *strategy) {
 }
 
 static const char *reject(const bny_request *request, const bny_tree_strategy *strategy) {
-  if (request->call.collective != BNY_COMBINE && request->call.collective != BNY_BROADCAST)
+  if (!bny_call_merges(&request->call) && request->call.collective != BNY_BROADCAST)
     return "it serves combine and broadcast";
   return strategy->reject(request);
 }

@@ -81,7 +81,7 @@ static double cut_bytes(const bny_request *request, int32_t pieces) {
  * core. */
 static int32_t cuts_make(const bny_request *request, tree_cut cuts[CUTS_MAX]) {
   bny_slice whole = bny_slice_whole(request);
-  bool up = request->call.collective == BNY_COMBINE;
+  bool up = bny_call_merges(&request->call);
   size_t bytes = bny_slice_wire_bytes(request, &whole), room = bny_slice_outbox_bytes(request, &whole);
   int64_t most = (int64_t)(bytes / PIECE_BYTES), rows = bny_slice_rows(&whole);
   if (up && rows < most) most = rows;
@@ -98,7 +98,7 @@ static int32_t cuts_make(const bny_request *request, tree_cut cuts[CUTS_MAX]) {
 static void estimate_flat(const bny_request *request, const tree_weight *weight, const tree_cut *cut,
                           bny_estimate *estimate) {
   double later = cut->pieces - 1, received = 0, handled = 1; /* both in pieces */
-  if (request->call.collective == BNY_COMBINE) {
+  if (bny_call_merges(&request->call)) {
     estimate->rounds += weight->hops;
     estimate->messages += weight->children + later * weight->most;
     received += weight->children + later * weight->most;
@@ -124,7 +124,7 @@ static double levels_ns(const bny_request *request, const tree_weight *weight, c
   double both = goes_down ? weight->both_ns_per_byte * cut->bytes : pace;
   double up = weight->most * links->seen_ns + links->posted_ns + (weight->most + weight->stages + 1) * handled;
   double down = links->seen_ns + weight->most * links->posted_ns + 2 * handled;
-  if (request->call.collective == BNY_COMBINE)
+  if (bny_call_merges(&request->call))
     ns += weight->up.fixed_ns + weight->up.ns_per_byte * cut->bytes + later * (up > both ? up : both);
   if (goes_down)
     ns += weight->down.fixed_ns + weight->down.ns_per_byte * cut->bytes + later * (down > pace ? down : pace) + handled;
@@ -153,8 +153,7 @@ static double owners_ns(const bny_request *request, int32_t root, const bny_owne
 /* The root's slices to the owners cost the same in any shape. */
 static bny_estimate estimate_owners(const bny_request *request) {
   bny_estimate estimate = {.pattern = BNY_PATTERN_DOUBLING};
-  if (request->call.collective != BNY_COMBINE || !bny_request_has_owners(request) || request->nranks == 1)
-    return estimate;
+  if (!bny_call_merges(&request->call) || !bny_request_has_owners(request) || request->nranks == 1) return estimate;
   int32_t root = bny_tree_root(request);
   bny_slice largest = bny_slice_piece_largest(request, request->nranks);
   double one = (double)bny_slice_wire_bytes(request, &largest);
@@ -175,7 +174,7 @@ static bny_estimate estimate_owners(const bny_request *request) {
 /* Sets the bytes of the rank that sends most, and their levels. */
 static void estimate_sent(const bny_request *request, const bny_tree_shape *shape, const tree_weight *weight,
                           double all, bny_estimate *estimate) {
-  bool up = request->call.collective == BNY_COMBINE, down = bny_tree_goes_down(request), piles = shape->strategy->piles;
+  bool up = bny_call_merges(&request->call), down = bny_tree_goes_down(request), piles = shape->strategy->piles;
   if (request->nranks == 1) return;
   /* Below the root a rank of a balanced tree sends up as well. Others have one child less than the root. */
   estimate->bytes_sent = down ? (weight->most + (up && !piles && weight->hops > 1 ? 1 : 0)) * all : up ? all : 0;
@@ -192,7 +191,7 @@ static void estimate_sent(const bny_request *request, const bny_tree_shape *shap
 static bny_estimate estimate_cut(const bny_request *request, const tree_weight *weight, const tree_cut *cut,
                                  const bny_estimate *owners) {
   bny_estimate estimate = *owners;
-  bool up = request->call.collective == BNY_COMBINE, down = bny_tree_goes_down(request) && request->nranks > 1;
+  bool up = bny_call_merges(&request->call), down = bny_tree_goes_down(request) && request->nranks > 1;
   estimate_flat(request, weight, cut, &estimate);
   if (request->levels) estimate.ns += levels_ns(request, weight, cut);
   /* Each round up is a merge. The last is delivered unrounded if only the root gets it. */

@@ -34,7 +34,7 @@ static const char *reject_nothing(const bny_request *request) {
 }
 
 static bool merges_in_canonical_order(const bny_request *request) {
-  return request->call.collective == BNY_COMBINE && request->call.order == BANYAN_ORDER_CANONICAL;
+  return bny_call_merges(&request->call) && request->call.order == BANYAN_ORDER_CANONICAL;
 }
 
 /* ---- k-nomial, of n members ------------------------------------------------------------------------------------- */

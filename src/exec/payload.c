@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Moves and merges rows of each kind of payload. */
+#include "exec/payload.h"
+
+#include <string.h>
+
+#include "exec/store.h"
+
+static bny_wire_view moved_view(const bny_wire_view *view, size_t shift) {
+  return (bny_wire_view){
+      .m = (float *)(void *)((char *)view->m + shift),
+      .d = (float *)(void *)((char *)view->d + shift),
+      .n = (char *)view->n + shift,
+      .token_stride = view->token_stride,
+  };
+}
+
+static const bny_wire_view *moved_sources(bny_run *run, const bny_step *step, int half) {
+  const bny_wire_view *views = &run->views[half][step->first];
+  for (int32_t i = 0; i < step->count; i++) run->moved[i] = moved_view(&views[i], run->shift);
+  return run->moved;
+}
+
+/* A caller without rows may pass NULL, from which no address can be computed. */
+static bool has_rows(const bny_run *run, int32_t index) {
+  return run->boxes[index].tokens > 0 && run->boxes[index].heads > 0;
+}
+
+/* The first row of a step's box, in the whole call. */
+static int32_t token_of(const bny_run *run, int32_t index) { return run->token0[index] + run->token_move; }
+
+static int32_t head_of(const bny_run *run, int32_t index) {
+  return run->plan->steps[index].slice.head0 + run->head_move;
+}
+
+/* ---- partials ---------------------------------------------------------------------------------------------------- */
+
+static banyan_status copy_partials(bny_run *run, int32_t index, const bny_bound_step *bound) {
+  const bny_plan *plan = run->plan;
+  const bny_step *step = &plan->steps[index];
+  const bny_binding *binding = run->binding;
+  const bny_box *box = &run->boxes[index];
+  int32_t token0 = token_of(run, index), head0 = head_of(run, index);
+  bny_wire_view to = moved_view(&bound->to, run->shift);
+  bny_store_timer timer = {0};
+  size_t bytes = run->slot_bytes[step->slot];
+  bool is_timed = bytes >= BNY_STORE_BYTES_MIN && !run->exec->progress; /* otherwise stores are plain */
+  if (is_timed) timer = bny_store_begin(&run->exec->store, bytes);
+  to.stream = timer.stream;
+  to.saturated = &run->report.saturated;
+  const uint8_t *valid = binding->valid_tokens ? binding->valid_tokens + token0 : NULL;
+  const bny_kernels *kernels = run->exec->kernels;
+  int32_t token = token0 - binding->in_token0, head = head0 - binding->in_head0; /* in the caller's memory */
+  int64_t bad = valid             ? bny_valid_encode(kernels, box, binding->in, token, head, plan->wire, valid, &to)
+                : box->tokens > 0 ? kernels->encode(box, binding->in, token, head, plan->wire, &to)
+                                  : -1;
+  if (is_timed) bny_store_end(&run->exec->store, &timer);
+  if (bad < 0) return BANYAN_OK;
+  return bny_exec_fail(run->exec, BANYAN_ERR_DATA, plan->rank,
+                       "rank %d: statistics of token %d, head %d are invalid: NaN or +inf that `empty` does not "
+                       "declare to be an empty row, or a negative d",
+                       plan->rank, token0 + (int32_t)(bad / box->heads), head0 + (int32_t)(bad % box->heads));
+}
+
+static void merge_partials(bny_run *run, int32_t index, int half) {
+  const bny_plan *plan = run->plan;
+  const bny_step *step = &plan->steps[index];
+  bny_wire_view to = moved_view(&run->steps[half][index].to, run->shift);
+  run->exec->kernels->merge(&run->boxes[index], plan->wire, step->count, moved_sources(run, step, half),
+                            plan->round_nodes, &to);
+}
+
+static void deliver_partials(bny_run *run, int32_t index, int half) {
+  const bny_plan *plan = run->plan;
+  const bny_step *step = &plan->steps[index];
+  const bny_box *box = &run->boxes[index];
+  const bny_binding *binding = run->binding;
+  const bny_valid_merge merge = {run->exec->kernels, plan->wire,  step->count, moved_sources(run, step, half),
+                                 plan->round_nodes,  binding->out};
+  int32_t token0 = token_of(run, index), head0 = head_of(run, index);
+  int32_t token = token0 - binding->out_token0, head = head0 - binding->out_head0; /* in the caller's memory */
+  int64_t row = -1;
+  if (binding->keeps_empty_rows)
+    row = bny_valid_finish(&merge, box, token, head);
+  else if (box->tokens > 0)
+    row = merge.kernels->merge_finish(box, merge.wire, merge.count, merge.sources, merge.round_nodes, merge.out, token,
+                                      head);
+  if (row < 0 || run->report.lost) return;
+  run->report.lost = true;
+  run->report.lost_token = token0 + (int32_t)(row / box->heads);
+  run->report.lost_head = head0 + (int32_t)(row % box->heads);
+}
+
+/* ---- heads ------------------------------------------------------------------------------------------------------- */
+
+/* Copies a box of rows; `to` and `from` do not overlap. Rows that are neighbours in both are copied at once. */
+static void strided_copy(const bny_strided *to, const bny_strided *from, int32_t tokens, int32_t heads,
+                         size_t row_bytes) {
+  if (tokens <= 0 || heads <= 0) return;
+  int64_t row = (int64_t)row_bytes, line = row * heads;
+  bool lines = heads == 1 || (to->head_stride == row && from->head_stride == row);
+  bool block = lines && (tokens == 1 || (to->token_stride == line && from->token_stride == line));
+  size_t bytes = lines ? (size_t)line : row_bytes;
+  if (block) {
+    bytes *= (size_t)tokens;
+    tokens = 1;
+  }
+  if (lines) heads = 1;
+  for (int32_t t = 0; t < tokens; t++) {
+    char *there = to->at + t * to->token_stride;
+    const char *here = from->at + t * from->token_stride;
+    for (int32_t h = 0; h < heads; h++) memcpy(there + h * to->head_stride, here + h * from->head_stride, bytes);
+  }
+}
+
+/* Returns the heads within a message. */
+static bny_strided heads_of(const bny_run *run, const bny_wire_view *view) {
+  int64_t row_bytes = (int64_t)run->plan->row_bytes;
+  return (bny_strided){(char *)view->n + run->shift, view->token_stride * row_bytes, row_bytes};
+}
+
+static void move_heads(const bny_run *run, int32_t index, const bny_strided *to, const bny_strided *from) {
+  strided_copy(to, from, run->boxes[index].tokens, run->boxes[index].heads, run->plan->row_bytes);
+}
+
+static banyan_status copy_heads(bny_run *run, int32_t index, const bny_bound_step *bound) {
+  const bny_binding *binding = run->binding;
+  if (!has_rows(run, index)) return BANYAN_OK;
+  bny_strided to = heads_of(run, &bound->to);
+  bny_strided from = bny_strided_at(&binding->mine, token_of(run, index), head_of(run, index) - binding->in_head0);
+  move_heads(run, index, &to, &from);
+  return BANYAN_OK;
+}
+
+static void forward_heads(bny_run *run, int32_t index, int half) {
+  bny_strided to = heads_of(run, &run->steps[half][index].to);
+  bny_strided from = heads_of(run, &run->views[half][run->plan->steps[index].first]);
+  move_heads(run, index, &to, &from);
+}
+
+static void deliver_heads(bny_run *run, int32_t index, int half) {
+  const bny_binding *binding = run->binding;
+  const bny_step *step = &run->plan->steps[index];
+  int32_t head0 = head_of(run, index);
+  if (!has_rows(run, index)) return;
+  if (binding->in_place && head0 >= binding->in_head0 && head0 < binding->in_head0 + binding->in_heads) return;
+  bny_strided to = bny_strided_at(&binding->all, token_of(run, index), head0);
+  bny_strided from = heads_of(run, &run->views[half][step->first]);
+  move_heads(run, index, &to, &from);
+}
+
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
+
+static banyan_status copy_bytes(bny_run *run, int32_t index, const bny_bound_step *bound) {
+  const bny_slice *slice = &run->plan->steps[index].slice;
+  const bny_binding *binding = run->binding;
+  if (slice->bytes)
+    memcpy(bound->to_bytes + run->shift, binding->in_bytes + (slice->byte0 - binding->in_byte0), slice->bytes);
+  return BANYAN_OK;
+}
+
+static void forward_bytes(bny_run *run, int32_t index, int half) {
+  const bny_bound_step *bound = &run->steps[half][index];
+  size_t bytes = run->plan->steps[index].slice.bytes;
+  if (bytes) memcpy(bound->to_bytes + run->shift, bound->from_bytes + run->shift, bytes);
+}
+
+static void deliver_bytes(bny_run *run, int32_t index, int half) {
+  for (int32_t i = run->piece_first[index]; i < run->piece_first[index + 1]; i++)
+    memcpy(run->binding->out_bytes + run->pieces[i].to,
+           run->steps[half][index].from_bytes + run->shift + run->pieces[i].from, run->pieces[i].bytes);
+}
+
+const bny_payload_ops bny_payload_table[BNY_COLLECTIVES] = {
+    [BNY_COMBINE] = {copy_partials, merge_partials, deliver_partials},
+    [BNY_ALLGATHER] = {copy_bytes, forward_bytes, deliver_bytes},
+    [BNY_ALLGATHER_HEADS] = {copy_heads, forward_heads, deliver_heads},
+    [BNY_SHIFT] = {copy_bytes, forward_bytes, deliver_bytes},
+    [BNY_BROADCAST] = {copy_bytes, forward_bytes, deliver_bytes},
+    [BNY_BARRIER] = {copy_bytes, forward_bytes, deliver_bytes},
+};
