@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Tests that bound times from above, measure, or need all processors run one after another under make -j, once the
-# others have ended. GNU make reads this file, and automake does not. Under sanitizers the bounds are wide, and these
-# tests run with the others.
+# Tests that bound times from above, measure, or need all processors run two at a time under make -j, once the others
+# have ended. Most of them wait most of the time. GNU make reads this file, and automake does not. Under sanitizers the
+# bounds are wide, and these tests run with the others.
 timed_tests = \
   tests/boot/test_boot \
   tests/boot/test_boot_jobs \
@@ -32,9 +32,10 @@ $(foreach test,$(timed_tests),$(if $(wildcard $(srcdir)/$(test) $(srcdir)/$(test
 timed_logs := $(filter $(addsuffix .log,$(timed_tests)),$(TEST_LOGS))
 ifeq ($(SANITIZER_CFLAGS),)
 $(timed_logs): | $(filter-out $(timed_logs),$(TEST_LOGS))
-# Each test waits for the previous one.
+# Each test waits for the one before the previous one.
 bny_previous :=
-$(foreach log,$(timed_logs),$(if $(bny_previous),$(eval $(log): | $(bny_previous)))$(eval bny_previous := $(log)))
+bny_before :=
+$(foreach log,$(timed_logs),$(if $(bny_before),$(eval $(log): | $(bny_before)))$(eval bny_before := $(bny_previous))$(eval bny_previous := $(log)))
 endif
 
 # These start other tests.
