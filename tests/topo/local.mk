@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 unit_tests += \
   %D%/test_topo_corpus \
-  %D%/test_topo_health \
   %D%/test_topo_hwloc \
-  %D%/test_topo_levels \
   %D%/test_topo_machines \
   %D%/test_topo_measure \
   %D%/test_topo_model \
@@ -18,6 +16,7 @@ unit_tests += %D%/test_topo_costs %D%/test_topo_json %D%/test_topo_library
 endif
 libbanyan_tests_la_SOURCES += \
   %D%/kept.h \
+  %D%/machines.def \
   %D%/topo_laws.h \
   %D%/topo_sysfs.h \
   %D%/topo_util.h \
@@ -25,10 +24,8 @@ libbanyan_tests_la_SOURCES += \
 topo_ldadd = libbanyan_topo.la libbanyan_launch.la $(LDADD)
 %C%_test_topo_costs_LDADD = libbanyan_options.la $(topo_ldadd)
 %C%_test_topo_corpus_LDADD = $(topo_ldadd)
-%C%_test_topo_health_LDADD = $(topo_ldadd)
 %C%_test_topo_hwloc_LDADD = $(topo_ldadd)
 %C%_test_topo_json_LDADD = $(topo_ldadd)
-%C%_test_topo_levels_LDADD = $(topo_ldadd)
 %C%_test_topo_machines_LDADD = $(topo_ldadd)
 %C%_test_topo_measure_LDADD = $(topo_ldadd)
 %C%_test_topo_model_LDADD = $(topo_ldadd)

@@ -2,30 +2,6 @@
  * hwloc's XML. */
 #include "tests/topo/topo_xml_util.h"
 
-/* GPUs are numbered in NVML's order. A management controller is not a GPU. Two host bridges and one switch remain. */
-TEST(hwloc_v2) {
-  ck_facts(import(corpus_text("hwloc/version2.xml", NULL, NULL), "hwloc-xml"),
-           "1 package; 1 numa; 2 gpu; 3 pci; GPU1 bus 0000:03:00.0; mlx5_0 numa node0; port/1 guid 98039b0300829c64;"
-           "GPU1 mlx5_0 PIX; GPU0 mlx5_0 NODE; GPU0 GPU1 link 3x60; GPU0 GPU1 NVL; GPU1 0000:01:00.0 link 0x48");
-}
-
-TEST(hwloc_v1) {
-  ck_facts(import(corpus_text("hwloc/version1.xml", NULL, NULL), "hwloc-xml"),
-           "2 package; 2 numa; GPU1 numa node1; node1 package package1; GPU0 GPU1 SYS");
-}
-
-/* A NUMA node without CPUs, such as HBM, is not the locality of any rank. */
-TEST(memory_without_cpus) {
-  bny_topo *t =
-      load("<topology version=\"2.0\"><object type=\"Machine\"><object type=\"Package\" os_index=\"0\">\n"
-           "<object type=\"Group\"><object type=\"NUMANode\" os_index=\"0\" cpuset=\"0xf\"/>"
-           "<object type=\"NUMANode\" os_index=\"8\" cpuset=\"0xf\" subtype=\"HBM\"/></object>\n"
-           "<object type=\"Group\"><object type=\"MemCache\"><object type=\"NUMANode\" os_index=\"1\" cpuset=\"0xf0\"/>"
-           "</object><object type=\"NUMANode\" os_index=\"9\" cpuset=\"0x0\"/></object>\n"
-           "<object type=\"NUMANode\" os_index=\"2\" cpuset=\"0xf00\"/></object></object></topology>");
-  ck_facts(t, "3 numa; node0 number 0; node1 number 1; node2 number 2");
-}
-
 /* Links whose ends differ, links listed at one end only, and unidentifiable devices are reported as notes. */
 TEST(nothing_in_silence) {
   static const struct {

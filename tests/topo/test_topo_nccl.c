@@ -21,51 +21,6 @@ TEST(nccl) {
   ck_assert_int_eq(between(t, g1, t->nodes[g1].parent)->source, BNY_TOPO_ASSUMED);
 }
 
-TEST(nccl_of_several_hosts) {
-  ck_facts(import(corpus_text("nccl/hosts.xml", NULL, NULL), "nccl-xml"), "2 host; 2 gpu; 0 sys");
-}
-
-/* MIG instances, or ranks that share a GPU, have the same bus id and number. Each has the GPU's locality and links. */
-TEST(nccl_of_instances) {
-  ck_facts(load(NCCL_HEAD "<pci busid=\"0000:01:00.0\"><gpu dev=\"0\" sm=\"90\" rank=\"0\"/><gpu dev=\"0\" "
-                          "sm=\"90\" rank=\"1\"><nvlink target=\"0000:02:00.0\" count=\"4\"/></gpu></pci><pci "
-                          "busid=\"0000:02:00.0\"><gpu dev=\"1\" sm=\"90\" rank=\"2\"/></pci>" NCCL_TAIL),
-           "GPU0.1 device GPU0; GPU0.1 GPU1 NVL; GPU0 GPU0.1 NVL");
-  /* One partition lists only its C2C link, another all. A third one lists other numbers than the second. */
-  ck_facts(load(NCCL_HEAD
-                "<pci busid=\"0000:01:00.0\"><gpu dev=\"0\"><c2c bw=\"1000\" count=\"1\"/></gpu><gpu dev=\"0\">"
-                "<c2c bw=\"1000\" count=\"1\"/><nvlink target=\"0000:02:00.0\" count=\"4\"/></gpu><gpu dev=\"0\">"
-                "<c2c bw=\"1000\" count=\"1\"/><nvlink target=\"0000:02:00.0\" count=\"3\"/></gpu></pci><pci "
-                "busid=\"0000:02:00.0\"><gpu dev=\"1\" sm=\"90\"/></pci>" NCCL_TAIL),
-           "GPU0 GPU1 NVL; GPU0.1 GPU1 NVL; GPU0 nvlink 1/4/80/0/0; 1 c2c;"
-           "note GPU0.2: it lists 3 links, and a partition of the same GPU lists 4, which count for both");
-}
-
-/* Without links of their device, instances are no island, also next to GPUs that are one. */
-TEST(nccl_of_instances_without_links) {
-#define PAIRED(bus, number, other) \
-  "<pci busid=\"" bus "\"><gpu dev=\"" number "\" sm=\"80\"><nvlink target=\"" other "\" count=\"4\"/></gpu></pci>"
-  ck_facts(
-      load(NCCL_HEAD PAIRED("0000:02:00.0", "0", "0000:03:00.0") PAIRED(
-          "0000:03:00.0", "1",
-          "0000:02:00.0") "<pci busid=\"0000:01:00.0\"><gpu dev=\"2\" sm=\"80\" rank=\"2\"/><gpu dev=\"2\" sm=\"80\" "
-                          "rank=\"3\"/></pci>" NCCL_TAIL),
-      "GPU2.1 device GPU2; GPU2 GPU2.1 PIX; GPU0 GPU1 NVL; GPU2.1 GPU1 PHB; 3 island");
-}
-
-/* A virtual machine's PCI links have no speed. Assumed speeds are not reported as the file's. */
-TEST(nccl_without_speeds) {
-#define UNKNOWN(bus, number) "<pci busid=\"" bus "\"><gpu dev=\"" number "\" sm=\"80\"/></pci>"
-  ck_facts(load(NCCL_HEAD UNKNOWN("0000:00:04.0", "0") UNKNOWN("0000:00:05.0", "1") NCCL_TAIL),
-           "host speed 12; host source assumed");
-}
-
-TEST(nccl_of_amd_and_power) {
-  ck_facts(import(corpus_text("nccl/amd.xml", NULL, NULL), "nccl-xml"),
-           "GPU0 compute 910; GPU1 compute 942; GPU0 vendor AMD; 1 xgmi; GPU0 GPU1 link 2x72; GPU2 node0 link 3x60;"
-           "1 nvlink; GPU0 GPU1 NVL");
-}
-
 /* ---- NCCL's view of a machine ------------------------------------------------------------------------------------ */
 
 /* Two levels with the ids that NCCL knows are one Broadcom switch. Three levels are a switch below another. */

@@ -101,7 +101,7 @@ static const char *const own_topologies[]
                                "pcie-8gpu.xml",     "spine-leaf.txt",      "two-islands.txt"};
 enum { OWN_TOPOLOGIES = sizeof own_topologies / sizeof own_topologies[0] };
 
-/* Returns the path of tests/topologies/NAME, or of the file next to it with another suffix, such as ".levels". */
+/* Returns the path of tests/topologies/NAME, or of the file next to it with another suffix, such as ".text". */
 static inline void own_path(const char *name, const char *end, char path[4096]) {
   const char *source = getenv("top_srcdir");
   size_t stem = *end ? (size_t)(strrchr(name, '.') - name) : strlen(name);
@@ -140,23 +140,6 @@ static inline char *read_text(const char *path, size_t *bytes) {
   fclose(file);
   if (text != NULL) text[*bytes] = '\0';
   return topo_text(text);
-}
-
-/* Compares a text with the golden file next to a file of tests/topologies. BANYAN_UPDATE_GOLDENS=1 rewrites it, for
- * review. */
-static inline void ck_golden(const char *name, const char *end, const char *text) {
-  char path[4096];
-  size_t bytes;
-  own_path(name, end, path);
-  if (getenv("BANYAN_UPDATE_GOLDENS")) {
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    fputs(text, file);
-    fclose(file);
-  }
-  const char *golden = read_text(path, &bytes);
-  ck_assert_msg(golden != NULL && strcmp(golden, text) == 0, "%s is not what is written now; BANYAN_UPDATE_GOLDENS=1",
-                path);
 }
 
 /* Calls visit(path, name) for each file that matches a glob() pattern. Returns the number of files. */
@@ -238,6 +221,7 @@ static inline int32_t count_of(const bny_topo *topo, const bny_topo_levels *leve
                                const char *what) {
   if (strcmp(what, "ranks") == 0) return levels->nranks;
   if (strcmp(what, "notes") == 0) return topo->nnotes;
+  if (strcmp(what, "links") == 0) return topo->nlinks;
   int32_t faults = 0;
   for (int32_t f = 0; f < found->count; f++) faults += found->list[f].severity == TOPO_FAULT;
   if (strcmp(what, "faults") == 0) return faults;
@@ -302,6 +286,70 @@ static inline void write_quality(const bny_topo *topo, const bny_topo_levels *le
   if (is[0] == '\0') snprintf(is, 128, "%s", other < 0 ? "none" : topo->nodes[other].name);
 }
 
+/* Writes all groups of a level, and once for groups in a row what they share: "NVL 371 GB/s file, all to all:
+ * host0 0-3 | host1 4-7 / PHB 24 GB/s file, uneven: - 8 10". */
+static inline void write_groups(const bny_topo *topo, const bny_topo_level *level, FILE *out) {
+  char before[128] = "", what[128];
+  for (int32_t g = 0; g < level->ngroups; g++) {
+    const bny_topo_group *group = &level->groups[g];
+    snprintf(what, sizeof what, "%s %.4g GB/s %s%s%s: ", bny_topo_path_name(group->path), group->gbytes_per_s,
+             bny_topo_source_name(group->source), group->all_to_all ? ", all to all" : "",
+             group->uniform ? "" : ", uneven");
+    if (strcmp(what, before) != 0) fprintf(out, "%s%s", g > 0 ? " / " : "", what);
+    fprintf(out, "%s%s", strcmp(what, before) == 0 ? " | " : "",
+            group->node >= 0 ? topo->nodes[group->node].name : "-");
+    for (int32_t i = 0; i < group->count;) {
+      int32_t start = level->members[group->first + i], last = start;
+      while (++i < group->count && level->members[group->first + i] == last + 1) last++;
+      fprintf(out, start == last ? " %d" : " %d-%d", start, last);
+    }
+    strcpy(before, what);
+  }
+}
+
+/* Writes the kind of ranks, and those of each host unless they are like those of the host before: NVLinks, and for a
+ * NIC its name, path, ranks that share it, GB/s and rail: "gpu host0: GPU0 18 NIC0 PIX 1 50 0, GPU1 .. | host1". */
+static inline void write_hosts(const bny_topo *topo, const bny_topo_levels *levels, FILE *out) {
+  char before[8192] = "", ranks[8192];
+  fprintf(out, "%s ", bny_topo_kind_name(levels->rank_kind));
+  for (int32_t r = 0, first = 0; r < levels->nranks; first = r) {
+    size_t used = 0;
+    for (; r < levels->nranks && levels->ranks[r].host == levels->ranks[first].host; r++) {
+      const bny_topo_rank *rank = &levels->ranks[r];
+      used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%s %d", r > first ? ", " : ": ",
+                               topo->nodes[rank->node].name, rank->nvlinks);
+      if (rank->nic >= 0)
+        used +=
+            (size_t)snprintf(ranks + used, sizeof ranks - used, " %s %s %d %.4g %d", topo->nodes[rank->nic].name,
+                             bny_topo_path_name(rank->nic_path), rank->nic_shared, rank->nic_gbytes_per_s, rank->rail);
+      ck_assert_uint_lt(used, sizeof ranks);
+    }
+    fprintf(out, "%s%s%s", first > 0 ? " | " : "", topo->nodes[levels->ranks[first].host].name,
+            strcmp(ranks, before) == 0 ? "" : ranks);
+    strcpy(before, ranks);
+  }
+}
+
+/* Checks "hosts" or "LEVEL groups", whose right text is the rest of the fact. Returns false for other facts. */
+static inline bool ck_whole(const bny_topo *topo, const bny_topo_levels *levels, const char *fact) {
+  static const char groups_word[] = " groups ", hosts_word[] = "hosts ";
+  const char *groups = strstr(fact, groups_word);
+  bool hosts = strncmp(fact, hosts_word, strlen(hosts_word)) == 0;
+  if (!groups && !hosts) return false;
+  char *is = NULL;
+  size_t bytes;
+  FILE *out = open_memstream(&is, &bytes);
+  if (hosts) write_hosts(topo, levels, out);
+  for (int32_t l = 0; l < levels->nlevels && groups; l++)
+    if (strncmp(fact, bny_topo_level_name(levels->levels[l].kind), (size_t)(groups - fact)) == 0)
+      write_groups(topo, &levels->levels[l], out);
+  fclose(out);
+  topo_text(is);
+  ck_assert_msg(strcmp(is, hosts ? fact + strlen(hosts_word) : groups + strlen(groups_word)) == 0, "\"%s\" is %s", fact,
+                is);
+  return true;
+}
+
 /* Checks facts such as these, with a semicolon between them:
  *   "3 gpu"                 counts of nodes, links or groups of a level; "4 ranks", "0 notes"
  *   "GPU0 mlx5_0 PIX"       the path; "routed GPU0 mlx5_0 PXN" as NCCL routes it
@@ -311,15 +359,17 @@ static inline void write_quality(const bny_topo *topo, const bny_topo_levels *le
  *   "GPU0 nvlink 4/18/370.8/370.8/0"  sums over links: how many, counts, GB/s, rated GB/s, dead ones
  *   "island speed 370.8"    of the first group of a level, or of a rank's NIC, in GB/s; also its source, and its shape:
  *                           "all,even" if it is all to all and uniform, or partial, uneven
+ *   "island groups TEXT"    all groups, see write_groups(); "hosts TEXT": all ranks, see write_hosts()
  *   "fault GPU1: no NVLink" a finding of this severity that holds the text; "no fault TEXT": none does */
 static inline void ck_facts(const bny_topo *topo, const char *facts) {
   bny_topo_levels *levels = topo_derive(topo);
   const topo_findings found = topo_diagnose(topo, levels, NULL, 0);
-  char copy[2048], *rest = copy, *fact;
+  char copy[4096], *rest = copy, *fact;
   ck_assert_int_lt(snprintf(copy, sizeof copy, "%s", facts), (int)sizeof copy);
   while ((fact = strsep(&rest, ";")) != NULL) {
     char w[4][64] = {"", "", "", ""}, is[128] = "";
     fact += strspn(fact, " ");
+    if (ck_whole(topo, levels, fact)) continue;
     int words = sscanf(fact, "%63s %63s %63s %63s", w[0], w[1], w[2], w[3]);
     bool no = strcmp(w[0], "no") == 0;
     int severity = TOPO_INFO;
