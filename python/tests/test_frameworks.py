@@ -19,10 +19,12 @@ import banyan
 SHAPE = (2, 4, 16)
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def reserved_port():
+    """A socket that is bound and does not listen, so that rank 0 can listen at its port and no other program can."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("", 0))
+    return held
 
 
 @pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
@@ -323,8 +325,8 @@ with banyan.Communicator.from_env(timeout=120) as comm:
 
 
 def launched(program, ranks, **more):
-    for _ in range(5):
-        environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), **more)
+    with reserved_port() as held:
+        environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(held.getsockname()[1]), **more)
         children = [
             subprocess.Popen(
                 [sys.executable, "-c", program],
@@ -336,8 +338,6 @@ def launched(program, ranks, **more):
             for rank in range(ranks)
         ]
         said = [child.communicate(timeout=300) for child in children]
-        if not any("in use" in err for _, err in said):
-            break
     assert all(child.returncode == 0 for child in children), said
     return [out.split() for out, _ in said]
 

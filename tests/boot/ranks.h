@@ -46,6 +46,7 @@ struct outcome {
 };
 
 static int listen_fd, port;      /* the current test has these in its own process */
+static int reserved_fd = -1;     /* holds `port` until rank 0 listens there by itself */
 static struct outcome *outcomes; /* in the file outcomes_fd, which executed programs inherit */
 static int outcomes_fd;
 static pid_t pids[PROCESSES_AT_MOST];
@@ -68,6 +69,18 @@ static inline int dial(void) {
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   ck_assert_msg(connect(fd, (struct sockaddr *)&address, sizeof address) == 0, "%s", strerror(errno));
   return fd;
+}
+
+/* Waits until some process listens on the port. */
+static inline void wait_for_listener(void) {
+  struct sockaddr_in address = {
+      .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  for (bool listens = false; !listens;) {
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    listens = connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
+    close(fd);
+    if (!listens) sleep_s(0.005);
+  }
 }
 
 static inline void clear_environment(void) {
@@ -117,6 +130,7 @@ static inline void tear_down(void) {
   munmap(outcomes, PROCESSES_AT_MOST * sizeof *outcomes);
   close(outcomes_fd);
   if (listen_fd >= 0) close(listen_fd);
+  if (reserved_fd >= 0) close(reserved_fd);
 }
 
 static inline void set_environment(const struct part *part) {
@@ -249,11 +263,31 @@ static inline void assert_text(int index, const char *part) {
                 outcomes[index].text);
 }
 
-/* Frees a port on which rank 0 may listen by itself; another process may take it first. */
-static inline void free_port(void) {
+/* Waits until one of two processes has ended, and returns it. */
+static inline int finish_either(int first, int second) {
+  for (int index = first;; index = index == first ? second : first) {
+    siginfo_t ended = {.si_pid = 0};
+    ck_assert_int_eq(waitid(P_PID, (id_t)pids[index], &ended, WEXITED | WNOHANG | WNOWAIT), 0);
+    if (ended.si_pid != 0) {
+      finish(index);
+      return index;
+    }
+    sleep_s(0.005);
+  }
+}
+
+/* Chooses a port on which rank 0 listens by itself. A bound socket that does not listen keeps it from all others, and
+ * allows rank 0, which sets SO_REUSEADDR as well, to bind it too. */
+static inline void reserve_port(void) {
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
+  socklen_t bytes = sizeof address;
+  int on = 1;
   if (listen_fd >= 0) close(listen_fd);
-  close(listen_on_any_port(&port));
   listen_fd = -1;
+  reserved_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ck_assert_int_eq(setsockopt(reserved_fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), 0);
+  ck_assert_int_eq(bind(reserved_fd, (struct sockaddr *)&address, sizeof address), 0);
+  ck_assert_int_eq(getsockname(reserved_fd, (struct sockaddr *)&address, &bytes), 0);
+  port = ntohs(address.sin_port);
   snprintf(shown_port, sizeof shown_port, "%d", port);
-  memset(outcomes, 0, PROCESSES_AT_MOST * sizeof *outcomes);
 }

@@ -41,8 +41,7 @@ TEST_LOOP(gathers, 7) {
   finish_with_success(nranks);
 }
 
-/* Rank 0 listens by itself, with each way to set the address. Another process may take the port first, so the test
- * retries. */
+/* Rank 0 listens by itself, with each way to set the address. */
 TEST_LOOP(listens_by_itself, 5) {
   static const struct {
     const char *address;
@@ -58,28 +57,19 @@ TEST_LOOP(listens_by_itself, 5) {
   bool ipv6 = probe >= 0 && bind(probe, (struct sockaddr *)&loopback, sizeof loopback) == 0;
   if (probe >= 0) close(probe);
   if (strchr(cases[_i].address, ':') && !ipv6) return;
-  close(listen_fd);
-  listen_fd = -1;
-  for (int attempt = 0; attempt < 5; attempt++) {
-    char text[16];
-    int store = listen_on_any_port(&port); /* like torchrun's store, listens on MASTER_PORT */
-    snprintf(text, sizeof text, "%d", port);
-    if (!cases[_i].store) close(store);
-    memset(outcomes, 0, PROCESSES_AT_MOST * sizeof *outcomes);
-    for (int rank = 2; rank >= 0; rank--)
-      start(rank, (struct part){.rank = rank,
-                                .nranks = 3,
-                                .rounds = 3,
-                                .bytes = 8,
-                                .address = cases[_i].address,
-                                .wait_s = rank == 0 ? 0.1 : 0,
-                                .timeout_s = 3,
-                                .extra = {{cases[_i].name, text}, {"TORCHELASTIC_USE_AGENT_STORE", cases[_i].agent}}});
-    finish_all(3);
-    if (cases[_i].store) close(store);
-    if (!outcomes[0].create) break;
-  }
-  for (int rank = 0; rank < 3; rank++) assert_success(rank);
+  char text[16];
+  reserve_port();
+  if (cases[_i].store) ck_assert_int_eq(listen(reserved_fd, 16), 0);
+  snprintf(text, sizeof text, "%d", port);
+  for (int rank = 2; rank >= 0; rank--)
+    start(rank, (struct part){.rank = rank,
+                              .nranks = 3,
+                              .rounds = 3,
+                              .bytes = 8,
+                              .address = cases[_i].address,
+                              .wait_s = rank == 0 ? 0.1 : 0,
+                              .extra = {{cases[_i].name, text}, {"TORCHELASTIC_USE_AGENT_STORE", cases[_i].agent}}});
+  finish_with_success(3);
 }
 
 /* ---- names of rank 0 -------------------------------------------------------------------------------------------- */
@@ -110,19 +100,13 @@ int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints
 TEST_LOOP(looks_a_name_up_again, 4) {
   int asks = _i % 2;
   const char *name = _i / 2 ? "moved" : "late";
-  for (int attempt = 0; attempt < 5; attempt++) {
-    if (asks == 0) free_port(); /* rank 0 listens by itself */
-    for (int rank = 0; rank < 2; rank++)
-      start(rank, (struct part){.rank = rank,
-                                .nranks = 2,
-                                .secret = "x",
-                                .rounds = 1,
-                                .bytes = 8,
-                                .address = rank == asks ? name : NULL});
-    finish_all(2);
-    if (!outcomes[0].create) break;
-  }
-  for (int rank = 0; rank < 2; rank++) assert_success(rank);
+  if (asks == 0) reserve_port(); /* rank 0 listens by itself */
+  for (int rank = 0; rank < 2; rank++)
+    start(
+        rank,
+        (struct part){
+            .rank = rank, .nranks = 2, .secret = "x", .rounds = 1, .bytes = 8, .address = rank == asks ? name : NULL});
+  finish_with_success(2);
 }
 
 TEST_LOOP(says_that_a_name_has_no_address, 4) {
@@ -196,7 +180,7 @@ TEST(time_in_which_a_job_is_stopped_does_not_count) {
 
 struct said {
   banyan_status create, gather;
-  double at_most_s; /* 0: any */
+  double at_most_s; /* less than the deadline; 0: any */
   const char *texts[3];
 };
 
@@ -212,73 +196,78 @@ static const struct scenario scenarios[] = {
     {"another secret",
      2,
      false,
-     {{.rank = 0, .nranks = 2, .secret = "right", .timeout_s = 1},
-      {.rank = 1, .nranks = 2, .secret = "wrong", .timeout_s = 3}},
-     {{BANYAN_ERR_TIMEOUT, 0, 5, {"rank 1 of 2 did not connect", "failed to authenticate"}},
-      {BANYAN_ERR_BOOTSTRAP, 0, 5, {"the secret (BANYAN_SECRET) the same on all ranks"}}}},
+     {{.rank = 0, .nranks = 2, .secret = "right", .timeout_s = 2},
+      {.rank = 1, .nranks = 2, .secret = "wrong", .timeout_s = 60}},
+     {{BANYAN_ERR_TIMEOUT, 0, 0, {"rank 1 of 2 did not connect", "failed to authenticate"}},
+      {BANYAN_ERR_BOOTSTRAP, 0, 30, {"the secret (BANYAN_SECRET) the same on all ranks"}}}},
     {"no secret on one rank",
      2,
      false,
      {{.rank = 0, .nranks = 2, .secret = "right", .timeout_s = 0.5}, {.rank = 1, .nranks = 2, .timeout_s = 0.5}},
-     {{BANYAN_ERR_TIMEOUT, 0, 2, {"rank 1 of 2 did not connect", LOOPBACK}},
-      {BANYAN_ERR_TIMEOUT, 0, 2, {"if it has a secret (BANYAN_SECRET), this rank needs the same"}}}},
+     {{BANYAN_ERR_TIMEOUT, 0, 0, {"rank 1 of 2 did not connect", LOOPBACK}},
+      {BANYAN_ERR_TIMEOUT, 0, 0, {"if it has a secret (BANYAN_SECRET), this rank needs the same"}}}},
     {"a name that other nodes cannot reach",
      2,
      true,
-     {{.rank = 0, .nranks = 2, .secret = "x", .address = "own", .timeout_s = 5, SET_BY("LOCAL_WORLD_SIZE", "1")},
-      {.rank = 1, .nranks = 2, .secret = "x", .address = "127.0.1.1", .timeout_s = 5, SET_BY("LOCAL_WORLD_SIZE", "1")}},
-     {{BANYAN_ERR_ARGUMENT, 0, 2, {"127.0.1.1", "set BANYAN_INTERFACE"}},
-      {BANYAN_ERR_ARGUMENT, 0, 2, {"127.0.1.1", "set BANYAN_INTERFACE"}}}},
+     {{.rank = 0, .nranks = 2, .secret = "x", .address = "own", .timeout_s = 60, SET_BY("LOCAL_WORLD_SIZE", "1")},
+      {.rank = 1,
+       .nranks = 2,
+       .secret = "x",
+       .address = "127.0.1.1",
+       .timeout_s = 60,
+       SET_BY("LOCAL_WORLD_SIZE", "1")}},
+     {{BANYAN_ERR_ARGUMENT, 0, 30, {"127.0.1.1", "set BANYAN_INTERFACE"}},
+      {BANYAN_ERR_ARGUMENT, 0, 30, {"127.0.1.1", "set BANYAN_INTERFACE"}}}},
     /* Each node has that address, so the ranks do not meet. */
     {"an address that each node has",
      2,
      true,
      {{.rank = 0, .nranks = 2, .secret = "x", .address = "127.0.1.1", .timeout_s = 0.5},
       {.rank = 1, .nranks = 2, .secret = "x", .address = "127.0.1.2", .timeout_s = 0.5}},
-     {{BANYAN_ERR_TIMEOUT, 0, 2, {"rank 1 of 2 did not connect", LOOPBACK}},
-      {BANYAN_ERR_TIMEOUT, 0, 2, {"Connection refused", LOOPBACK}}}},
+     {{BANYAN_ERR_TIMEOUT, 0, 0, {"rank 1 of 2 did not connect", LOOPBACK}},
+      {BANYAN_ERR_TIMEOUT, 0, 0, {"Connection refused", LOOPBACK}}}},
     {"a link-local address without a scope",
      2,
      true,
-     {{.rank = 0, .nranks = 2, .secret = "x", .address = "fe80::1", .timeout_s = 5},
-      {.rank = 1, .nranks = 2, .secret = "x", .address = "fe80::1", .timeout_s = 5}},
-     {{BANYAN_ERR_ARGUMENT, 0, 2, {"fe80::1", "without its scope", "%eth0"}},
-      {BANYAN_ERR_ARGUMENT, 0, 2, {"fe80::1", "without its scope", "%eth0"}}}},
+     {{.rank = 0, .nranks = 2, .secret = "x", .address = "fe80::1", .timeout_s = 60},
+      {.rank = 1, .nranks = 2, .secret = "x", .address = "fe80::1", .timeout_s = 60}},
+     {{BANYAN_ERR_ARGUMENT, 0, 30, {"fe80::1", "without its scope", "%eth0"}},
+      {BANYAN_ERR_ARGUMENT, 0, 30, {"fe80::1", "without its scope", "%eth0"}}}},
     {"missing ranks",
      2,
      false,
-     {{.rank = 0, .nranks = 4, .secret = "x", .timeout_s = 1},
-      {.rank = 1, .nranks = 4, .secret = "x", .timeout_s = 1, .wait_s = 0.3}},
-     {{BANYAN_ERR_TIMEOUT, 0, 2, {"ranks 2 and 3 of 4 did not connect within", shown_port}},
-      {BANYAN_ERR_TIMEOUT, 0, 2, {"ranks 2 and 3 of 4 did not connect within", shown_port}}}},
+     {{.rank = 0, .nranks = 4, .secret = "x", .timeout_s = 2},
+      {.rank = 1, .nranks = 4, .secret = "x", .timeout_s = 10, .wait_s = 0.3}},
+     {{BANYAN_ERR_TIMEOUT, 0, 0, {"ranks 2 and 3 of 4 did not connect within", shown_port}},
+      {BANYAN_ERR_TIMEOUT, 0, 0, {"ranks 2 and 3 of 4 did not connect within", shown_port}}}},
     {"no rank 0",
      1,
      true,
      {{.rank = 1, .nranks = 2, .timeout_s = 0.5}},
-     {{BANYAN_ERR_TIMEOUT, 0, 2, {"127.0.0.1:", "Connection refused", LOOPBACK}}}},
+     {{BANYAN_ERR_TIMEOUT, 0, 0, {"127.0.0.1:", "Connection refused", LOOPBACK}}}},
     {"no common network",
      1,
      true,
      {{.rank = 1, .nranks = 2, .secret = "x", .address = "203.0.113.77", .timeout_s = 0.5}},
-     {{BANYAN_ERR_TIMEOUT, 0, 2, {"203.0.113.77:", "no network in common with it, but ", "lo 127.0.0.1"}}}},
+     {{BANYAN_ERR_TIMEOUT, 0, 0, {"203.0.113.77:", "no network in common with it, but ", "lo 127.0.0.1"}}}},
     {"no descriptor for a connection",
      2,
      false,
      {{.rank = 0, .nranks = 2, .timeout_s = 1}, {.rank = 1, .nranks = 2, .timeout_s = 1, .files = 1}},
-     {{BANYAN_ERR_TIMEOUT, 0, 2, {"rank 1 of 2 did not connect"}},
-      {BANYAN_ERR_TIMEOUT, 0, 2, {"Too many open files"}}}},
+     {{BANYAN_ERR_TIMEOUT, 0, 0, {"rank 1 of 2 did not connect"}},
+      {BANYAN_ERR_TIMEOUT, 0, 0, {"Too many open files"}}}},
     {"no descriptor to accept one",
      2,
      false,
      {{.rank = 0, .nranks = 2, .timeout_s = 1, .files = 1}, {.rank = 1, .nranks = 2, .timeout_s = 1}},
-     {{BANYAN_ERR_SYSTEM, 0, 2, {"Too many open files", "ulimit -n"}}, {BANYAN_ERR_TIMEOUT, 0, 2, {"rank 0"}}}},
+     {{BANYAN_ERR_SYSTEM, 0, 0, {"Too many open files", "ulimit -n"}}, {BANYAN_ERR_TIMEOUT, 0, 0, {"rank 0"}}}},
     {"another number of ranks",
      2,
      false,
-     {{.rank = 0, .nranks = 2, .secret = "x", .timeout_s = 1},
-      {.rank = 1, .nranks = 3, .secret = "x", .timeout_s = 10}},
-     {{BANYAN_ERR_TIMEOUT, 0, 3, {"rank 1 has WORLD_SIZE 3 where rank 0 has 2"}},
-      {BANYAN_ERR_BOOTSTRAP, 0, 1, {"rank 1 has WORLD_SIZE 3 where rank 0 has 2"}}}},
+     {{.rank = 0, .nranks = 2, .secret = "x", .timeout_s = 2},
+      {.rank = 1, .nranks = 3, .secret = "x", .timeout_s = 60}},
+     {{BANYAN_ERR_TIMEOUT, 0, 0, {"rank 1 has WORLD_SIZE 3 where rank 0 has 2"}},
+      {BANYAN_ERR_BOOTSTRAP, 0, 30, {"rank 1 has WORLD_SIZE 3 where rank 0 has 2"}}}},
     {"another size of a message",
      3,
      false,
@@ -294,19 +283,19 @@ static const struct scenario scenarios[] = {
      {{.rank = 0, .nranks = 3, .secret = "x", .timeout_s = 0.8, .rounds = 1, .bytes = 8},
       {.rank = 1, .nranks = 3, .secret = "x", .timeout_s = 0.8, .rounds = 1, .bytes = 8},
       {.rank = 2, .nranks = 3, .secret = "x", .timeout_s = 0.8, .pause_s = 1.5}},
-     {{0, BANYAN_ERR_TIMEOUT, 1.4, {"rank 2 of 3 did not take part in an allgather"}},
-      {0, BANYAN_ERR_TIMEOUT, 1.4, {"rank 2 of 3 did not take part in an allgather"}},
+     {{0, BANYAN_ERR_TIMEOUT, 0, {"rank 2 of 3 did not take part in an allgather"}},
+      {0, BANYAN_ERR_TIMEOUT, 0, {"rank 2 of 3 did not take part in an allgather"}},
       {0, 0, 0, {NULL}}}},
     {"rank 0 does not gather",
      2,
      false,
      {{.rank = 0, .nranks = 2, .secret = "x", .timeout_s = 0.8, .pause_s = 1.5},
       {.rank = 1, .nranks = 2, .secret = "x", .timeout_s = 0.8, .rounds = 1, .bytes = 8}},
-     {{0, 0, 0, {NULL}}, {0, BANYAN_ERR_TIMEOUT, 1.4, {"rank 0 at 127.0.0.1:"}}}}};
+     {{0, 0, 0, {NULL}}, {0, BANYAN_ERR_TIMEOUT, 0, {"rank 0 at 127.0.0.1:"}}}}};
 
 TEST_LOOP(every_rank_says_what_failed, sizeof scenarios / sizeof *scenarios) {
   const struct scenario *scenario = &scenarios[_i];
-  if (scenario->listens) free_port();
+  if (scenario->listens) reserve_port();
   for (int i = 0; i < scenario->count; i++) start(i, scenario->parts[i]);
   finish_all(scenario->count);
   for (int i = 0; i < scenario->count; i++) {
@@ -348,18 +337,18 @@ TEST_LOOP(unauthenticated_peers_delay_nobody, 2) {
     if (i % 80) send(fd, garbage, sizeof garbage, MSG_NOSIGNAL);
     close(fd);
   }
-  double before = now_s();
+  double before = now_s(), patience_s = (double)BNY_BOOT_UNAUTHENTICATED_NS * 1e-9;
   for (part.rank = 1; part.rank < 3; part.rank++) start(part.rank, part);
   finish_all(3);
   double took = now_s() - before;
   for (int rank = 0; rank < 3; rank++) assert_success(rank);
-  ck_assert_msg(took < 3, "took %g s", took);
+  ck_assert_msg(took < 2 * patience_s, "took %g s, as if silent peers were waited for", took);
   for (int i = 0; i < count; i++) close(silent[i]);
 }
 
 TEST(counts_unauthenticated_peers) {
   int fds[3];
-  start(0, (struct part){.rank = 0, .nranks = 2, .secret = "x", .timeout_s = 0.7});
+  start(0, (struct part){.rank = 0, .nranks = 2, .secret = "x", .timeout_s = 2});
   for (int i = 0; i < 3; i++) fds[i] = dial();
   sleep_s(0.2);
   close(fds[0]), close(fds[1]);
@@ -372,7 +361,7 @@ TEST(counts_unauthenticated_peers) {
 /* A server that sends less than rank 0 and then waits, as an SSH server does. */
 TEST(knows_another_server_by_its_first_bytes) {
   static const char greeting[] = "SSH-2.0-OpenSSH_9.2\r\n";
-  start(1, (struct part){.rank = 1, .nranks = 2, .secret = "x", .timeout_s = 0.5});
+  start(1, (struct part){.rank = 1, .nranks = 2, .secret = "x", .timeout_s = 2});
   int fd = accept(listen_fd, NULL, NULL);
   ck_assert_int_eq(send(fd, greeting, sizeof greeting - 1, MSG_NOSIGNAL), sizeof greeting - 1);
   finish(1);
@@ -389,16 +378,17 @@ TEST_LOOP(names_a_killed_rank, 3) {
   for (int rank = 0; rank < nranks; rank++) {
     struct part part = {.rank = rank, .nranks = 4, .secret = "x", .rounds = 1, .bytes = 8, .timeout_s = 8};
     if (rank == 2 && _i != GATHERING) part.pause_s = 30;
-    if (rank == 3 && _i == GATHERING) part.pause_s = 1.5;
+    if (rank == 3 && _i == GATHERING) part.pause_s = 4;
     start(rank, part);
   }
-  sleep_s(0.5);
+  sleep_s(1);
   kill(pids[2], SIGKILL);
   waitpid(pids[2], NULL, 0);
   double before = now_s();
   for (int rank = 0; rank < nranks; rank++) {
     if (rank == 2) continue;
-    if (rank == 3) ck_assert_msg(now_s() - before < 1, "took %g s", now_s() - before);
+    if (rank == 3 && _i == GATHERING) /* rank 3 is still to come */
+      ck_assert_msg(now_s() - before < 3, "took %g s", now_s() - before);
     finish(rank);
     if (_i != CONNECTING && !outcomes[rank].create)
       ck_assert_int_eq(outcomes[rank].gather, BANYAN_ERR_PEER);
@@ -441,7 +431,7 @@ TEST_LOOP(rejects_with_a_reason, 3) {
                                  .rank = htole32(cases[_i].rank),
                                  .nranks = htole32(cases[_i].nranks),
                                  .left_ms = htole32(5000)};
-  start(0, (struct part){.rank = 0, .nranks = 2, .secret = "x", .timeout_s = 0.5});
+  start(0, (struct part){.rank = 0, .nranks = 2, .secret = "x", .timeout_s = 2});
   int fd = join_by_hand(&hello, &challenge, &welcome);
   ck_assert_int_eq(le32toh(welcome.verdict), BNY_BOOT_REJECTED);
   ck_assert_msg(strstr(welcome.reason, cases[_i].reason) != NULL, "%s", welcome.reason);
@@ -496,10 +486,9 @@ TEST_LOOP(believes_no_impostor, 3) {
   test_key();
   bny_boot_challenge_make(&challenge);
   fcntl(listen_fd, F_SETFL, O_NONBLOCK);
-  start(1, (struct part){.rank = 1, .nranks = 2, .secret = "x", .timeout_s = 1});
-  double until = now_s() + 3.5;
+  start(1, (struct part){.rank = 1, .nranks = 2, .secret = "x", .timeout_s = _i == 2 ? 30 : 1.5});
   int fd = -1;
-  while (now_s() < until && waitpid(pids[1], NULL, WNOHANG) == 0) {
+  while (waitpid(pids[1], NULL, WNOHANG) == 0) {
     int next = accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (next >= 0) {
       if (fd >= 0) close(fd);
@@ -514,7 +503,6 @@ TEST_LOOP(believes_no_impostor, 3) {
   static const char *const texts[] = {"no greeting", "not banyan's rank 0", "does not know the secret"};
   ck_assert_int_eq(outcomes[1].create, _i == 2 ? BANYAN_ERR_BOOTSTRAP : BANYAN_ERR_TIMEOUT);
   assert_text(1, texts[_i]);
-  ck_assert(outcomes[1].create_s < 3.5);
 }
 
 int main(void) {
