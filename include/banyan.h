@@ -267,7 +267,8 @@ banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_com
  *   independent afterwards: each may be destroyed, fail, shrink or be split without an effect on the other.
  *   BANYAN_LEVELS is ignored for the new one.
  * - If `comm` fails during the split, for example because a rank dies, the call fails on all ranks. If the ranks of one
- *   color cannot make their communicator, each of them gets the reason. `comm` and the other colors remain usable. */
+ *   color cannot make their communicator, each of them gets the reason. `comm` and the other colors remain usable. A
+ *   rank that lacks memory before any rank knows the colors fails the call on all ranks, and `comm` remains usable. */
 banyan_status banyan_comm_split(banyan_comm *comm, int32_t color, int32_t key, banyan_comm **sub);
 
 /* Devices. The following holds for a communicator whose banyan_comm_config names a device.

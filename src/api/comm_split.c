@@ -2,6 +2,7 @@
  * Splits a communicator. Its own collectives are the bootstrap of the new ones. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/float_control.h"
 #include "base/log.h"
@@ -13,9 +14,23 @@ typedef struct wish {
   int32_t color, key, rank;
 } wish;
 
+/* All that the exchange of a split needs. Memory for it is taken before any rank knows the colors, so that a rank that
+ * lacks it later fails its own color alone. */
+typedef struct meeting {
+  banyan_comm *comm;
+  banyan_op *op; /* an allgather of one block of each rank */
+  banyan_bootstrap bootstrap;
+  bny_exchange all;
+  bny_group_exchange group;
+  wish *wishes;      /* [nranks] */
+  int32_t *color_of; /* [nranks] */
+} meeting;
+
 static int gather_by_comm(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
-  (void)timeout_ns; /* its calls have deadlines of their own */
-  return (int)bny_op_gather(context, mine, bytes, all);
+  meeting *self = context;
+  (void)bytes, (void)timeout_ns; /* these are of one size, and a call has a deadline of its own */
+  bny_op_bind(self->op, &(bny_op_memory){.in_bytes = mine, .out_bytes = all});
+  return (int)bny_op_run(self->op);
 }
 
 static int compare_wishes(const void *first, const void *second) {
@@ -25,12 +40,13 @@ static int compare_wishes(const void *first, const void *second) {
 }
 
 /* Puts this rank's group in the order of keys. */
-static void order_group(const wish *sorted, const banyan_comm *comm, int32_t color, bny_group_exchange *group) {
+static void order_group(meeting *self, int32_t color) {
   int32_t place = 0;
-  for (int32_t i = 0; i < comm->nranks; i++) {
-    if (sorted[i].color != color) continue;
-    if (sorted[i].rank == comm->rank) group->bootstrap.rank = place;
-    group->ranks[place++] = sorted[i].rank;
+  qsort(self->wishes, (size_t)self->comm->nranks, sizeof *self->wishes, compare_wishes);
+  for (int32_t i = 0; i < self->comm->nranks; i++) {
+    if (self->wishes[i].color != color) continue;
+    if (self->wishes[i].rank == self->comm->rank) self->group.bootstrap.rank = place;
+    self->group.ranks[place++] = self->wishes[i].rank;
   }
 }
 
@@ -43,21 +59,46 @@ static banyan_status end_exchange(banyan_comm *comm, banyan_status status) {
   return bny_exec_fail(comm->exec, status, comm->rank, "rank %d cannot split its communicator: %s", comm->rank, why);
 }
 
-static banyan_status make_subs(banyan_comm *comm, const banyan_bootstrap *bootstrap, wish *wishes,
-                               const int32_t *color_of, banyan_comm **sub) {
-  bny_exchange all = {bootstrap, INT64_MAX, comm->process};
-  bny_group_exchange group;
-  banyan_status status = bny_group_exchange_begin(&all, color_of, &group);
-  if (status != BANYAN_OK) return end_exchange(comm, status);
-  int32_t color = color_of[comm->rank];
-  qsort(wishes, (size_t)comm->nranks, sizeof *wishes, compare_wishes);
-  order_group(wishes, comm, color, &group);
-  banyan_comm *made = NULL;
+static banyan_status take_memory(meeting *self) {
+  banyan_comm *comm = self->comm;
+  size_t nranks = (size_t)comm->nranks, *counts = malloc(nranks * sizeof *counts);
+  self->wishes = calloc(nranks, sizeof *self->wishes);
+  self->color_of = calloc(nranks, sizeof *self->color_of);
+  banyan_status status = bny_group_exchange_reserve(&self->all, &self->group);
+  if (status != BANYAN_OK || !counts || !self->wishes || !self->color_of) {
+    status = bny_op_reject(
+        comm, bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to split %d ranks", comm->rank, comm->nranks), true);
+  } else {
+    for (size_t i = 0; i < nranks; i++) counts[i] = BNY_GROUP_BLOCK_BYTES;
+    status = bny_op_make(comm, &(bny_call){.collective = BNY_ALLGATHER, .counts = counts, .on_host = true}, &self->op);
+  }
+  free(counts);
+  return status;
+}
+
+static banyan_status gather_wishes(meeting *self, wish mine) {
+  int32_t nranks = self->comm->nranks;
+  char *own = self->group.blocks + (size_t)nranks * BNY_GROUP_BLOCK_BYTES;
+  memset(own, 0, BNY_GROUP_BLOCK_BYTES);
+  memcpy(own, &mine, sizeof mine);
+  banyan_status status = (banyan_status)gather_by_comm(self, own, self->group.blocks, BNY_GROUP_BLOCK_BYTES, 0);
+  for (int32_t i = 0; i < nranks && status == BANYAN_OK; i++) {
+    memcpy(&self->wishes[i], self->group.blocks + (size_t)i * BNY_GROUP_BLOCK_BYTES, sizeof *self->wishes);
+    self->color_of[i] = self->wishes[i].color;
+  }
+  return status;
+}
+
+static banyan_status make_sub(meeting *self, int32_t color, banyan_comm **sub) {
+  banyan_comm *comm = self->comm, *made = NULL;
+  banyan_status status = BANYAN_OK;
   char why[BNY_ERROR_TEXT_BYTES] = "";
-  if (color >= 0) status = bny_comm_make_part(comm, &group.bootstrap, color, &made);
+  bny_group_exchange_divide(&self->group, self->color_of);
+  order_group(self, color);
+  if (color >= 0) status = bny_comm_make_part(comm, &self->group.bootstrap, color, &made);
   if (status != BANYAN_OK) snprintf(why, sizeof why, "%s", banyan_last_error());
   bny_log_rank(comm->rank);
-  banyan_status ended = bny_group_exchange_end(&group);
+  banyan_status ended = bny_group_exchange_end(&self->group);
   if (ended != BANYAN_OK) {
     status = end_exchange(comm, ended);
     if (made) banyan_comm_abort(made, "the communicator that was split has failed");
@@ -73,26 +114,23 @@ banyan_status banyan_comm_split(banyan_comm *comm, int32_t color, int32_t key, b
   if (!comm || !sub) return bny_op_reject(comm, bny_fail(BANYAN_ERR_ARGUMENT, "comm and sub must not be NULL"), true);
   if (bny_comm_is_inherited(comm)) return bny_comm_reject_child(comm);
   *sub = NULL;
-  size_t nranks = (size_t)comm->nranks;
-  wish mine = {color < 0 ? BANYAN_COLOR_NONE : color, key, comm->rank}, *wishes = calloc(nranks, sizeof *wishes);
-  int32_t *color_of = calloc(nranks, sizeof *color_of);
-  banyan_status status;
-  if (wishes && color_of)
-    status = bny_op_gather(comm, &mine, sizeof mine, wishes);
-  else
-    status = bny_op_reject(
-        comm, bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to split %d ranks", comm->rank, comm->nranks), true);
+  if (color < 0) color = BANYAN_COLOR_NONE;
+  meeting self = {.comm = comm};
+  self.bootstrap = (banyan_bootstrap){.size = sizeof self.bootstrap,
+                                      .rank = comm->rank,
+                                      .nranks = comm->nranks,
+                                      .context = &self,
+                                      .allgather = gather_by_comm};
+  self.all = (bny_exchange){&self.bootstrap, INT64_MAX, comm->process};
+  banyan_status status = take_memory(&self);
+  if (status == BANYAN_OK) status = gather_wishes(&self, (wish){color, key, comm->rank});
   if (status == BANYAN_OK) {
-    banyan_bootstrap bootstrap = {.size = sizeof bootstrap,
-                                  .rank = comm->rank,
-                                  .nranks = comm->nranks,
-                                  .context = comm,
-                                  .allgather = gather_by_comm};
-    for (size_t i = 0; i < nranks; i++) color_of[i] = wishes[i].color;
     comm->splits++;
-    status = make_subs(comm, &bootstrap, wishes, color_of, sub);
+    status = make_sub(&self, color, sub);
+  } else {
+    bny_group_exchange_end(&self.group);
   }
-  free(color_of);
-  free(wishes);
+  bny_op_free(self.op);
+  free(self.wishes), free(self.color_of);
   return status;
 }

@@ -105,81 +105,94 @@ banyan_status bny_exchange_settle(const bny_exchange *exchange, banyan_status ow
 }
 
 /* ---- groups ------------------------------------------------------------------------------------------------------
- * Ranks of another group may have other data, or have ended. So every round begins with the size that each rank has,
- * and a round in which all sizes are 0 is the last. */
+ * Ranks of another group may have other data, or have ended. So each rank sends blocks until the one with the most data
+ * has sent all of it. Every block begins with the size that its rank has, and if all sizes are 0, that was the last. */
 
-static banyan_status make_room(bny_group_exchange *group, size_t bytes) {
-  size_t blocks = (size_t)group->all->bootstrap->nranks + 1; /* the last is this rank's own */
-  if (bytes <= group->room) return BANYAN_OK;
-  char *grown = bytes <= SIZE_MAX / blocks ? realloc(group->blocks, blocks * bytes) : NULL;
-  if (!grown)
-    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for an exchange of a group's ranks",
-                    group->all->bootstrap->rank);
-  group->blocks = grown;
-  group->room = bytes;
-  return BANYAN_OK;
+enum { DATA_BYTES = BNY_GROUP_BLOCK_BYTES - sizeof(uint64_t) };
+
+/* Copies the data of this group's blocks to their places in `every`, which has `bytes` bytes of each rank. */
+static void take_blocks(const bny_group_exchange *group, char *every, size_t bytes, size_t done) {
+  size_t part = done < bytes ? bytes - done : 0;
+  if (part > DATA_BYTES) part = DATA_BYTES;
+  for (int32_t i = 0; part && i < group->bootstrap.nranks; i++) {
+    const char *block = group->blocks + (size_t)group->ranks[i] * BNY_GROUP_BLOCK_BYTES;
+    memcpy(every + (size_t)i * bytes + done, block + sizeof(uint64_t), part);
+  }
 }
 
 /* With 0 bytes this rank has ended. */
-static banyan_status take_turn(bny_group_exchange *group, const void *mine, size_t bytes) {
+static banyan_status take_turn(bny_group_exchange *group, const char *mine, char *every, size_t bytes) {
   int32_t nranks = group->all->bootstrap->nranks;
-  uint64_t own = bytes, most = 0;
-  banyan_status status = bny_exchange_all(group->all, &own, group->sizes, sizeof own);
-  for (int32_t i = 0; i < nranks && status == BANYAN_OK; i++) most = group->sizes[i] > most ? group->sizes[i] : most;
-  group->status = status;
-  group->ended = status != BANYAN_OK || most == 0;
-  if (group->ended) return status;
-  status = make_room(group, most);
-  char *block = group->blocks + (size_t)nranks * most;
-  if (status == BANYAN_OK) memset(block, 0, most);
-  if (status == BANYAN_OK && bytes) memcpy(block, mine, bytes);
-  if (status == BANYAN_OK) status = bny_exchange_all(group->all, block, group->blocks, most);
-  group->status = status;
-  group->ended = status != BANYAN_OK;
-  return status;
+  char *own = group->blocks + (size_t)nranks * BNY_GROUP_BLOCK_BYTES;
+  uint64_t size = bytes, most = 0;
+  size_t done = 0;
+  do {
+    size_t part = done < bytes ? bytes - done : 0;
+    if (part > DATA_BYTES) part = DATA_BYTES;
+    memset(own, 0, BNY_GROUP_BLOCK_BYTES);
+    memcpy(own, &size, sizeof size);
+    if (part) memcpy(own + sizeof size, mine + done, part);
+    group->status = bny_exchange_all(group->all, own, group->blocks, BNY_GROUP_BLOCK_BYTES);
+    for (int32_t i = 0; i < nranks && done == 0 && group->status == BANYAN_OK; i++) {
+      memcpy(&group->sizes[i], group->blocks + (size_t)i * BNY_GROUP_BLOCK_BYTES, sizeof *group->sizes);
+      most = group->sizes[i] > most ? group->sizes[i] : most;
+    }
+    if (group->status == BANYAN_OK) take_blocks(group, every, bytes, done);
+    done += DATA_BYTES;
+  } while (group->status == BANYAN_OK && done < most);
+  group->ended = group->status != BANYAN_OK || most == 0;
+  return group->status;
 }
 
 static int gather_group(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
   bny_group_exchange *group = context;
   (void)timeout_ns; /* the exchange has its own */
-  banyan_status status = take_turn(group, mine, bytes);
-  if (status != BANYAN_OK) return (int)status;
-  uint64_t most = 0;
-  for (int32_t i = 0; i < group->all->bootstrap->nranks; i++) most = group->sizes[i] > most ? group->sizes[i] : most;
-  for (int32_t i = 0; i < group->bootstrap.nranks; i++) {
-    int32_t rank = group->ranks[i];
-    if (group->sizes[rank] != bytes)
-      return (int)bny_fail(BANYAN_ERR_STATE, "rank %d did not continue the exchange of its group", rank);
-    memcpy((char *)all + (size_t)i * bytes, group->blocks + (size_t)rank * most, bytes);
-  }
-  return BANYAN_OK;
+  banyan_status status = take_turn(group, mine, all, bytes);
+  for (int32_t i = 0; i < group->bootstrap.nranks && status == BANYAN_OK; i++)
+    if (group->sizes[group->ranks[i]] != bytes)
+      status = bny_fail(BANYAN_ERR_STATE, "rank %d did not continue the exchange of its group", group->ranks[i]);
+  return (int)status;
 }
 
-banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *group_of, bny_group_exchange *group) {
-  const banyan_bootstrap *bootstrap = all->bootstrap;
-  size_t nranks = (size_t)bootstrap->nranks;
-  *group = (bny_group_exchange){.all = all};
+static void free_memory(bny_group_exchange *group) {
+  free(group->ranks);
+  free(group->sizes);
+  free(group->blocks);
+  group->ranks = NULL, group->sizes = NULL, group->blocks = NULL;
+}
+
+banyan_status bny_group_exchange_reserve(const bny_exchange *all, bny_group_exchange *group) {
+  size_t nranks = (size_t)all->bootstrap->nranks;
+  *group = (bny_group_exchange){.all = all, .ended = true};
   group->ranks = calloc(nranks, sizeof *group->ranks);
   group->sizes = calloc(nranks, sizeof *group->sizes);
-  if (!group->ranks || !group->sizes) {
-    free(group->ranks), free(group->sizes);
-    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for a communicator of %zu ranks", bootstrap->rank,
-                    nranks);
-  }
+  group->blocks = malloc((nranks + 1) * BNY_GROUP_BLOCK_BYTES);
+  if (group->ranks && group->sizes && group->blocks) return BANYAN_OK;
+  free_memory(group);
+  return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for an exchange of %zu ranks", all->bootstrap->rank,
+                  nranks);
+}
+
+void bny_group_exchange_divide(bny_group_exchange *group, const int32_t *group_of) {
+  const banyan_bootstrap *bootstrap = group->all->bootstrap;
+  group->ended = false;
   group->bootstrap = (banyan_bootstrap){.size = sizeof group->bootstrap, .context = group, .allgather = gather_group};
   for (int32_t i = 0; i < bootstrap->nranks; i++) {
     if (group_of[i] != group_of[bootstrap->rank]) continue;
     if (i == bootstrap->rank) group->bootstrap.rank = group->bootstrap.nranks;
     group->ranks[group->bootstrap.nranks++] = i;
   }
-  group->exchange = (bny_exchange){&group->bootstrap, all->deadline_ns, all->process};
-  return BANYAN_OK;
+  group->exchange = (bny_exchange){&group->bootstrap, group->all->deadline_ns, group->all->process};
+}
+
+banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *group_of, bny_group_exchange *group) {
+  banyan_status status = bny_group_exchange_reserve(all, group);
+  if (status == BANYAN_OK) bny_group_exchange_divide(group, group_of);
+  return status;
 }
 
 banyan_status bny_group_exchange_end(bny_group_exchange *group) {
-  while (!group->ended) take_turn(group, NULL, 0);
-  free(group->ranks);
-  free(group->sizes);
-  free(group->blocks);
+  while (!group->ended) take_turn(group, NULL, NULL, 0);
+  free_memory(group);
   return group->status;
 }

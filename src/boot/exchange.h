@@ -33,20 +33,24 @@ banyan_status bny_exchange_settle(const bny_exchange *exchange, banyan_status ow
 banyan_status bny_exchange_settle_round(const bny_exchange *exchange, banyan_status own, const char *what, bool *waits);
 
 /* An exchange among the ranks of each group, which uses all ranks. Groups may do different numbers of rounds.
- * All end together, in bny_group_exchange_end(). */
+ * All end together, in bny_group_exchange_end(). Blocks of all ranks have one size, so that a round needs no memory. */
+enum { BNY_GROUP_BLOCK_BYTES = 1024 };
 typedef struct bny_group_exchange {
   bny_exchange exchange; /* for the code that connects this group's ranks */
   banyan_bootstrap bootstrap;
   const bny_exchange *all;
-  int32_t *ranks;  /* the ranks of this group, in order */
-  uint64_t *sizes; /* [nranks of all]: bytes of each rank in a round */
-  char *blocks;    /* [nranks of all] blocks of `room` bytes */
-  size_t room;
-  bool ended;           /* all ranks have ended, or one has failed */
+  int32_t *ranks;       /* the ranks of this group, in order */
+  uint64_t *sizes;      /* [nranks of all]: bytes of each rank in a round */
+  char *blocks;         /* [nranks of all + 1] blocks; the last one is this rank's own */
+  bool ended;           /* there are no groups yet, all ranks have ended, or one has failed */
   banyan_status status; /* the first failure of the exchange, on any rank */
 } bny_group_exchange;
 
-/* Local. The struct must not move until the exchange has ended. group_of: the group of each rank. */
+/* Takes memory. Local. The struct must not move until the exchange has ended. */
+banyan_status bny_group_exchange_reserve(const bny_exchange *all, bny_group_exchange *group);
+/* Local. group_of: the group of each rank. */
+void bny_group_exchange_divide(bny_group_exchange *group, const int32_t *group_of);
+/* Does both. */
 banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *group_of, bny_group_exchange *group);
 /* Call it after a failure too. Returns the failure of the exchange of all ranks. */
 banyan_status bny_group_exchange_end(bny_group_exchange *group);

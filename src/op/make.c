@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/sized.h"
 #include "base/status.h"
+#include "plan/builder.h"
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
@@ -94,6 +95,20 @@ static banyan_status plan_within(banyan_op *op) {
   return status == BANYAN_OK ? bny_plan_make(&op->kinds[0].request, op->comm->rank, &op->kinds[0].plan) : status;
 }
 
+/* Returns whether a part was too large for the outbox or the arenas, which holds on all ranks. A rank that lacks memory
+ * must not split its call further alone. */
+static bool is_too_large(const banyan_op *op) {
+  bny_candidate candidates[BNY_CANDIDATES_MAX];
+  const bny_op_kind *kind = op->kinds, *end = kind + op->nkinds;
+  while (kind && kind < end && (kind->run || kind->device_run)) kind++;
+  if (!kind || kind == end) return false;
+  if (kind->plan) return op->on_device; /* for a device, a lack of memory is another error */
+  int32_t count = bny_algorithm_candidates(&kind->request, candidates);
+  for (int32_t i = 0; i < count; i++)
+    if (candidates[i].chosen) return false;
+  return count > 0;
+}
+
 /* Splits the call into smaller parts until one fits the outbox, or nothing is left to split. All ranks split in the
  * same way, because the same plans fit on every rank. */
 static banyan_status cut_and_plan(banyan_op *op) {
@@ -102,7 +117,7 @@ static banyan_status cut_and_plan(banyan_op *op) {
   for (;; limit /= 2) {
     banyan_status status = bny_op_cut_parts(op, limit);
     if (status == BANYAN_OK) status = plan_kinds(op);
-    if (status != BANYAN_ERR_MEMORY || limit < 64) return status;
+    if (status != BANYAN_ERR_MEMORY || limit < 64 || !is_too_large(op)) return status;
     bny_op_free_parts(op);
   }
 }

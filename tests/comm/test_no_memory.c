@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A rank runs out of memory while a communicator is created, at each of the library's allocations in turn. It fails at
- * once, with a text that names it. Ranks are threads of this program, on one node and on several. This program's malloc
- * fails when the library, which is linked into it, calls it. */
+ * A rank runs out of memory while a communicator is created or split, at each of the library's allocations in turn. It
+ * fails at once, with a text that names it. Ranks are threads of this program, on one node and on several. This
+ * program's malloc fails when the library, which is linked into it, calls it. */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -46,7 +46,7 @@ void *aligned_alloc(size_t alignment, size_t bytes) {
 static _Thread_local volatile int left;
 #endif
 
-enum { RANKS_MAX = 3, TRIALS_MAX = 400, BLOCK = 1 << 16 };
+enum { RANKS_MAX = 4, TRIALS_MAX = 400, BLOCK = 1 << 16 };
 
 /* A bootstrap of threads that fails on all ranks when one has failed. */
 typedef struct meeting {
@@ -186,6 +186,52 @@ TEST_LOOP(creation, sizeof cases / sizeof cases[0]) {
   printf("%s: %d allocations failed in turn\n", cases[_i].kind == PLACED_APART ? "ranks of several nodes" : "threads",
          nth - 1);
   fflush(stdout);
+}
+
+/* ---- splits ------------------------------------------------------------------------------------------------------ */
+
+typedef struct split_trial {
+  int nth; /* number of the allocation that fails on rank 1 */
+  bool has_failed;
+  banyan_status status[RANKS_MAX];
+  char text[RANKS_MAX][512];
+} split_trial;
+
+/* Ranks 0 and 1 have one color, 2 and 3 another. */
+static void split_without(world_rank *self) {
+  split_trial *trial = self->argument;
+  banyan_comm *part = NULL;
+  int32_t color = self->rank / 2, first = self->rank, second = -1;
+  if (!world_ok(self, banyan_barrier(self->comm), "barrier")) return;
+  left = self->rank == 1 ? trial->nth : 0;
+  banyan_status status = banyan_comm_split(self->comm, color, 0, &part);
+  if (self->rank == 1) trial->has_failed = left == 0;
+  left = 0;
+  trial->status[self->rank] = status;
+  snprintf(trial->text[self->rank], sizeof trial->text[0], "%s", banyan_last_error());
+  if (part && world_ok(self, banyan_shift(part, &first, &second, sizeof first, 1), "shift of a part"))
+    world_check(self, second == (self->rank ^ 1), "got the rank %d", second);
+  if (world_meet(self)) world_ok(self, banyan_barrier(self->comm), "barrier of the communicator that was split");
+  banyan_comm_destroy(part);
+}
+
+/* The failing rank's color gets nothing. The other color gets its communicator, unless memory is missing before any
+ * rank knows the colors. The communicator that was split remains in any case. */
+TEST(a_split) {
+  int failed = 0, both = 0;
+  split_trial trial = {.has_failed = true};
+  for (trial.nth = 1; trial.nth < TRIALS_MAX && trial.has_failed; trial.nth++) {
+    WORLD_RUN(split_without, .nranks = 4, .argument = &trial, .arena_bytes = 64 << 10);
+    bool first = trial.status[0] == BANYAN_OK, other = trial.status[2] == BANYAN_OK;
+    ck_assert_msg(first == (trial.status[1] == BANYAN_OK) && other == (trial.status[3] == BANYAN_OK),
+                  "allocation %d: ranks of a color differ: %s, %s", trial.nth, trial.text[0], trial.text[1]);
+    ck_assert_msg(other || !first, "allocation %d: only the other color failed: %s", trial.nth, trial.text[2]);
+    ck_assert_msg(first || strstr(trial.text[0], "rank 1"), "allocation %d: %s", trial.nth, trial.text[0]);
+    failed += !first, both += !other;
+  }
+  printf("a split: %d allocations failed in turn, %d failed one color, %d both\n", trial.nth - 2, failed - both, both);
+  ck_assert_int_lt(trial.nth, TRIALS_MAX);
+  ck_assert_int_gt(failed - both, both);
 }
 
 int main(void) {

@@ -103,7 +103,8 @@ typedef enum deed { DIE, STAY_AWAY, GATHER, GIVE_NOWHERE, DEEDS } deed;
 static void split_without_one(world_rank *self) {
   deed deed = *(const enum deed *)self->argument;
   banyan_comm *part = NULL;
-  char bytes[3 * 12] = {0};
+  enum { BLOCK = 1024 }; /* the size of the first exchange of a split */
+  static char bytes[3 * BLOCK];
   static const banyan_status wanted[DEEDS] = {BANYAN_ERR_PEER, BANYAN_ERR_TIMEOUT, BANYAN_ERR_MISMATCH,
                                               BANYAN_ERR_PEER};
   if (!world_ok(self, banyan_barrier(self->comm), "barrier")) return;
@@ -114,8 +115,8 @@ static void split_without_one(world_rank *self) {
     raise(SIGKILL);
   else if (deed == STAY_AWAY)
     world_await(self->world, 0, 60);
-  else if (deed == GATHER) /* same size as the first exchange of a split */
-    status = banyan_allgather(self->comm, bytes + 12, bytes, (size_t[]){12, 12, 12});
+  else if (deed == GATHER)
+    status = banyan_allgather(self->comm, bytes + BLOCK, bytes, (size_t[]){BLOCK, BLOCK, BLOCK});
   else
     status = banyan_comm_split(self->comm, 0, 0, NULL);
   if (self->rank != 1)
