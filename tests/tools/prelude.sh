@@ -60,13 +60,25 @@ hides() {
   if grep -qE -- "$1" "$work/out" "$work/err"; then complain "\"$1\" is there"; fi
 }
 
-# json EXPRESSION: the Python expression is true. `o` is the JSON output of the last run.
+# json EXPRESSION: the Python expression is true. `o` is the JSON output of the last run. One Python judges all of them.
 json() {
+  local answer
   checks=$((checks + 1))
   if ! command -v python3 >/dev/null; then return; fi
-  python3 -c 'import json, sys
-o = json.load(open(sys.argv[1]))
-sys.exit(not eval(sys.argv[2]))' "$work/out" "$1" 2>>"$work/err" || complain "JSON: not so: $1"
+  if [ -z "${to_judge:-}" ]; then
+    coproc JUDGE { exec python3 -c 'import json, sys
+for line in sys.stdin:
+    path, law = line.split("\t", 1)
+    try:
+        o = json.load(open(path))
+        print("no" if not eval(law) else "yes", flush=True)
+    except Exception as why:
+        print(repr(why), flush=True)'; }
+    exec {to_judge}>&"${JUDGE[1]}" {from_judge}<&"${JUDGE[0]}"
+  fi
+  printf '%s\t%s\n' "$work/out" "${1//$'\n'/ }" >&"$to_judge"
+  read -r answer <&"$from_judge"
+  [ "$answer" = yes ] || complain "JSON: not so: $1: $answer"
 }
 
 # same WHAT GOT WANT: GOT equals WANT. WHAT describes it.
