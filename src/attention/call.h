@@ -51,9 +51,8 @@ banyan_status bny_attention_check_blocks(const banyan_attention_desc *desc);
 /* Sets the text of a wrong argument of attention, and returns BANYAN_ERR_ARGUMENT. The format is a literal. */
 #define bny_attention_reject(...) bny_fail(BANYAN_ERR_ARGUMENT, "banyan_attention: " __VA_ARGS__)
 
-/* Check a description, and the keys and values of one memory. on_host: lengths may be read. */
+/* Check a description, its queries, and the keys and values of one memory. on_host: arrays may be read. */
 banyan_status bny_attention_check_fields(const banyan_attention_desc *desc, bool on_host);
 banyan_status bny_attention_check_part(const banyan_attention_desc *desc, const banyan_kv_part *part, bool on_host);
-banyan_status bny_attention_check_queries(const banyan_attention_desc *desc);        /* checks desc->queries */
-banyan_status bny_attention_check_queries_memory(const banyan_attention_desc *desc); /* checks its arrays on the host */
+banyan_status bny_attention_check_queries(const banyan_attention_desc *desc, bool on_host);
 banyan_status bny_attention_check_scale(const banyan_attention_desc *desc, const banyan_partial *out);

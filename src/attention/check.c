@@ -75,6 +75,9 @@ static banyan_status check_list(const banyan_attention_desc *desc) {
              {"kv_rows", kv->rows != BANYAN_KV_ROWS_PLAIN},
              {"key_first", kv->key_first != NULL},
              {"read_ahead_bytes", kv->read_ahead_bytes != 0}};
+  if (!desc->parts && (desc->part_count != 0 || kv->key_first))
+    return bny_attention_reject("%s is set and parts is NULL", kv->key_first ? "key_first" : "part_count");
+  if (!desc->parts) return BANYAN_OK;
   if (desc->part_count < 1 || desc->part_count > BNY_ATTENTION_PARTS_MAX)
     return bny_attention_reject("part_count is %" PRId64 ", must be 1 to %d", desc->part_count,
                                 BNY_ATTENTION_PARTS_MAX);
@@ -145,15 +148,10 @@ banyan_status bny_attention_read(const banyan_attention_desc **desc, bny_attenti
 
 banyan_status bny_attention_check_fields(const banyan_attention_desc *desc, bool on_host) {
   banyan_status status = check_shape(desc);
-  if (status == BANYAN_OK && !desc->parts && (desc->part_count != 0 || desc->kv.key_first))
-    status = bny_attention_reject("%s is set and parts is NULL", desc->kv.key_first ? "key_first" : "part_count");
-  if (status == BANYAN_OK && desc->parts) status = check_list(desc);
+  if (status == BANYAN_OK) status = check_list(desc);
   if (status == BANYAN_OK) status = reject_prune(desc);
-  if (status == BANYAN_OK) status = bny_attention_check_queries(desc);
   if (status == BANYAN_OK) status = check_prune(desc);
-  if (status == BANYAN_OK && on_host) status = bny_attention_check_queries_memory(desc);
-  if (status == BANYAN_OK && on_host && !desc->q && desc->batch > 0 && bny_attention_tokens(desc) > 0)
-    status = bny_attention_reject("q is NULL");
+  if (status == BANYAN_OK) status = bny_attention_check_queries(desc, on_host);
   return status == BANYAN_OK ? check_parts(desc, on_host) : status;
 }
 

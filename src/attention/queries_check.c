@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Checks banyan_queries, sinks, and queries in two parts. */
+ * Checks banyan_queries, sinks, and q, which may be in two parts. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ static banyan_status check_two_parts(const banyan_attention_desc *desc) {
   return BANYAN_OK;
 }
 
-banyan_status bny_attention_check_queries(const banyan_attention_desc *desc) {
+static banyan_status check_shape(const banyan_attention_desc *desc) {
   banyan_status status = desc->queries ? check_queries_shape(desc->queries) : BANYAN_OK;
   if (status == BANYAN_OK) status = check_two_parts(desc);
   if (status != BANYAN_OK) return status;
@@ -94,7 +94,7 @@ static banyan_status check_starts(const banyan_attention_desc *desc) {
   return BANYAN_OK;
 }
 
-banyan_status bny_attention_check_queries_memory(const banyan_attention_desc *desc) {
+static banyan_status check_memory(const banyan_attention_desc *desc) {
   bool has_queries = desc->queries && desc->queries->tokens > 0;
   banyan_status status = has_queries ? check_starts(desc) : BANYAN_OK;
   if (status == BANYAN_OK && has_queries) status = check_pattern(desc->queries);
@@ -102,7 +102,13 @@ banyan_status bny_attention_check_queries_memory(const banyan_attention_desc *de
   for (int32_t h = 0; desc->sinks && h < desc->heads; h++)
     if (isnan(desc->sinks[h]) || (isinf(desc->sinks[h]) && desc->sinks[h] > 0))
       return bny_attention_reject("sinks[%d] is %g, must be a number or -inf", h, (double)desc->sinks[h]);
+  if (!desc->q && desc->batch > 0 && bny_attention_tokens(desc) > 0) return bny_attention_reject("q is NULL");
   return BANYAN_OK;
+}
+
+banyan_status bny_attention_check_queries(const banyan_attention_desc *desc, bool on_host) {
+  banyan_status status = check_shape(desc);
+  return status == BANYAN_OK && on_host ? check_memory(desc) : status;
 }
 
 static banyan_status check_multiple(const char *field, int32_t index, int64_t position) {
