@@ -184,54 +184,6 @@ TEST_EVERYWHERE(random_problems, 63) {
             .words = on == &world_emulated ? words[_i / 3 % 3] : NULL);
 }
 
-/* A query has the same bits alone as together with others, whatever keys these see. */
-static void attend_one_by_one(world_rank *self) {
-  attend *of = self->argument;
-  attend_rank *rank = of->ranks;
-  attend_call all, one;
-  int32_t loc[PROBLEM_BATCH_MAX + 1], start[PROBLEM_BATCH_MAX];
-  const int32_t width = of->shape.heads * of->shape.value_dim, batch = of->shape.batch;
-  if (!draw(self, of, 0)) return;
-  attend_call_of(of, self, &all);
-  if (!world_ok(self, banyan_attention(&all.desc, &all.out), "all") || !attend_holds(self, of, 0)) return;
-  for (int32_t b = 0; b < batch; b++)
-    for (int32_t t = of->loc[b]; t < of->loc[b + 1]; t++) {
-      attend_call_of(of, self, &one);
-      attend_be_twin(of, self, &one);
-      for (int32_t i = 0; i <= batch; i++) loc[i] = i > b;
-      for (int32_t i = 0; i < batch; i++) start[i] = of->start[i] + (i == b ? t - of->loc[b] : 0);
-      one.queries.tokens = 1, one.queries.query_start_loc = loc;
-      if (of->causal) one.queries.query_start = start;
-      one.desc.q = (const char *)one.desc.q + t * one.desc.q_batch_stride * (int64_t)oracle_bytes(one.desc.q_dtype);
-      if (of->rope_dim) one.desc.rope.q = of->rope + t * one.desc.rope.batch_stride;
-      if (!world_ok(self, banyan_attention(&one.desc, &one.out), "one") ||
-          !world_check(self,
-                       memcmp(rank->other_values, rank->values + t * width, (size_t)width * sizeof(float)) == 0 &&
-                           memcmp(rank->other_lse, rank->lse + t * of->shape.heads,
-                                  (size_t)of->shape.heads * sizeof(float)) == 0,
-                       "token %d alone has other bits: %s", t, attend_text(of)))
-        return;
-    }
-}
-
-TEST_RANDOM(queries_do_not_change_each_other, 40) {
-  attend *of = attend_make(1, 900 + (uint64_t)_i);
-  of->alone = of->several = true;
-  of->tree = of->has_tokens = of->has_mask = false;
-  of->masks_keys = _i % 3 == 0;
-  if (_i % 4 == 1) of->form = (attend_form)(ATTEND_E5M2 + _i / 4 % 3);
-  if (!of->shape.latent) of->shape.head_dim = of->shape.value_dim = _i % 2 ? 1 + _i : 64;
-  if (of->rope_dim >= of->shape.head_dim) of->rope_dim = 0;
-  const bool is_large = _i % 5 == 2; /* sums of values overflow, and rows are computed again */
-  if (is_large) of->form = ATTEND_PLAIN, of->shape.dtype = BANYAN_BF16;
-  attend_fill(of);
-  const problem_shard *shard = &of->ranks->shard;
-  const int64_t pages = shard->desc.kv.pages.table ? shard->desc.kv.pages.count : shard->desc.batch;
-  for (int64_t i = 0; is_large && shard->v && i < pages * shard->desc.kv.v_batch_stride; i++)
-    if (shard->v[i] != 0xffff) shard->v[i] = 0x7f60;
-  WORLD_RUN(attend_one_by_one, .nranks = 1, .argument = of);
-}
-
 /* Operations that all-gather q are started before the first is waited for, with a call in between. */
 static void queue(world_rank *self) {
   const many *many = self->argument;

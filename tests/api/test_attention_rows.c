@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Keys and values of eight bits: every code, NaN and infinity included, FlashMLA's rows and per-key scales; also large
+ * Keys and values of eight bits: every code, NaN and infinity included, FlashMLA's rows; also large
  * numbers, pages far apart and many keys. */
 #include "tests/api/attention_local.h"
 
@@ -136,43 +136,6 @@ TEST_LOOP(flashmla, 4) {
   free(q);
   free(same);
   munmap(rows.map, rows.map_bytes);
-}
-
-/* ---- per-key scales ---------------------------------------------------------------------------------------------- */
-
-/* Scales follow the rows, as in vLLM's *_per_token_head caches, with and without pages. */
-TEST_LOOP(scales_of_keys, 24) {
-  enum { KEYS = 90, KV_HEADS = 2, BATCH = 2, PAGE = 6, PAGES = KEYS / PAGE };
-  random_state = (uint64_t)_i + 900;
-  const banyan_dtype dtype = (banyan_dtype)(BANYAN_E4M3 + _i % 3);
-  const int32_t dim = _i % 2 ? random_range(1, 150) : 128, row = (dim + 3) / 4 * 4 + 4, lens[BATCH] = {KEYS, 33};
-  const int64_t rows = (int64_t)2 * BATCH * KEYS * KV_HEADS; /* [k and v][batch or page][key][head] */
-  guarded codes = guarded_make((size_t)(rows * row));
-  float *q = malloc(BATCH * 8 * (size_t)dim * sizeof *q);
-  int32_t table_of_pages[BATCH * PAGES];
-  for (int i = 0; i < BATCH * PAGES; i++) table_of_pages[i] = (7 * i + 3) % (BATCH * PAGES);
-  for (int64_t i = 0; i < rows; i++) {
-    char *at = (char *)codes.data + i * row;
-    for (int32_t j = 0; j < dim; j++) at[j] = (char)code_of(dtype, 16 * random_normal());
-    memcpy(at + row - 4, &(float){(float)exp2(random_normal() - 4)}, sizeof(float));
-  }
-  fill(q, BATCH * 8 * dim, BANYAN_F32, 1);
-  const int32_t each = _i < 12 ? KEYS : PAGE; /* keys of a sequence or page */
-  const char *values = (char *)codes.data + rows / 2 * row;
-  banyan_attention_desc desc =
-      attention_desc_of(BATCH, 8, KV_HEADS, each, dim, dim, BANYAN_F32, dtype, q, codes.data, values, lens);
-  desc.kv.k_head_stride = desc.kv.v_head_stride = row;
-  desc.kv.k_token_stride = desc.kv.v_token_stride = KV_HEADS * row;
-  desc.kv.k_batch_stride = desc.kv.v_batch_stride = (int64_t)each * KV_HEADS * row;
-  desc.kv.scales = (banyan_kv_scales){.k = (const float *)((const char *)desc.kv.k + row - 4),
-                                      .v = (const float *)((const char *)desc.kv.v + row - 4),
-                                      .head_stride = row / 4,
-                                      .token_stride = KV_HEADS * row / 4,
-                                      .batch_stride = (int64_t)each * KV_HEADS * row / 4};
-  if (_i >= 12) desc.kv.pages.table = table_of_pages, desc.kv.pages.table_stride = PAGES, desc.kv.pages.keys = PAGE;
-  compare_all(&desc, 0.1, 2e-6);
-  free(q);
-  munmap(codes.map, codes.map_bytes);
 }
 
 /* ---- large offsets and counts ------------------------------------------------------------------------------------ */

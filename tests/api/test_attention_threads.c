@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention by several threads of a rank has the bits of one thread, for any number of threads. */
+ * Attention by several threads of a rank has the bits of one thread also where every thread has a part, and in any
+ * floating-point mode; communicators and their threads. tests/attention/test_laws.c has random problems. */
 #include <fenv.h>
 #include <pthread.h>
 #include <sched.h>
@@ -17,8 +18,6 @@
 #include "tests/support/lone.h"
 #include "tests/support/space.h"
 
-static const int32_t thread_counts[] = {2, 3, 5, 8};
-
 static result run_by(const bny_attention_kernels *kernels, const banyan_attention_desc *desc, bny_pool *pool) {
   banyan_partial out;
   result r = result_make(desc, &out);
@@ -34,64 +33,6 @@ static result run_with(const banyan_attention_desc *desc, bny_pool *pool) {
 static void check_same_bits(const result *a, const result *b, int32_t threads) {
   ck_assert_msg(memcmp(a->values, b->values, a->values_bytes) == 0 && memcmp(a->lse, b->lse, a->lse_bytes) == 0,
                 "%d threads give other bits than one", threads);
-}
-
-static void check_all_counts(const banyan_attention_desc *desc) {
-  result alone = run_with(desc, NULL);
-  for (size_t i = 0; i < sizeof thread_counts / sizeof thread_counts[0]; i++) {
-    bny_pool *pool = NULL;
-    ck_assert_int_eq(bny_pool_make(thread_counts[i], NULL, &pool), BANYAN_OK);
-    for (int again = 0; again < 3; again++) {
-      result many = run_with(desc, pool);
-      check_same_bits(&alone, &many, thread_counts[i]);
-      result_free(&many);
-    }
-    bny_pool_free(pool);
-  }
-  result_free(&alone);
-}
-
-/* Lengths on either side of blocks, segments and parts. */
-static int32_t random_length(void) {
-  static const int32_t edges[] = {0, 1, 511, 512, 513, 1024, 1025, 4096, 32768, 32769, 40000};
-  return random_range(0, 1) ? edges[random_range(0, 10)] : random_range(0, 3000);
-}
-
-TEST_RANDOM(same_bits, 30) {
-  static const int32_t groups[] = {1, 2, 4, 8, 17};
-  random_state = (uint64_t)_i + 50;
-  problem p;
-  int32_t seq_lens[4];
-  int32_t batch = random_range(1, 4), kv_heads = random_range(1, 3);
-  for (int32_t b = 0; b < batch; b++) seq_lens[b] = random_length();
-  int32_t group = groups[random_range(0, 4)];
-  bool grouped = _i % 3 == 0; /* groups of 64 columns have specialised kernels */
-  problem_make(&p, batch, kv_heads * group, kv_heads, grouped ? 64 : random_range(1, 40),
-               grouped ? 64 : random_range(1, 40), (banyan_dtype)random_range(BANYAN_F32, BANYAN_BF16),
-               (banyan_dtype)random_range(BANYAN_F32, BANYAN_I8), seq_lens, 1);
-  check_all_counts(&p.desc);
-  problem_free(&p);
-}
-
-/* Reads the caches of problem_make() as pages in reverse order. Short pages are collected into tiles. */
-TEST_LOOP(same_bits_with_pages, 4) {
-  enum { KEYS = 6000 };
-  static const int32_t page_keys[] = {1, 3, 15, 16};
-  static int32_t table[KEYS];
-  random_state = 7;
-  problem p;
-  int32_t keys = page_keys[_i], pages = KEYS / keys;
-  for (int32_t i = 0; i < pages; i++) table[i] = pages - 1 - i;
-  problem_make(&p, 1, 4, 1, 24, 24, BANYAN_F32, BANYAN_F16, (int32_t[]){KEYS}, 1);
-  banyan_attention_desc desc = p.desc;
-  desc.kv.pages.table = table;
-  desc.kv.pages.table_stride = pages;
-  desc.kv.pages.keys = keys;
-  desc.kv.pages.count = pages;
-  desc.kv.k_batch_stride = keys * desc.kv.k_token_stride;
-  desc.kv.v_batch_stride = keys * desc.kv.v_token_stride;
-  check_all_counts(&desc);
-  problem_free(&p);
 }
 
 /* The error names the first invalid row, whichever thread finds one first. */

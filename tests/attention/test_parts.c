@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Keys in several memories: parts of different types against each part alone, invalid lists, and a mapped file larger
- * than the process's memory limit. tests/api/test_exact_attention.c splits keys into parts with all features of
- * attention, and compares bits. */
+ * Keys in several memories: invalid lists, and a mapped file larger than the process's memory limit. test_laws.c splits
+ * keys of random problems into parts. */
 #include <fcntl.h>
 #include <sys/resource.h>
 
@@ -9,8 +8,6 @@
 #include "tests/api/attention_local.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/world.h"
-
-enum { PARTS = 4, BATCH = 3 };
 
 static void good(banyan_status status) {
   ck_assert_msg(status == BANYAN_OK, "%s: %s", banyan_status_string(status), banyan_last_error());
@@ -29,46 +26,6 @@ static void check_merged(const double *o, double lse, const float *got, float go
                 "lse %.9g, not %.9g", (double)got_lse, lse);
   for (int32_t i = 0; i < dim; i++)
     ck_assert_msg(fabs((double)got[i] - o[i]) <= 1e-5 * largest, "value %d is %.9g, not %.9g", i, (double)got[i], o[i]);
-}
-
-TEST_RANDOM(parts_of_different_types, 120) {
-  static const banyan_dtype dtypes[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3, BANYAN_E5M2, BANYAN_I8};
-  static const int32_t dims[] = {16, 64, 128, 40};
-  random_state = (uint64_t)_i + 1;
-  int32_t count = random_range(1, PARTS), kv_heads = random_range(1, 3), heads = kv_heads * random_range(1, 20);
-  int32_t batch = random_range(1, BATCH), dim = dims[random_range(0, 3)], lens[PARTS][BATCH], sum[BATCH] = {0};
-  problem all[PARTS];
-  banyan_kv_part parts[PARTS];
-  banyan_attention_desc desc;
-  for (int32_t p = 0; p < count; p++) {
-    for (int32_t b = 0; b < batch; b++)
-      sum[b] += lens[p][b] = random_range(0, 3) ? random_range(0, _i % 6 ? 600 : 5000) : 0;
-    problem_make(&all[p], batch, heads, kv_heads, dim, 0, BANYAN_F32, dtypes[random_range(0, 5)], lens[p], 2);
-    parts[p] = all[p].desc.kv;
-    if (random_range(0, 2) == 0) parts[p].read_ahead_bytes = random_range(1, 1 << 20);
-  }
-  desc = all[0].desc;
-  attention_clear_keys(&desc);
-  desc.parts = parts, desc.part_count = count, desc.kv.seq_lens = sum;
-  banyan_partial out;
-  result got = result_make(&desc, &out), each[PARTS];
-  good(banyan_attention(&desc, &out));
-  for (int32_t p = 0; p < count; p++) {
-    all[p].desc.q = desc.q, all[p].desc.q_batch_stride = desc.q_batch_stride;
-    all[p].desc.q_head_stride = desc.q_head_stride;
-    each[p] = result_make(&all[p].desc, &out);
-    good(banyan_attention(&all[p].desc, &out));
-  }
-  for (int32_t row = 0; row < batch * heads; row++) {
-    double o[128] = {0}, lse = -INFINITY, largest = 1;
-    for (int32_t p = 0; p < count; p++) {
-      add_row(o, &lse, each[p].values + row * dim, each[p].lse[row], dim);
-      for (int32_t i = 0; i < dim; i++) largest = fmax(largest, fabs((double)each[p].values[row * dim + i]));
-    }
-    check_merged(o, lse, got.values + row * dim, got.lse[row], dim, largest);
-  }
-  for (int32_t p = 0; p < count; p++) result_free(&each[p]), problem_free(&all[p]);
-  result_free(&got);
 }
 
 /* ---- invalid lists ----------------------------------------------------------------------------------------------- */

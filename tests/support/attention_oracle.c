@@ -36,9 +36,9 @@ static int32_t sequence_of(const banyan_attention_desc *desc, int32_t token) {
   return -1;
 }
 
-static int32_t length_of(const banyan_attention_desc *desc, int32_t b) {
-  const banyan_pages *pages = &desc->kv.pages;
-  if (desc->kv.seq_lens) return desc->kv.seq_lens[b];
+static int32_t length_of(const banyan_kv_part *kv, int32_t b) {
+  const banyan_pages *pages = &kv->pages;
+  if (kv->seq_lens) return kv->seq_lens[b];
   const int32_t count = pages->indptr[b + 1] - pages->indptr[b];
   return count ? (count - 1) * pages->keys + pages->last_len[b] : 0;
 }
@@ -91,24 +91,22 @@ void attention_oracle_clear(attention_row *row) {
 }
 
 /* Adds key t, which is row `in_page` of a page or sequence. */
-static void add_key(const banyan_attention_desc *desc, int64_t page, int32_t kv_head, int64_t in_page, const double *q,
-                    attention_row *row) {
+static void add_key(const banyan_attention_desc *desc, const banyan_kv_part *kv, int64_t page, int32_t kv_head,
+                    int64_t in_page, const double *q, attention_row *row) {
   const int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
-  const int64_t at =
-      page * desc->kv.k_batch_stride + kv_head * desc->kv.k_head_stride + in_page * desc->kv.k_token_stride;
-  const int64_t v_at =
-      page * desc->kv.v_batch_stride + kv_head * desc->kv.v_head_stride + in_page * desc->kv.v_token_stride;
-  const banyan_kv_scales *scales = &desc->kv.scales;
+  const int64_t at = page * kv->k_batch_stride + kv_head * kv->k_head_stride + in_page * kv->k_token_stride;
+  const int64_t v_at = page * kv->v_batch_stride + kv_head * kv->v_head_stride + in_page * kv->v_token_stride;
+  const banyan_kv_scales *scales = &kv->scales;
   int64_t scale_at = kv_head * scales->head_stride;
   if (scales->token_stride) scale_at += page * scales->batch_stride + in_page * scales->token_stride;
   double k[ATTENTION_DIM_MAX], v[ATTENTION_DIM_MAX], dot = 0, size = 0;
   double scale = desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim);
-  if (desc->kv.rows == BANYAN_KV_ROWS_FLASHMLA_FP8) {
-    load_flashmla((const char *)desc->kv.k + at, k);
+  if (kv->rows == BANYAN_KV_ROWS_FLASHMLA_FP8) {
+    load_flashmla((const char *)kv->k + at, k);
     memcpy(v, k, sizeof v);
   } else {
-    load_row(desc->kv.k, desc->kv.dtype, at, desc->head_dim, k);
-    load_row(desc->kv.v, desc->kv.dtype, v_at, value_dim, v);
+    load_row(kv->k, kv->dtype, at, desc->head_dim, k);
+    load_row(kv->v, kv->dtype, v_at, value_dim, v);
   }
   for (int32_t i = 0; i < desc->head_dim; i++) dot += q[i] * k[i], size += fabs(q[i] * k[i]);
   if (scales->k) scale *= (double)scales->k[scale_at];
@@ -119,20 +117,29 @@ static void add_key(const banyan_attention_desc *desc, int64_t page, int32_t kv_
   add(row, desc->soft_cap > 0 ? (double)desc->soft_cap * tanh(dot / (double)desc->soft_cap) : dot, v, value_dim);
 }
 
-void attention_oracle_add(const banyan_attention_desc *desc, int32_t token, int32_t head, attention_row *row) {
-  const banyan_pages *pages = &desc->kv.pages;
-  const int32_t b = sequence_of(desc, token), kv_head = head / (desc->heads / desc->kv_heads);
-  const int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
-  if (b < 0) return;
+/* Adds the keys of a part, of which the first is key `first` of the sequence. Returns their number. */
+static int32_t add_part(const banyan_attention_desc *desc, const banyan_kv_part *kv, int32_t first, int32_t b,
+                        int32_t token, int32_t head, attention_row *row) {
+  const banyan_pages *pages = &kv->pages;
+  const int64_t list = pages->table ? (pages->indptr ? pages->indptr[b] : b * pages->table_stride) : 0;
+  const int32_t keys = length_of(kv, b), kv_head = head / (desc->heads / desc->kv_heads);
   double q[ATTENTION_DIM_MAX];
   load_query(desc, token, head, q);
-  if (desc->sinks) add(row, (double)desc->sinks[head], NULL, value_dim);
-  const int64_t first = pages->table ? (pages->indptr ? pages->indptr[b] : b * pages->table_stride) : 0;
-  for (int32_t t = 0, keys = length_of(desc, b); t < keys; t++) {
-    if (!attention_oracle_sees(desc, b, token, t)) continue;
-    const int64_t page = pages->table ? pages->table[first + t / pages->keys] : b;
-    add_key(desc, page, kv_head, pages->table ? t % pages->keys : t, q, row);
+  for (int32_t t = 0; t < keys; t++) {
+    if (!attention_oracle_sees(desc, b, token, first + t)) continue;
+    const int64_t page = pages->table ? pages->table[list + t / pages->keys] : b;
+    add_key(desc, kv, page, kv_head, pages->table ? t % pages->keys : t, q, row);
   }
+  return keys;
+}
+
+void attention_oracle_add(const banyan_attention_desc *desc, int32_t token, int32_t head, attention_row *row) {
+  const int32_t b = sequence_of(desc, token), value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
+  if (b < 0) return;
+  if (desc->sinks) add(row, (double)desc->sinks[head], NULL, value_dim);
+  int32_t first = desc->parts ? 0 : add_part(desc, &desc->kv, 0, b, token, head, row);
+  for (int64_t i = 0; desc->parts && i < desc->part_count; i++)
+    first += add_part(desc, &desc->parts[i], first, b, token, head, row);
 }
 
 void attention_oracle(const banyan_attention_desc *desc, int32_t token, int32_t head, attention_row *row) {

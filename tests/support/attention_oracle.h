@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention in double precision, computed only from the description of a call. It supports pages and page lists,
+ * Attention in double precision, computed only from the description of a call. It supports pages and page lists, parts,
  * several queries, trees, windows, masks, caps, sinks, q in two parts, scales and FlashMLA rows. It uses no code of the
  * library. */
 #pragma once

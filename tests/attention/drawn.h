@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Random problems of local attention: a function of a seed and of the features that they may have. Keys, queries and
+ * masks are drawn from the seed alone. Where keys lie is drawn from another seed, so problems that differ only in
+ * strides, pages, parts and their order have the same result. Memory that no key has is NaN. */
+#pragma once
+
+#include "tests/api/attention_local.h"
+
+enum {
+  DRAWN_SEVERAL = 1, /* query tokens of a sequence */
+  DRAWN_WINDOW = 2,
+  DRAWN_TREE = 4,    /* queries see a tree of drafts */
+  DRAWN_MASK = 8,    /* queries see the keys of a mask */
+  DRAWN_STARTS = 16, /* keys begin at any position, and may be every other block of the sequence */
+  DRAWN_CODES = 32,  /* eight-bit keys with scales */
+  DRAWN_LATENT = 64, /* rows of FlashMLA */
+  DRAWN_ROPE = 128,
+  DRAWN_SINKS = 256,
+  DRAWN_CAP = 512,
+  DRAWN_NANS = 1 << 10,   /* some keys are NaN, and count as absent */
+  DRAWN_HUGE = 1 << 11,   /* sums of values overflow */
+  DRAWN_PEAKED = 1 << 12, /* groups of keys that are near a query or far from it, with larger values */
+  DRAWN_LONG = 1 << 13,   /* more than 2048 keys */
+  DRAWN_EDGES = 1 << 14,  /* lengths at the edges of blocks and segments, of few columns */
+  DRAWN_MIXED = 1 << 15,  /* parts of different types */
+  DRAWN_PAGES = 1 << 16,  /* this and all below: where keys lie */
+  DRAWN_PARTS = 1 << 17,
+  DRAWN_AHEAD = 1 << 18,  /* parts are read ahead */
+  DRAWN_APART = 1 << 19,  /* each row of keys, values and scales has a page of memory of its own */
+  DRAWN_BLOCKS = 1 << 20, /* parts begin at multiples of 256 keys, and there are more of these */
+  DRAWN_FEW = 1 << 21,    /* few heads and tokens */
+  DRAWN_QUERIES = DRAWN_SEVERAL | DRAWN_WINDOW | DRAWN_TREE | DRAWN_MASK | DRAWN_STARTS,
+  DRAWN_SHAPES = DRAWN_QUERIES | DRAWN_CODES | DRAWN_ROPE | DRAWN_SINKS | DRAWN_CAP,
+  DRAWN_BATCH = 4,
+  DRAWN_PARTS_MAX = 4,
+  DRAWN_LINE = 4096
+};
+
+typedef struct drawn {
+  banyan_attention_desc desc;
+  banyan_queries queries;
+  banyan_kv_part parts[DRAWN_PARTS_MAX];       /* the only one is also desc.kv, unless it is a list of one */
+  guarded q, rope, memory[DRAWN_PARTS_MAX][4]; /* rows of keys, of values, and their scales */
+  int32_t *tables[DRAWN_PARTS_MAX], firsts[DRAWN_PARTS_MAX][DRAWN_BATCH], lengths[DRAWN_PARTS_MAX][DRAWN_BATCH];
+  int32_t features, count, longest, lens[DRAWN_BATCH], loc[DRAWN_BATCH + 1], start[DRAWN_BATCH], key_start[DRAWN_BATCH];
+  uint64_t *tree;
+  uint8_t *mask;
+  float *sinks;
+} drawn;
+
+static inline bool drawn_has(const drawn *p, int32_t feature) { return (p->features & feature) == feature; }
+
+/* Returns a row of a part, which has key `t` of the part: of keys, values, or their scales. */
+static inline char *drawn_row(const banyan_kv_part *kv, int which, int32_t b, int32_t h, int32_t t) {
+  const banyan_pages *pages = &kv->pages;
+  const int64_t outer = pages->table ? pages->table[b * pages->table_stride + t / pages->keys] : b;
+  const int64_t at = pages->table ? t % pages->keys : t;
+  const void *const from[] = {kv->k, kv->v, kv->scales.k, kv->scales.v};
+  const int64_t strides[3][3] = {{kv->k_batch_stride, kv->k_head_stride, kv->k_token_stride},
+                                 {kv->v_batch_stride, kv->v_head_stride, kv->v_token_stride},
+                                 {kv->scales.batch_stride, kv->scales.head_stride, kv->scales.token_stride}};
+  const int64_t *stride = strides[which < 2 ? which : 2];
+  const int64_t element = which < 2 ? (int64_t)element_bytes(kv->dtype) : (int64_t)sizeof(float);
+  return (char *)(uintptr_t)from[which] + (outer * stride[0] + h * stride[1] + at * stride[2]) * element;
+}
+
+/* ---- where keys lie ---------------------------------------------------------------------------------------------- */
+
+static inline void drawn_lay_out(drawn *p, banyan_kv_part *kv, int part, bool token_major, bool scales_by_key) {
+  const int32_t heads = p->desc.kv_heads, keys = kv->pages.table ? kv->pages.keys : p->longest;
+  const int64_t outer = kv->pages.table ? kv->pages.count : p->desc.batch;
+  const bool is_plain = kv->rows == BANYAN_KV_ROWS_PLAIN, has_codes = is_plain && element_bytes(kv->dtype) == 1;
+  int64_t *const strides[3][3] = {{&kv->k_batch_stride, &kv->k_head_stride, &kv->k_token_stride},
+                                  {&kv->v_batch_stride, &kv->v_head_stride, &kv->v_token_stride},
+                                  {&kv->scales.batch_stride, &kv->scales.head_stride, &kv->scales.token_stride}};
+  for (int i = 0; i < (has_codes ? 4 : is_plain ? 2 : 1); i++) {
+    const int64_t element = i < 2 ? (int64_t)element_bytes(kv->dtype) : (int64_t)sizeof(float);
+    const int64_t dim = i > 1 ? 1 : !is_plain ? 656 : i ? p->desc.value_dim : p->desc.head_dim;
+    int64_t row =
+        drawn_has(p, DRAWN_APART) ? DRAWN_LINE / element : dim + (i > 1 || !is_plain ? 0 : random_range(0, 3));
+    int64_t **to = (int64_t **)(uintptr_t)strides[i < 2 ? i : 2];
+    if (i == 3) row = kv->scales.token_stride ? *to[2] < *to[1] || heads == 1 ? *to[2] : *to[1] : row;
+    if (i < 3) {
+      *to[1] = token_major ? row : row * keys;
+      *to[2] = token_major ? row * heads : row;
+      *to[0] = row * heads * keys;
+    }
+    const bool is_shared = i > 1 && !scales_by_key; /* one scale for each head */
+    if (i == 2 && is_shared) kv->scales = (banyan_kv_scales){.head_stride = 1};
+    const size_t bytes = is_shared ? (size_t)heads * sizeof(float) : (size_t)(outer * row * heads * keys * element);
+    p->memory[part][i] = guarded_make(bytes);
+    if (!drawn_has(p, DRAWN_APART)) memset(p->memory[part][i].data, 0xff, bytes);
+  }
+  kv->k = p->memory[part][0].data, kv->v = is_plain ? p->memory[part][1].data : kv->k;
+  if (!is_plain) kv->v_batch_stride = kv->k_batch_stride, kv->v_head_stride = kv->k_head_stride;
+  if (!is_plain) kv->v_token_stride = kv->k_token_stride;
+  if (has_codes) kv->scales.k = p->memory[part][2].data, kv->scales.v = p->memory[part][3].data;
+}
+
+static inline void drawn_page(drawn *p, banyan_kv_part *kv, int part) {
+  static const int32_t usual[] = {1, 15, 16, 64};
+  const int32_t keys = random_range(0, 1) ? usual[random_range(0, 3)] : random_range(1, 40);
+  const int32_t each = p->longest / keys + 1, all = each * p->desc.batch;
+  int32_t *table = p->tables[part] = malloc((size_t)all * sizeof *table);
+  for (int32_t i = 0; i < all; i++) table[i] = i;
+  for (int32_t i = all - 1; i > 0; i--) {
+    const int32_t other = random_range(0, i), held = table[i];
+    table[i] = table[other], table[other] = held;
+  }
+  kv->pages = (banyan_pages){.table = table, .table_stride = each, .keys = keys, .count = all};
+}
+
+/* Cuts the keys into parts. */
+static inline void drawn_cut(drawn *p, const banyan_dtype *dtypes, bool scales_by_key) {
+  const int32_t unit = drawn_has(p, DRAWN_BLOCKS) ? 256 : 1, most = p->longest / unit + 1;
+  int32_t cut = 0;
+  p->count = drawn_has(p, DRAWN_PARTS) ? random_range(1, DRAWN_PARTS_MAX) : 1;
+  const bool is_list = drawn_has(p, DRAWN_PARTS);
+  for (int i = 0; i < p->count; i++) {
+    banyan_kv_part *kv = &p->parts[i];
+    *kv = (banyan_kv_part)BANYAN_KV_PART_INIT;
+    const int32_t end = i + 1 < p->count ? cut + random_range(0, most) / 2 * unit : INT32_MAX;
+    for (int32_t b = 0; b < p->desc.batch; b++) {
+      p->firsts[i][b] = p->lens[b] < cut ? p->lens[b] : cut;
+      p->lengths[i][b] = (p->lens[b] < end ? p->lens[b] : end) - p->firsts[i][b];
+    }
+    cut = end;
+    kv->dtype = dtypes[drawn_has(p, DRAWN_MIXED) ? i : 0];
+    kv->rows = drawn_has(p, DRAWN_LATENT) ? BANYAN_KV_ROWS_FLASHMLA_FP8 : BANYAN_KV_ROWS_PLAIN;
+    kv->seq_lens = p->lengths[i], kv->key_first = is_list && random_range(0, 1) ? p->firsts[i] : NULL;
+    if (drawn_has(p, DRAWN_PAGES) && random_range(0, 3)) drawn_page(p, kv, i);
+    if (drawn_has(p, DRAWN_AHEAD) && random_range(0, 1)) kv->read_ahead_bytes = random_range(1, 1 << 20);
+    drawn_lay_out(p, kv, i, random_range(0, 1), scales_by_key);
+  }
+  if (is_list)
+    p->desc.parts = p->parts, p->desc.part_count = p->count, p->desc.kv.seq_lens = p->lens;
+  else
+    p->desc.kv = p->parts[0];
+}
+
+/* ---- what they are ----------------------------------------------------------------------------------------------- */
+
+static inline int32_t drawn_dim(const drawn *p, int32_t most) {
+  static const int32_t usual[] = {64, 128, 80, 96, 32, 192, 256, 576, 512};
+  int32_t dim = random_range(0, 2) ? random_range(1, 100) : usual[random_range(0, 8)];
+  if (p->features & (DRAWN_EDGES | DRAWN_PEAKED)) dim = random_range(0, 2) ? random_range(1, 40) : 64;
+  return dim > most ? most : dim;
+}
+
+static inline int32_t drawn_length(const drawn *p, int32_t b) {
+  static const int32_t edges[] = {0, 1, 511, 512, 513, 1024, 1025, 4096, 32768, 32769, 40000};
+  const int32_t kind = random_range(0, 7);
+  if (drawn_has(p, DRAWN_PEAKED)) return kind ? random_range(1, 96) : 0;
+  if (drawn_has(p, DRAWN_EDGES)) return kind % 2 ? edges[random_range(0, 10)] : random_range(0, 3000);
+  if (drawn_has(p, DRAWN_LONG) && b == 0) return random_range(2049, 2600);
+  if (drawn_has(p, DRAWN_BLOCKS) && kind > 2) return random_range(1, 1400);
+  return kind == 0 ? 0 : kind == 1 ? random_range(500, 1100) : random_range(1, 150);
+}
+
+static inline void drawn_queries(drawn *p) {
+  banyan_queries *queries = &p->queries;
+  const bool many = !drawn_has(p, DRAWN_FEW) && random_range(0, 3) == 0;
+  *queries = (banyan_queries)BANYAN_QUERIES_INIT;
+  for (int32_t b = 0; b < p->desc.batch; b++) {
+    const int32_t count = drawn_has(p, DRAWN_SEVERAL) ? random_range(1, many ? 30 : 4) : 1;
+    p->loc[b + 1] = p->loc[b] + count;
+    p->key_start[b] = drawn_has(p, DRAWN_STARTS) ? random_range(0, 20) : 0;
+    p->start[b] = p->key_start[b] + (p->lens[b] > count ? p->lens[b] - count : 0);
+    if (random_range(0, 4) == 0) p->start[b] = p->key_start[b] + random_range(0, p->lens[b]);
+  }
+  queries->tokens = p->loc[p->desc.batch];
+  if (!(p->features & DRAWN_QUERIES)) return;
+  p->desc.queries = queries, queries->query_start = p->start;
+  if (drawn_has(p, DRAWN_SEVERAL)) queries->query_start_loc = p->loc, queries->tokens += random_range(0, 2);
+  p->tree = malloc((size_t)queries->tokens * sizeof *p->tree);
+  p->mask = malloc((size_t)(p->desc.batch * p->longest) + 1);
+  const int32_t thin = random_range(1, 4);
+  for (int32_t t = 0; t < queries->tokens; t++) p->tree[t] = random_bits() >> random_range(34, 63);
+  for (int32_t t = 0; t < p->desc.batch * p->longest; t++) p->mask[t] = random_range(0, thin) == 0;
+  if (random_range(0, 2) == 0) memset(p->mask, 0, (size_t)(p->longest / 2));
+  if (drawn_has(p, DRAWN_WINDOW)) queries->window = random_range(1, 1 + p->lens[0] / random_range(1, 20));
+  if (drawn_has(p, DRAWN_TREE)) queries->tree_mask = p->tree;
+  if (drawn_has(p, DRAWN_MASK)) queries->key_mask = p->mask, queries->key_mask_stride = p->longest;
+  if (!drawn_has(p, DRAWN_STARTS)) return;
+  queries->key_start = p->key_start;
+  if (random_range(0, 1)) queries->key_block = random_range(1, 90);
+  if (queries->key_block) queries->key_stride = queries->key_block * random_range(1, 3);
+}
+
+/* Codes of I8 count sixteenths. */
+static inline float drawn_scale_unit(const banyan_kv_part *kv) { return kv->dtype == BANYAN_I8 ? 1.0F / 16 : 1; }
+
+/* Draws a key and its value. */
+static inline void drawn_key(drawn *p, const banyan_kv_part *kv, int32_t b, int32_t h, int32_t t, double side,
+                             double spread) {
+  const banyan_attention_desc *d = &p->desc;
+  char *k = drawn_row(kv, 0, b, h, t), *v = drawn_row(kv, 1, b, h, t);
+  const bool is_peaked = drawn_has(p, DRAWN_PEAKED), is_nan = drawn_has(p, DRAWN_NANS) && random_range(0, 40) == 0;
+  const double large = is_peaked && side < 0 && random_range(0, 1) ? 30 : 1;
+  if (kv->rows != BANYAN_KV_ROWS_PLAIN) {
+    for (int i = 0; i < 656; i++) k[i] = (char)(random_bits() % 48 + 16);
+    for (int i = 0; i < 4; i++) ((float *)(void *)(k + 512))[i] = (float)exp2(random_normal() - 1);
+    return;
+  }
+  const int64_t at = h * (d->heads / d->kv_heads) * d->q_head_stride;
+  for (int32_t i = 0; i < d->head_dim; i++) {
+    const double near = is_peaked && i < d->head_dim - d->rope.dim ? side * load(d->q, at + i, d->q_dtype) : 0;
+    store(k, i, kv->dtype, near + spread * random_normal());
+  }
+  for (int32_t i = 0; i < d->value_dim; i++)
+    store(v, i, kv->dtype, drawn_has(p, DRAWN_HUGE) ? 2.9e38 : large * (is_peaked && i % 2 ? 1 : random_normal()));
+  if (is_nan && kv->dtype != BANYAN_I8) store(k, 0, kv->dtype, NAN);
+  for (int i = 2; i < 4; i++) {
+    const float scale = (float)exp2(0.5 * random_normal()) * drawn_scale_unit(kv);
+    if (kv->scales.token_stride) *(float *)(void *)drawn_row(kv, i, b, h, t) = scale;
+  }
+}
+
+static inline void drawn_fill(drawn *p, uint64_t seed) {
+  const banyan_attention_desc *d = &p->desc;
+  random_state = seed;
+  fill(p->q.data, p->queries.tokens * d->q_batch_stride, d->q_dtype, 1);
+  if (d->rope.dim) fill(p->rope.data, p->queries.tokens * d->rope.batch_stride, d->q_dtype, 1);
+  for (int i = 0; i < p->count; i++) /* one scale for each head, also of parts without keys */
+    for (int j = 2; p->parts[i].scales.k && !p->parts[i].scales.token_stride && j < 4; j++)
+      for (int32_t h = 0; h < d->kv_heads; h++)
+        ((float *)p->memory[i][j].data)[h] = 0.25F * (float)(1 + (h + j) % 4) * drawn_scale_unit(&p->parts[i]);
+  const bool is_peaked = drawn_has(p, DRAWN_PEAKED);
+  const int32_t group = random_range(1, 12);
+  const double spread = is_peaked ? exp2(3 * random_normal() - 2) : 1, height = exp2(random_normal() - 1);
+  for (int32_t b = 0; b < d->batch; b++)
+    for (int32_t h = 0; h < d->kv_heads; h++) {
+      double side = 1, size = spread;
+      for (int32_t t = 0, part = 0; t < p->lens[b]; t++) {
+        while (t - p->firsts[part][b] >= p->lengths[part][b]) part++;
+        if (is_peaked && t % group == 0)
+          side = random_range(0, 3) ? -height * random_normal() : height, size = random_range(0, 2) ? spread : 0;
+        drawn_key(p, &p->parts[part], b, h, t - p->firsts[part][b], side, size);
+      }
+    }
+}
+
+/* ---- a problem --------------------------------------------------------------------------------------------------- */
+
+/* It has the features `must`, and some of `may`. */
+static inline void drawn_make(drawn *p, uint64_t seed, uint64_t layout, int32_t must, int32_t may) {
+  static const int32_t groups[] = {1, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 40};
+  static const banyan_dtype large[] = {BANYAN_F32, BANYAN_BF16};
+  *p = (drawn){.longest = 1};
+  banyan_attention_desc *d = &p->desc;
+  random_state = seed * 0x9e3779b97f4a7c15 + 1;
+  const int32_t offered = (int32_t)(random_bits() & random_bits()), placed = (int32_t)bny_hash_of(layout);
+  p->features = must | (may & ((offered & (DRAWN_PAGES - 1)) | (placed & ~(DRAWN_PAGES - 1))));
+  if (drawn_has(p, DRAWN_LATENT)) p->features &= ~(DRAWN_CODES | DRAWN_MIXED | DRAWN_NANS);
+  const bool is_latent = drawn_has(p, DRAWN_LATENT);
+  *d = (banyan_attention_desc)BANYAN_ATTENTION_DESC_INIT;
+  d->batch = random_range(1, DRAWN_BATCH), d->kv_heads = is_latent ? 1 : random_range(1, 3);
+  int32_t group = groups[random_range(0, drawn_has(p, DRAWN_SEVERAL) ? 9 : 11)];
+  if (p->features & (DRAWN_LONG | DRAWN_APART | DRAWN_EDGES | DRAWN_FEW))
+    d->batch = random_range(1, drawn_has(p, DRAWN_FEW) ? 3 : 2), d->kv_heads = is_latent ? 1 : random_range(1, 2);
+  if (p->features & (DRAWN_LONG | DRAWN_APART)) group = random_range(1, 20 / d->kv_heads);
+  if (drawn_has(p, DRAWN_FEW)) group = random_range(1, 8 / d->kv_heads);
+  d->heads = d->kv_heads * group;
+  const bool grouped =
+      seed % 3 == 0 && !(p->features & (DRAWN_EDGES | DRAWN_PEAKED)); /* columns in groups of 64 have their own code */
+  d->head_dim = is_latent ? 576 : grouped ? 64 * random_range(1, 9) : drawn_dim(p, BNY_ATTENTION_HEAD_DIM_MAX);
+  d->value_dim = is_latent ? 512 : grouped ? 64 * random_range(1, 8) : drawn_dim(p, BNY_ATTENTION_VALUE_DIM_MAX);
+  if (drawn_has(p, DRAWN_ROPE) && d->head_dim > 1)
+    d->rope.dim = random_range(1, d->head_dim < 65 ? d->head_dim - 1 : 64);
+  d->q_dtype = (banyan_dtype)random_range(BANYAN_F32, BANYAN_BF16);
+  banyan_dtype dtypes[DRAWN_PARTS_MAX];
+  for (int i = 0; i < DRAWN_PARTS_MAX; i++)
+    dtypes[i] = is_latent                   ? BANYAN_E4M3
+                : drawn_has(p, DRAWN_HUGE)  ? large[random_range(0, 1)]
+                : drawn_has(p, DRAWN_CODES) ? (banyan_dtype)random_range(BANYAN_E4M3, BANYAN_I8)
+                                            : (banyan_dtype)random_range(BANYAN_F32, BANYAN_I8);
+  if (random_range(0, 3) == 0) d->scale = (float)(random_normal() / sqrt((double)d->head_dim)); /* may be negative */
+  if (drawn_has(p, DRAWN_CAP)) d->soft_cap = (float)random_range(2, 20);
+  if (drawn_has(p, DRAWN_NANS)) d->empty = BANYAN_EMPTY_NAN;
+  for (int32_t b = 0; b < d->batch; b++) {
+    p->lens[b] = drawn_length(p, b);
+    p->longest = p->lens[b] > p->longest ? p->lens[b] : p->longest;
+  }
+  p->sinks = malloc((size_t)d->heads * sizeof *p->sinks);
+  for (int32_t h = 0; h < d->heads; h++) p->sinks[h] = random_range(0, 4) ? (float)(3 * random_normal()) : -INFINITY;
+  if (drawn_has(p, DRAWN_SINKS)) d->sinks = p->sinks;
+  drawn_queries(p);
+  const bool scales_by_key = random_range(0, 1);
+  const uint64_t data = random_bits();
+  const int32_t rest = d->head_dim - d->rope.dim;
+  d->q_head_stride = rest + random_range(0, 3), d->q_batch_stride = d->heads * d->q_head_stride;
+  d->rope.head_stride = d->rope.dim, d->rope.batch_stride = d->heads * d->rope.dim;
+  p->q = guarded_make((size_t)(p->queries.tokens * d->q_batch_stride) * element_bytes(d->q_dtype));
+  if (d->rope.dim)
+    p->rope = guarded_make((size_t)(p->queries.tokens * d->rope.batch_stride) * element_bytes(d->q_dtype));
+  d->q = p->q.data, d->rope.q = d->rope.dim ? p->rope.data : NULL;
+  random_state = bny_hash_of(layout + 77);
+  drawn_cut(p, dtypes, scales_by_key);
+  drawn_fill(p, data);
+}
+
+static inline void drawn_free(drawn *p) {
+  for (int i = 0; i < DRAWN_PARTS_MAX; i++) {
+    for (int j = 0; j < 4; j++)
+      if (p->memory[i][j].map) munmap(p->memory[i][j].map, p->memory[i][j].map_bytes);
+    free(p->tables[i]);
+  }
+  munmap(p->q.map, p->q.map_bytes);
+  if (p->rope.map) munmap(p->rope.map, p->rope.map_bytes);
+  free(p->tree), free(p->mask), free(p->sinks);
+}
