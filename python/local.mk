@@ -25,6 +25,7 @@ EXTRA_DIST += \
   %D%/banyan/launch.py \
   %D%/banyan/prune.py \
   %D%/banyan/py.typed \
+  %D%/banyan/rounds.py \
   %D%/banyan/torch_ops.py \
   %D%/banyan/transformers.py \
   %D%/bench/bench_calls.py \
@@ -67,6 +68,7 @@ EXTRA_DIST += \
   %D%/tests/test_jax.py \
   %D%/tests/test_valid.py \
   %D%/tests/test_ownership.py \
+  %D%/tests/test_rounds.py \
   %D%/tests/test_stubs.py \
   %D%/tests/test_torch_ops.py \
   %D%/tests/test_transformers.py \

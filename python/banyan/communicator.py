@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, Callable, Sequence
 
-from . import _core
+from . import _core, rounds
 
 _store_uses = itertools.count()
 _SETTINGS = ("timeout", "first_timeout", "arena_bytes", "algorithm", "device", "threads")
@@ -48,8 +48,12 @@ class Communicator(_core.Comm):
 
     @classmethod
     def from_env(cls, **settings: Any) -> Communicator:
-        """Makes a rank from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun sets them. Collective."""
-        return cls._made(None, **settings)
+        """Makes a rank from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun sets them. Collective.
+
+        Under torchrun ranks meet in its store first, if torch is installed, so that ranks of another round are left out.
+        """
+        with rounds.of_torch(settings.get("timeout") or 30):
+            return cls._made(None, **settings)
 
     @classmethod
     def from_threads(cls, group: _core.Threads, rank: int, **settings: Any) -> Communicator:
