@@ -11,25 +11,19 @@
 #include "base/log.h"
 #include "base/trace.h"
 #include "transport/memory_file.h"
+#include "tests/support/directory.h"
 #include "tests/support/world.h"
 
 enum { NOBODY = 65534, PATH_BYTES = 128 };
 
 static const char content[] = "what was there before\n";
-static char directory[64], path[PATH_BYTES], victim[PATH_BYTES];
+static char path[PATH_BYTES], victim[PATH_BYTES];
 
-static void make_directory(void) {
-  strcpy(directory, "/tmp/test_file.XXXXXX");
-  ck_assert_ptr_nonnull(mkdtemp(directory));
+static void set_up(void) {
+  directory_make();
   snprintf(path, sizeof path, "%s/file.0", directory); /* the file of rank 0 */
   snprintf(victim, sizeof victim, "%s/victim", directory);
   setenv("BANYAN_LOG", "warn", 1);
-}
-
-static void remove_directory(void) {
-  unlink(path);
-  unlink(victim);
-  ck_assert_int_eq(rmdir(directory), 0);
 }
 
 /* ---- links and files of others ----------------------------------------------------------------------------------- */
@@ -226,4 +220,4 @@ TEST(arenas_above_the_limit_of_files_are_an_error) {
   WORLD_RUN(create_within_limit, .nranks = 2, .processes = true, .bare = true);
 }
 
-int main(void) { return world_main(suite_with("file", 60, make_directory, remove_directory)); }
+int main(void) { return world_main(suite_with("file", 60, set_up, directory_remove)); }

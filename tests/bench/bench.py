@@ -35,8 +35,11 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 BUILD = os.path.abspath(os.environ.get("BANYAN_BUILD") or os.environ.get("top_builddir") or os.path.join(TOP, "build"))
 PERF, DECODE, TOPO = (os.path.join(BUILD, "banyan-" + name) for name in ("perf", "decode", "topo"))
 EXCHANGE = os.path.join(BUILD, "tests", "bench", "bench_exchange")
-HOSTS = os.path.join(TOP, "tests", "hosts", "hosts")
 CPUS = sorted(os.sched_getaffinity(0))
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(TOP, "tests", "hosts"))
+import bed  # noqa: E402
 
 
 class Skipped(Exception):
@@ -290,18 +293,17 @@ def pinned(command):
             'exec taskset -c "$cpu" "$@"', "sh", CPUS[0], CPUS[min(1, len(CPUS) - 1)], *command]
 
 
-class Bed:
+class Nodes(bed.Bed):
     """Nodes, which are taken away at the end."""
 
     def __init__(self, layout, *options):
         for program in PERF, DECODE, TOPO, EXCHANGE:
             if not os.access(program, os.X_OK):
                 raise Skipped(f"{program} has not been built")
-        # The switch of slow networks stays and keeps standard error, so that is not read to its end.
-        up = subprocess.run([HOSTS, "up", "--owner", str(os.getpid()), *options, layout], stdout=subprocess.PIPE, text=True, check=False)
-        self.name = up.stdout.strip()
-        if up.returncode != 0:
-            raise Skipped(self.name or "nodes cannot be made here")
+        try:
+            super().__init__(layout, *options)
+        except LookupError as why:
+            raise Skipped(why) from why
         real_time = subprocess.run(["chrt", "-r", "10", "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0
         self.priority = ["chrt", "-r", "10"] if real_time else []
         for pid in run(["ip", "netns", "pids", f"banyan-{self.name}-switch"]).split() if real_time and options else ():
@@ -311,31 +313,31 @@ class Bed:
         return self
 
     def __exit__(self, *_):
-        subprocess.run([HOSTS, "down", self.name], check=False)
+        self.down()
 
-    def command(self, command, *options):
-        return [*self.priority, HOSTS, "run", "--timeout", 120, *options, self.name, "--", *command]
+    def all_ranks(self, command, *options):
+        return [*self.priority, bed.HOSTS, "run", "--timeout", 120, *options, self.name, "--", *command]
 
     def perf(self, sizes, *options, mpirun=False, pin=False, env=None, iterations=1000):
         command = [PERF, "combine", "--in-a-row", "--iterations", iterations, "--sizes", ",".join(map(str, sizes)), *options]
-        found = json_of(self.command(pinned(command) if pin else command, *(["--mpirun"] if mpirun else [])), env)
+        found = json_of(self.all_ranks(pinned(command) if pin else command, *(["--mpirun"] if mpirun else [])), env)
         return {row["bytes"]: row for row in found["rows"]}
 
 
 def latency(options):
     sizes, times = (520, 16640), Times()
-    with Bed("2x1") as bed:
+    with Nodes("2x1") as nodes:
         for _ in range(options.rounds):
-            for line in run(bed.command(pinned([EXCHANGE, *sizes]))).splitlines():
+            for line in run(nodes.all_ranks(pinned([EXCHANGE, *sizes]))).splitlines():
                 size, _, both = re.match(r"(\d+) bytes: one way ([\d.]+) us, both ways at once ([\d.]+)", line).groups()
                 times.add(int(size), "both ways", float(both))
             for size in sizes if shutil.which("ucx_perftest") else ():
-                text = run(bed.command(pinned([*PERFTEST, "-t", "ucp_am_lat", "-s", size, "-n", 5000])), {"UCX_TLS": "tcp,self"})
+                text = run(nodes.all_ranks(pinned([*PERFTEST, "-t", "ucp_am_lat", "-s", size, "-n", 5000])), {"UCX_TLS": "tcp,self"})
                 times.add(size, "one way", float(re.search(r"^Final:\s+\d+\s+([\d.]+)", text, re.M).group(1)))
-            for size, row in bed.perf(sizes, pin=True).items():
+            for size, row in nodes.perf(sizes, pin=True).items():
                 times.add(size, "banyan", row["banyan_us"])
             for name, env in MPI_TRANSPORTS.items():
-                for size, row in bed.perf(sizes, "--against", "mpi", mpirun=True, pin=True, env=env).items():
+                for size, row in nodes.perf(sizes, "--against", "mpi", mpirun=True, pin=True, env=env).items():
                     times.add(size, name, min(row[form] for form in MPI_FORMS))
                     times.add(size, f"beside {name}", row["banyan_us"])
 
@@ -353,10 +355,10 @@ def levels(options):
     def rows():
         for layout in "2x4", "4x2":
             times, sizes = Times(), (16640, 133120)
-            with Bed(layout, "--delay", "0.1ms", "--rate", "1gbit") as bed:
+            with Nodes(layout, "--delay", "0.1ms", "--rate", "1gbit") as nodes:
                 for _ in range(options.rounds):
                     for name in names:
-                        for size, row in bed.perf(sizes, "--algorithm", name, iterations=200).items():
+                        for size, row in nodes.perf(sizes, "--algorithm", name, iterations=200).items():
                             times.add(size, name, row["banyan_us"])
                             times.add(size, name + " sends", row["bytes_between_nodes_per_rank"])
             for size in sizes:
@@ -371,13 +373,13 @@ NETWORKS = {"10 Gbit/s": ("--delay", "0.02ms", "--rate", "10gbit"), "1 Gbit/s": 
 SLICES = (0, 2, 4, 8)  # 0: by predicted cost
 
 
-def save_costs(bed, folder):
+def save_costs(nodes, folder):
     """A file of costs with the price of a message between the nodes, which is measured, since nothing there says it."""
     path = os.path.join(folder, "costs.json")
     if subprocess.run([TOPO, "--seconds", "0.2", "--save-costs", path], stdout=subprocess.DEVNULL,
                       check=False).returncode not in (0, 1):  # 1: a result is slow
         raise Skipped("banyan-topo --save-costs failed")
-    rows = bed.perf((520, 266240), "--algorithm", "oneshot", pin=True, iterations=100)
+    rows = nodes.perf((520, 266240), "--algorithm", "oneshot", pin=True, iterations=100)
     small, large = (1e3 * rows[size]["banyan_us"] for size in rows)
     with open(path, encoding="utf-8") as stream:
         costs = json.load(stream)
@@ -390,11 +392,11 @@ def save_costs(bed, folder):
 def overlap(options):
     def rows():
         for network, words in NETWORKS.items():
-            with Bed("2x1", *words) as bed, tempfile.TemporaryDirectory() as folder:
-                costs, times = save_costs(bed, folder), Times()
+            with Nodes("2x1", *words) as nodes, tempfile.TemporaryDirectory() as folder:
+                costs, times = save_costs(nodes, folder), Times()
                 for shape in (16, 512), (16, 2048), (64, 512), (64, 2048):
                     for slices in SLICES * options.rounds:
-                        found = json_of(bed.command(pinned([DECODE, "--method", "overlap", "--dtype", "f16", "--repeat", 30, "--batch",
+                        found = json_of(nodes.all_ranks(pinned([DECODE, "--method", "overlap", "--dtype", "f16", "--repeat", 30, "--batch",
                                                             shape[0], "--tokens", shape[1]])),
                                         {"BANYAN_SLICES": str(slices), "BANYAN_COSTS": costs})
                         one, several = found["results"]

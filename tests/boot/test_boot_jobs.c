@@ -19,6 +19,7 @@ int main(void) {
 #else
 
 #include "tests/boot/ranks.h"
+#include "tests/support/directory.h"
 
 /* It ends at once: the last rank starts only when it has. */
 TEST(rejects_a_second_process_of_a_rank) {
@@ -300,9 +301,9 @@ TEST_LOOP(reads_the_secret_of_a_file, 7) {
   } cases[] = {{0600, "the secret\n", NULL},   {0400, "the secret", NULL},     {0644, "the secret\n", "0644"},
                {0640, "the secret\n", "0640"}, {0620, "the secret\n", "0620"}, {0600, "", "empty"},
                {0600, "\n", "empty"}};
-  char folder[] = "/tmp/banyan-test-XXXXXX", path[64];
-  ck_assert_ptr_nonnull(mkdtemp(folder));
-  snprintf(path, sizeof path, "%s/secret", folder);
+  char path[128];
+  directory_make();
+  snprintf(path, sizeof path, "%s/secret", directory);
   write_file(path, cases[_i].mode, cases[_i].content);
   start(0, (struct part){.rank = 0,
                          .nranks = 2,
@@ -317,8 +318,7 @@ TEST_LOOP(reads_the_secret_of_a_file, 7) {
                          .timeout_s = cases[_i].text ? 0.2 : 10,
                          .secret = "the secret"});
   finish_all(2);
-  unlink(path);
-  rmdir(folder);
+  directory_remove();
   if (cases[_i].text) {
     ck_assert_int_eq(outcomes[0].create, BANYAN_ERR_ARGUMENT);
     assert_text(0, cases[_i].text);

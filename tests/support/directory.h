@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 A temporary directory for one test program, which a fixture makes and removes. */
+/* SPDX-License-Identifier: Apache-2.0
+ * A temporary directory for one test program, which a fixture makes and removes. */
 #pragma once
 
 #include "tests/support/suite.h"

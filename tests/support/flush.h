@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Bits of the floating-point control word that make denormal inputs and results
- * count as zero. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Bits of the floating-point control word that make denormal inputs and results count as zero. */
 #pragma once
 
 #if defined(__x86_64__)

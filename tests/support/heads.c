@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Random gathers of heads: their layouts, contents and expected results. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Random gathers of heads: their layouts, contents and expected results. */
 #include "tests/support/heads.h"
 
 enum { PATTERN = 0x5A, MARGIN = 48 };

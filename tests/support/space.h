@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Limits the address space, so that a thread cannot be started because its stack
- * does not fit. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Limits the address space, so that a thread cannot be started because its stack does not fit. */
 #pragma once
 
 #include <sys/resource.h>

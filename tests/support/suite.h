@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Lets the tests of a program register themselves, and provides the end of its
- * main(). Only this header includes the parts of the C library that nearly all tests use. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Lets the tests of a program register themselves, and provides the end of its main(). Only this header includes the
+ * parts of the C library that nearly all tests use. */
 #pragma once
 
 #include <check.h>

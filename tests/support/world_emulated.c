@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Ranks with devices of the fake CUDA driver. Launches return at once. They run
- * together, in an order that the seed decides, when all ranks have reached world_finish(). Memory of these devices is
- * host memory. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks with devices of the fake CUDA driver. Launches return at once. They run together, in an order that the seed
+ * decides, when all ranks have reached world_finish(). Memory of these devices is host memory. */
 #include "tests/support/world.h"
 
 #include "comm/comm.h"

@@ -1,6 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 Ranks with memory of a device: on a GPU, as threads and as processes, all on the
- * first GPU or spread over all; and on emulated devices of several nodes, whose own thread runs them as a GPU does. A
- * process forked from one that uses a GPU cannot use it, so a device is first used in ranks. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks with memory of a device: on a GPU, as threads and as processes, all on the first GPU or spread over all; and on
+ * emulated devices of several nodes, whose own thread runs them as a GPU does. A process forked from one that uses a
+ * GPU cannot use it, so a device is first used in ranks. */
 #include "tests/support/world.h"
 
 #include <sys/wait.h>

@@ -2,7 +2,6 @@
  * The library decides as the tools show. For every dump and for synthetic machines, ranks get their localities from the
  * file. Levels, algorithm and counted bytes of their communicator are compared with the results of the tools' code.
  * BANYAN_TOPO changes a real communicator, and ranks that disagree make one plan. */
-#include <ftw.h>
 #include <jansson.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -12,6 +11,7 @@
 #include "comm/comm.h"
 #include "locality/locality.h"
 #include "plan/slice.h"
+#include "tests/support/directory.h"
 #include "tests/support/world.h"
 #include "tests/topo/topo_util.h"
 #include "tools/plan/methods.h"
@@ -135,26 +135,12 @@ static void compare_with_tool(const char *what, const bny_topo *topo, const bny_
   plan_ranks_release(&ranks);
 }
 
-static char scratch[64];
-
-static void scratch_make(void) {
-  strcpy(scratch, "/tmp/banyan-library-XXXXXX");
-  ck_assert_ptr_nonnull(mkdtemp(scratch));
-}
-
-static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *place) {
-  (void)about, (void)kind, (void)place;
-  return remove(path);
-}
-
-static void scratch_remove(void) { nftw(scratch, remove_one, 4, FTW_DEPTH | FTW_PHYS); }
-
 /* Writes a model as JSON, as the library reads it. Returns the path, which stays valid for the next two calls. */
 static const char *converted(const char *name, const bny_topo *topo) {
   static char paths[3][128];
   static int next;
   char *path = paths[next++ % 3], *text = exported(bny_topo_export_json, topo);
-  snprintf(path, sizeof paths[0], "%s/%s", scratch, name);
+  snprintf(path, sizeof paths[0], "%s/%s", directory, name);
   FILE *file = fopen(path, "w");
   ck_assert(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
   return path;
@@ -234,7 +220,7 @@ static void compare_joined(const bny_topo *topo) {
   }
   json_array_extend(json_object_get(all, "nodes"), json_object_get(more, "nodes"));
   json_array_extend(json_object_get(all, "links"), json_object_get(more, "links"));
-  snprintf(path, sizeof path, "%s/joined.json", scratch);
+  snprintf(path, sizeof path, "%s/joined.json", directory);
   ck_assert_int_eq(json_dump_file(all, path, 0), 0);
   json_decref(more);
   json_decref(all);
@@ -254,10 +240,8 @@ static void compare_file(const char *path, const char *name) {
 }
 
 TEST_LOOP(dumps, (int)(sizeof folders / sizeof *folders)) {
-  scratch_make();
   if (each_dump(folders[_i], "", compare_file) == 0) printf("%s: no dumps here\n", folders[_i]);
   before = NULL;
-  scratch_remove();
 }
 
 static const char *const synthetic[] = {"host:2 package:2 numa bridge:2 nvlink gpu:2@sm80 nic:2@200g",
@@ -269,14 +253,12 @@ static const char *const synthetic[] = {"host:2 package:2 numa bridge:2 nvlink g
                                         "host package:2 numa:4"};
 
 TEST(own_machines) {
-  scratch_make();
   for (size_t i = 0; i < OWN_TOPOLOGIES; i++) {
     char path[TEXT];
     own_path(own_topologies[i], "", path);
     compare(path, load_file(path));
   }
   for (size_t i = 0; i < sizeof synthetic / sizeof *synthetic; i++) compare(synthetic[i], load(synthetic[i]));
-  scratch_remove();
 }
 
 /* ---- processes --------------------------------------------------------------------------------------------------- */
@@ -358,7 +340,6 @@ TEST(variables_change_the_plan) {
   enum { N = 16 };
   rank_setup plain[N], nodes[N];
   if (!has_two_cpus()) return;
-  scratch_make();
   const char *hosts = converted("hosts.json", load("host:2 package:1 numa:8 nic@100g"));
   for (int i = 0; i < N; i++) {
     plain[i] = (rank_setup){.cpu = i / (N / 2)};
@@ -374,14 +355,12 @@ TEST(variables_change_the_plan) {
   ck_assert(bytes_sent(by_topo, N) != bytes_sent(as_is, N));
   world_unshare(as_is, sizeof *as_is);
   world_unshare(by_topo, sizeof *by_topo);
-  scratch_remove();
 }
 
 /* One rank is not bound, and one reads a file of two packages. All ranks use one plan without packages. */
 TEST(ranks_that_differ_make_one_plan) {
   enum { N = 5 };
   if (!has_two_cpus()) return;
-  scratch_make();
   const rank_setup ranks[N] = {{.cpu = 0},
                                {.cpu = 0},
                                {.cpu = 1},
@@ -391,15 +370,13 @@ TEST(ranks_that_differ_make_one_plan) {
   one_plan(bound, N);
   ck_assert_int_eq(bound->reports[0].nlevels, 1);
   world_unshare(bound, sizeof *bound);
-  scratch_remove();
 }
 
 /* A setting that one rank cannot follow is an error on all ranks, with the reason. */
 TEST(settings_that_cannot_be_followed) {
   char pipe[128], xml[128];
-  scratch_make();
-  snprintf(pipe, sizeof pipe, "%s/pipe", scratch);
-  snprintf(xml, sizeof xml, "%s/machine.xml", scratch);
+  snprintf(pipe, sizeof pipe, "%s/pipe", directory);
+  snprintf(xml, sizeof xml, "%s/machine.xml", directory);
   FILE *file = fopen(xml, "w");
   ck_assert(file != NULL && fputs("<system version=\"1\"/>\n", file) >= 0 && fclose(file) == 0);
   const char *cluster = converted("cluster.json", load("host:2 gpu:4"));
@@ -428,7 +405,11 @@ TEST(settings_that_cannot_be_followed) {
     }
     world_unshare(bound, sizeof *bound);
   }
-  scratch_remove();
 }
 
-int main(void) { return world_main(suite_with("topo_library", WORLD_GUARD_S, NULL, drop_kept)); }
+static void tear_down(void) {
+  drop_kept();
+  directory_remove();
+}
+
+int main(void) { return world_main(suite_with("topo_library", WORLD_GUARD_S, directory_make, tear_down)); }

@@ -7,6 +7,7 @@
 #include "topo/model/model.h"
 #include "topo/model/names.h"
 #include "topo/model/speed.h"
+#include "tests/support/directory.h"
 #include "tests/topo/topo_util.h"
 
 TEST(strings_are_made_fit) {
@@ -388,9 +389,9 @@ TEST(no_importer_takes_it) {
 }
 
 TEST(files) {
-  char directory[] = "/tmp/banyan-topo-XXXXXX", path[64];
+  char path[128];
   bny_topo_error error;
-  ck_assert_ptr_nonnull(mkdtemp(directory));
+  directory_make();
   ck_assert_ptr_null(topo_load(directory, NULL, &error));
   ck_assert_msg(strstr(error.text, "not a regular file") != NULL, "%s", error.text);
   ck_assert_msg(strncmp(error.text, directory, strlen(directory)) == 0, "%s", error.text);
@@ -416,7 +417,6 @@ TEST(files) {
   fclose(file);
   ck_assert_ptr_null(topo_load(path, NULL, &error));
   ck_assert_msg(strstr(error.text, "/odd:3: XML with the root <odd>") != NULL, "%s", error.text);
-  unlink(path);
   /* a long path must not displace the reason */
   char longer[600];
   memset(longer, 'x', sizeof longer - 1);
@@ -424,7 +424,7 @@ TEST(files) {
   ck_assert_ptr_null(topo_load(longer, NULL, &error));
   ck_assert_msg(strstr(error.text, "...xxx") == error.text && strstr(error.text, "File name too long") != NULL, "%s",
                 error.text);
-  rmdir(directory);
+  directory_remove();
 }
 
 int main(void) { return suite_main(suite_with("topo_model", 60, NULL, drop_kept)); }

@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Writes the members that all JSON objects of the tools share: version, command,
- * date and machine. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Writes the members that all JSON objects of the tools share: version, command, date and machine. */
 #include "tools/common/json.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Chooses the NICs that serve a rank best. Rails, tools and the library all follow
- * this choice. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Chooses the NICs that serve a rank best. Rails, tools and the library all follow this choice. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
