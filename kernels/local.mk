@@ -114,16 +114,11 @@ endif
 NVCCFLAGS = -O3
 AM_NVCCFLAGS = -std=c++17 -I$(srcdir)/include -I$(srcdir)/kernels
 kernels.fatbin: $(srcdir)/%D%/cuda/kernels.cu
-	@rm -rf $@.kept && $(MKDIR_P) $@.kept
-	$(AM_V_GEN)$(NVCC) $(NVCC_ARCHS) $(AM_NVCCFLAGS) $(NVCCFLAGS) -Xptxas -v -keep -keep-dir $@.kept -MD -MP -MF $@.d \
+	$(AM_V_GEN)$(NVCC) $(NVCC_ARCHS) $(AM_NVCCFLAGS) $(NVCCFLAGS) -Xptxas -v -MD -MP -MF $@.d \
 	  -fatbin -o $@ $(srcdir)/%D%/cuda/kernels.cu 2>$@.log || { cat $@.log >&2; exit 1; }
-	@$(keep_ptx)
 	@grep -E 'warning|error' $@.log >&2 || :
 	@ls -l $@ | awk '{ print "  " $$NF ": " $$5 " bytes" }'
-# tests/ptx/test_ptx.sh reads the intermediate PTX of nvcc.
-keep_ptx = for file in $@.kept/*; do case $$file in *.ptx) ;; *) rm -f "$$file" ;; esac; done
 MOSTLYCLEANFILES += kernels.fatbin kernels.fatbin.d kernels.fatbin.log
-MOSTLYCLEAN_FOLDERS += kernels.fatbin.kept
 
 # Users' kernels include one header, generated from several. It is installed from a separate folder, because tests must
 # find their own version and not this one.

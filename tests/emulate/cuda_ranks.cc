@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "cuda/combine.cuh"
-#include "tests/ptx/compiled.hh"
 
 bny_arena_sizes cuda_ranks_sizes() {
   bny_arena_sizes sizes = {};
@@ -65,20 +64,12 @@ void cuda_ranks::any(int32_t rank, uint32_t blocks, uint32_t threads, std::funct
   bny_emulator_add(emulator_, launch);
 }
 
-/* Returns nvcc's form of the kernel, if requested. `held` lives as long as the launch. */
-static std::function<void()> form_of(const char *name, std::vector<const void *> arguments,
-                                     std::function<void()> source, std::shared_ptr<void> held = nullptr) {
-  if (compiled_is_on()) source = compiled_kernel(name, 0, const_cast<void **>(arguments.data()));
-  return [source, held] { source(); };
-}
-
 void cuda_ranks::oneshot(int32_t rank, bny_protocol protocol, const bny_oneshot &what, const bny_device_call &call,
                          uint32_t blocks, uint32_t threads, banyan_order order) {
   const bny_device_group &group = groups_[static_cast<size_t>(rank)];
   std::string name = bny_device_oneshot_kernel(protocol, what.shape.wire, order, nranks_);
 #define RUNS_ONESHOT(kernel) \
-  if (name == #kernel)       \
-    any(rank, blocks, threads, form_of(#kernel, {&group, &what, &call}, [=, &group] { kernel(group, what, call); }));
+  if (name == #kernel) any(rank, blocks, threads, [=, &group] { kernel(group, what, call); });
 #define RUNS_INTERPRET(kernel)
 #define RUNS_BYTES(kernel)
 #define BNY_CUDA_KERNEL(kernel, form, ...) RUNS_##form(kernel)
@@ -97,10 +88,7 @@ void cuda_ranks::program(int32_t rank, const bny_program *program, const bny_dev
   std::string name = bny_device_program_kernel(program);
 #define RUNS_ONESHOT(kernel)
 #define RUNS_INTERPRET(kernel) \
-  if (name == #kernel)         \
-    any(rank, blocks, threads, \
-        form_of(               \
-            #kernel, {&group, &at, &call}, [=, &group] { kernel(group, at, call); }, copied));
+  if (name == #kernel) any(rank, blocks, threads, [=, &group, held = copied] { kernel(group, at, call); });
 #define RUNS_BYTES RUNS_INTERPRET
 #include "cuda/kernels.def"
 }

@@ -30,9 +30,6 @@
  * FAKE_CUDA_NOTES names a file that gets a line for each launched kernel, with its name, and for the first "cuInit" of
  * a process, each "cuModuleLoadData", and each "refused".
  *
- * EMULATE_PTX names files with nvcc's output for kernels, which runs instead of the host compiler's: see
- * ptx/compiled.hh.
- *
  * Images are of three kinds. A fake_cuda_image of the test has kernels that run at once on the thread that launches
  * them. A fat binary, or a file that says "emulated", stands for the kernels of the library. Those wait until the test
  * calls fake_cuda_run(), and then all run together on an emulated device.

@@ -18,7 +18,6 @@
 #include "fake_cuda_parts.h"
 #include "fake_cuda_queue.hh"
 #include "tests/gpu/words.cuh"
-#include "tests/ptx/compiled.hh"
 #include "user_kernel.cuh"
 extern "C" {
 #include "tests/emulate/fake_cuda.h"
@@ -81,7 +80,7 @@ static const entry entries[] = {
 
 const void *fake_kernel_find(const char *name) {
   for (const entry &one : entries)
-    if (strcmp(one.name, name) == 0) return compiled_is_on() && !compiled_has(name) ? nullptr : &one;
+    if (strcmp(one.name, name) == 0) return &one;
   return nullptr;
 }
 
@@ -123,8 +122,7 @@ void fake_kernel_launch(const void *function, void *stream, bool captured, const
   made.cluster = launch->cluster[0];
   made.shared_bytes = launch->shared_bytes;
   made.overlap = launch->early;
-  made.kernel = compiled_is_on() ? compiled_kernel(kernel->name, launch->shared_bytes, launch->arguments)
-                                 : kernel->bind(launch->arguments);
+  made.kernel = kernel->bind(launch->arguments);
   if (fake_queue_is_on()) {
     std::string slow = std::string("slow-") + kernel->name;
     if (fake_is(slow.c_str(), launch->device)) fake_queue_delay(stream, 1000);

@@ -18,7 +18,7 @@ libbanyan_emulator_la_SOURCES = \
   %D%/emulate.cc %D%/emulate.hh %D%/emulate_sum.hh %D%/emulate_warpgroup.hh
 libbanyan_emulator_la_CXXFLAGS = $(plain_cxxflags) $(EMULATOR_SANITIZER_CFLAGS)
 libbanyan_emulate_la_LIBADD = libbanyan_emulator.la
-libbanyan_emulate_la_CPPFLAGS = $(AM_CPPFLAGS) $(compiled_flags)
+libbanyan_emulate_la_CPPFLAGS = $(AM_CPPFLAGS)
 libbanyan_emulate_la_SOURCES = \
   %D%/cuda_ranks.cc %D%/cuda_ranks.hh
 
@@ -43,7 +43,7 @@ if CXX17
   %D%/fake_cuda_queue.cc %D%/fake_cuda_queue.hh \
   %D%/user_kernel.cuh \
   %D%/user_kernel.h
-%C%_fake_cuda_la_CPPFLAGS += -DFAKE_CUDA_KERNELS $(compiled_flags)
+%C%_fake_cuda_la_CPPFLAGS += -DFAKE_CUDA_KERNELS
 %C%_fake_cuda_la_LIBADD += libbanyan_emulator.la
 endif
 %C%_fake_cuda_la_LDFLAGS = $(module_flags)

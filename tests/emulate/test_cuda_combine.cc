@@ -88,15 +88,7 @@ void make_part(world_random *random, bny_request *request) {
   request->call.all_heads += random_below(random, 2);
 }
 
-/* Forms of direct kernels take turns. The table shows which have run, by protocol and bytes of a value on the wire. */
-int direct_turn;
-bool direct_ran[BNY_PROTOCOL_COUNT][5];
-
-bool all_direct_ran() {
-  for (const auto &widths : direct_ran)
-    if (!widths[1] || !widths[2] || !widths[4]) return false;
-  return true;
-}
+int direct_turn; /* protocols of direct kernels take turns */
 
 trial trial_of(world_random *random, int32_t nranks, flavour like) {
   trial made = {};
@@ -149,7 +141,6 @@ void launch(cuda_ranks *ranks, world_random *random, const trial &made, flavour 
     ck_assert_msg(bny_device_oneshot_make(&made.request, &made.settings, &what, &protocol, &needs) == BANYAN_OK, "%s",
                   banyan_last_error());
     ck_assert(!bny_arena_lacks(&sizes, &needs));
-    if (like == DIRECT) direct_ran[protocol][bny_wire_formats[made.request.call.wire].element_bytes] = true;
   }
   for (int32_t rank = 0; rank < made.request.nranks; rank++) {
     bny_device_call call = call_of(made, static_cast<size_t>(rank));
@@ -219,12 +210,6 @@ bool aliases_are_kept(uint64_t seed, bool known) {
 
 } // namespace
 
-/* test_ptx.sh runs fewer ranks. */
-static int ranks_end() {
-  const char *brief = getenv("EMULATE_PTX_BRIEF");
-  return !brief ? 9 : *brief == '1' ? 6 : 4;
-}
-
 TEST(aliases_take_fences) {
   int missed = 0; /* a warp that sends and then ends, as for a root, needs no fence */
   for (uint64_t seed = 1; seed <= 8; seed++) {
@@ -234,9 +219,8 @@ TEST(aliases_take_fences) {
   ck_assert_msg(missed > 0, "no world missed its fences");
 }
 
-TEST_RANGE(bits_of_a_processor, 1, ranks_end()) {
-  const uint64_t worlds = getenv("EMULATE_PTX_BRIEF") ? 8 : 2; /* test_ptx.sh asks for every kernel */
-  for (uint64_t i = 0; i < worlds; i++) run_world(random_seed() * 1000 + i, _i, 6, ANY);
+TEST_RANGE(bits_of_a_processor, 1, 9) {
+  for (uint64_t i = 0; i < 2; i++) run_world(random_seed() * 1000 + i, _i, 6, ANY);
 }
 
 TEST(more_ranks_than_a_merge_takes_at_once) {
@@ -246,12 +230,10 @@ TEST(more_ranks_than_a_merge_takes_at_once) {
 }
 
 /* The ranks of an NVLink domain, and numbers of ranks whose last group of eight has any size. */
-TEST_LOOP(direct_forms_of_many_ranks, getenv("EMULATE_PTX_BRIEF") ? 2 : 5) {
+TEST_LOOP(direct_forms_of_many_ranks, 5) {
   const int32_t ranks[] = {9, 16, 23, 36, 72};
-  const uint64_t worlds = world_is_sanitized() || getenv("EMULATE_PTX_BRIEF") ? 1 : ranks[_i] > 30 ? 2 : 6;
-  const bool all = _i == 0 && getenv("EMULATE_PTX_BRIEF"); /* test_ptx.sh asks for every kernel */
-  for (uint64_t i = 0; i < worlds || (all && i < 100 && !all_direct_ran()); i++)
-    run_world(random_seed() * 3000 + i, ranks[_i], 2, DIRECT);
+  const uint64_t worlds = world_is_sanitized() ? 1 : ranks[_i] > 30 ? 2 : 6;
+  for (uint64_t i = 0; i < worlds; i++) run_world(random_seed() * 3000 + i, ranks[_i], 2, DIRECT);
 }
 
 /* Bits of the exact order do not depend on the protocol, or on the warp that handles a row. */

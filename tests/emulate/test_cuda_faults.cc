@@ -114,15 +114,12 @@ void silent_rank(int index, uint64_t seed, bny_protocol protocol) {
 
 } // namespace
 
-/* test_ptx.sh runs fewer iterations. */
-static int at_most(int count) { return getenv("EMULATE_PTX_BRIEF") ? 1 : count; }
-
-TEST_LOOP(a_silent_rank_is_named, at_most(6)) {
+TEST_LOOP(a_silent_rank_is_named, 6) {
   for (uint64_t seed = 1; seed <= 4; seed++)
     silent_rank(_i, seed, static_cast<bny_protocol>(seed % BNY_PROTOCOL_COUNT));
 }
 
-TEST_LOOP(a_rank_that_stops_is_named, at_most(5)) {
+TEST_LOOP(a_rank_that_stops_is_named, 5) {
   for (uint64_t seed = 1; seed <= 2; seed++) {
     int32_t stopped = static_cast<int32_t>(seed);
     bed all(4, algorithms[_i]);
@@ -138,7 +135,7 @@ TEST_LOOP(a_rank_that_stops_is_named, at_most(5)) {
 }
 
 /* The host's word is set on one rank while all wait for a silent one, without a deadline. */
-TEST_LOOP(abort_ends_all, at_most(5)) {
+TEST_LOOP(abort_ends_all, 5) {
   for (uint64_t seed = 1; seed <= 2; seed++) {
     bed all(4, algorithms[_i]);
     cuda_ranks ranks(4, seed);
@@ -159,7 +156,7 @@ TEST_LOOP(abort_ends_all, at_most(5)) {
   }
 }
 
-TEST_LOOP(bad_data_is_named, at_most(6)) {
+TEST_LOOP(bad_data_is_named, 6) {
   for (uint64_t seed = 1; seed <= 4; seed++) {
     bed all(4, algorithms[_i]);
     all.oneshot = _i == 5;

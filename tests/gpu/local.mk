@@ -32,12 +32,10 @@ EXTRA_PROGRAMS += $(gpu_tests)
 endif
 tests/gpu/user_kernel.fatbin: $(srcdir)/%D%/user_kernel.cu $(srcdir)/tests/emulate/user_kernel.cuh $(srcdir)/tests/emulate/user_kernel.h \
     installed/banyan_device.cuh
-	@rm -rf $@.kept && $(MKDIR_P) $@.kept
-	$(AM_V_GEN)$(NVCC) $(NVCC_ARCHS) -std=c++17 -Iinstalled -I$(srcdir)/include -I$(srcdir) $(NVCCFLAGS) -keep -keep-dir $@.kept \
+	@$(MKDIR_P) tests/gpu
+	$(AM_V_GEN)$(NVCC) $(NVCC_ARCHS) -std=c++17 -Iinstalled -I$(srcdir)/include -I$(srcdir) $(NVCCFLAGS) \
 	  -fatbin -o $@ $(srcdir)/%D%/user_kernel.cu
-	@$(keep_ptx)
 MOSTLYCLEANFILES += tests/gpu/user_kernel.fatbin tests/gpu/words.fatbin
-MOSTLYCLEAN_FOLDERS += tests/gpu/user_kernel.fatbin.kept
 EXTRA_DIST += $(words_kernels) %D%/gpu_figures.py %D%/gpu_machine.py %D%/gpu_programs.py \
   %D%/user_kernel.cu %D%/check-gpu %D%/check_results.py %D%/make-bundle %D%/rivals.py
 

@@ -361,7 +361,6 @@ int world_share_of(const world_backend *on, int count) {
   if (is_gpu && world_is_quick()) return count > 0;
   const char *few = getenv("GPU_TEST_CASES");
   if (is_gpu && few && atoi(few) < count) return atoi(few);
-  if (on == &world_emulated && getenv("EMULATE_PTX_BRIEF")) return count < 2 ? count : 2; /* see test_ptx.sh */
   int every = every_of(on, count);
   return (count + every - 1) / every;
 }
