@@ -117,6 +117,27 @@ template <int protocol, int bits, int width> struct bny_oneshot_run {
   bny_packet own; /* valid if lone */
 };
 
+/* Converts the statistics of a row. If `many`, lane i converts those of this warp's i-th row from `row` on: a
+ * conversion takes as long as the rest of a push, and the lanes make 32 in the same time. */
+template <int bits>
+BNY_DEVICE bny_import bny_oneshot_import(const bny_unit_shape &shape, const bny_unit_work &work,
+                                         const banyan_partial &in, uint32_t row, int32_t token, int32_t head,
+                                         bool many) {
+  if (many && bny_lane() > 0) {
+    uint32_t heads = (uint32_t)shape.heads;
+    uint64_t at = work.group + (uint64_t)(row + (uint32_t)bny_lane()) * work.groups;
+    if (at >= (uint64_t)shape.tokens * heads) return {-BNY_INFINITY_F, 0.0f, 0.0f, false};
+    token = shape.token0 + (int32_t)((uint32_t)at / heads);
+    head = shape.head0 + (int32_t)((uint32_t)at % heads);
+  }
+  return bny_import_row(in, token, head, bits != 32);
+}
+
+BNY_DEVICE bny_import bny_oneshot_import_of(const bny_import &lanes, int lane) {
+  return {bny_shuffle(lanes.m, lane), bny_shuffle(lanes.d, lane), bny_shuffle(lanes.factor, lane),
+          bny_shuffle((uint32_t)lanes.bad, lane) != 0};
+}
+
 template <int protocol, int bits, int width>
 BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, bits, width> *run, const bny_oneshot &what,
                                  const bny_device_call &call) {
@@ -127,7 +148,10 @@ BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, bits, width> *run, co
   bny_unit_rows rows;
   bool more = bny_unit_rows_first(&rows, shape, run->work, shape.token0, shape.tokens, shape.head0, shape.heads);
   bool joined = false;
-  BNY_ROLLED for (; more; more = bny_unit_rows_next(&rows)) {
+  /* Which rows of a run with a valid part may be read takes all lanes to find. */
+  const bool many = !call.valid.most && (uint64_t)shape.tokens * (uint64_t)shape.heads > run->work.groups;
+  bny_import imports = {-BNY_INFINITY_F, 0.0f, 0.0f, false};
+  BNY_ROLLED for (uint32_t row = 0; more; more = bny_unit_rows_next(&rows), row++) {
     int32_t token = rows.token;
     bool reads = true;
     if (call.valid.most) {
@@ -141,7 +165,12 @@ BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, bits, width> *run, co
       bool active = packet < run->work.packets;
       bny_lane_values<protocol, bits> values;
       bny_unit_read<protocol, bits>(call.in, run->work, token, rows.head, packet, active && reads, &values);
-      if (first == 0 && reads) import = bny_import_row(call.in, token, rows.head, bits != 32);
+      if (first == 0 && reads) {
+        int lane = (int)(row % BNY_WARP_LANES);
+        if (!many || lane == 0)
+          imports = bny_oneshot_import<bits>(shape, run->work, call.in, row, token, rows.head, many);
+        import = many ? bny_oneshot_import_of(imports, lane) : imports;
+      }
       if (!joined) bny_worker_join(self);
       joined = true;
       if (first == 0 && !self->failed)
@@ -285,7 +314,7 @@ BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_one
              run.work.packets <= BNY_WARP_LANES;
   run.valid = bny_valid_begin(call.valid);
   bny_oneshot_push(&run, what, call);
-  if (bny_worker_announces()) {
+  if (bny_worker_announces()) { /* announcing after the merge takes longer: a kernel ends after its release */
     if (call.valid.most) bny_valid_announce(run.self.group, run.self.epoch, run.valid.count);
     bny_worker_announce(run.self);
     bny_valid_check(run.self.group, call.valid, run.valid);

@@ -90,6 +90,11 @@ BNY_DEVICE void bny_values_store_f8(void *elements, banyan_dtype dtype, int64_t 
   }
 }
 
+/* Returns whether f32 values lie in whole pairs of 8 bytes, as behind the header of a unit. */
+template <int count> BNY_DEVICE bool bny_values_are_pairs(const char *address, banyan_dtype dtype, int low, int high) {
+  return count % 2 == 0 && dtype == BANYAN_F32 && ((uintptr_t)address & 7) == 0 && ((low | high) & 1) == 0;
+}
+
 /* Loads element at + i into values[i] for i in [low, high), and sets the other values to 0. An aligned group of 16
  * bytes takes one load. */
 template <int count>
@@ -121,7 +126,14 @@ BNY_DEVICE void bny_values_load(const void *elements, banyan_dtype dtype, int64_
   /* All loads are issued before the first result is used. */
   uint32_t bits[count];
   BNY_UNROLL for (int i = 0; i < count; i++) bits[i] = 0;
-  if (dtype == BANYAN_F32) {
+  if (bny_values_are_pairs<count>(address, dtype, low, high)) {
+    BNY_UNROLL for (int i = 0; i < count; i += 2) {
+      if (i < low || i >= high) continue;
+      uint64_t pair = *(const uint64_t *)(const void *)(address + 4 * i);
+      bits[i] = (uint32_t)pair;
+      bits[(i + 1) % count] = (uint32_t)(pair >> 32);
+    }
+  } else if (dtype == BANYAN_F32) {
     BNY_UNROLL for (int i = 0; i < count; i++) {
       if (i >= low && i < high) bits[i] = bny_bits_of_float(((const float *)elements)[at + i]);
     }
@@ -159,6 +171,14 @@ BNY_DEVICE void bny_values_store(void *elements, banyan_dtype dtype, int64_t at,
       bny_store_quad(address, quad);
       return;
     }
+  }
+  if (bny_values_are_pairs<count>(address, dtype, low, high)) {
+    BNY_UNROLL for (int i = 0; i < count; i += 2) {
+      if (i < low || i >= high) continue;
+      *(uint64_t *)(void *)(address + 4 * i) =
+          bny_bits_of_float(values[i]) | (uint64_t)bny_bits_of_float(values[(i + 1) % count]) << 32;
+    }
+    return;
   }
   BNY_UNROLL for (int i = 0; i < count; i++) {
     if (i >= low && i < high) bny_element_store(elements, dtype, at + i, values[i]);
