@@ -37,8 +37,9 @@ static void find_nic(banyan_comm *comm, const bny_settings *settings) {
   comm->locality_ns += bny_clock_ns() - begin;
 }
 
-/* A single level without links that ranks share is dropped, because all ways then cost the same. With several levels,
- * other costs are those of the outermost level. */
+/* A single level without links that ranks share is dropped, because all ways then cost the same. So is a single level
+ * of devices, which have costs of their own: its links are those of the host. With several levels, other costs are
+ * those of the outermost level. */
 static banyan_status set_levels(banyan_comm *comm, const bny_settings *settings, const bny_node_map *map,
                                 const bny_locality *localities) {
   const char *explicit_levels = settings->options.levels;
@@ -58,7 +59,8 @@ static banyan_status set_levels(banyan_comm *comm, const bny_settings *settings,
   banyan_status status = bny_locality_levels(localities, comm->nranks, &world, comm->notes, &comm->levels);
   if (status != BANYAN_OK) return bny_fail(status, "rank %d: %s", comm->rank, banyan_last_error());
   comm->cost = comm->levels->levels[comm->levels->nlevels - 1].link;
-  if (comm->levels->nlevels > 1 || bny_levels_share_links(comm->levels)) return BANYAN_OK;
+  const bool of_host = world.flat_nodes && map->nnodes == 1;
+  if (comm->levels->nlevels > 1 || (bny_levels_share_links(comm->levels) && !of_host)) return BANYAN_OK;
   bny_levels_free(comm->levels);
   comm->levels = NULL;
   return BANYAN_OK;

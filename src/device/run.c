@@ -24,9 +24,14 @@ struct bny_device_run {
 
 /* ---- arenas ------------------------------------------------------------------------------------------------------ */
 
-/* Rough costs for predictions. Accurate values are measured on the machine. PCIe is generation 4 with 16 lanes. */
-static const bny_link_cost over_nvlink = {.alpha_ns = 1000, .beta_ns_per_byte = 0.004, .gamma_ns_per_byte = 0.001};
-static const bny_link_cost over_pcie = {.alpha_ns = 2500, .beta_ns_per_byte = 0.042, .gamma_ns_per_byte = 0.001};
+/* Rough costs for predictions. PCIe is generation 4 with 16 lanes. On an H200 the interpreter took 2 to 4 times as long
+ * for a twoshot as the direct kernels for a oneshot, from 520 B to 4 MiB, where these costs favour twoshot by up to 3.7
+ * (docs/gpu-results/). */
+enum { STEPWISE = 4 };
+static const bny_link_cost over_nvlink = {
+    .alpha_ns = 1000, .beta_ns_per_byte = 0.004, .gamma_ns_per_byte = 0.001, .stepwise = STEPWISE};
+static const bny_link_cost over_pcie = {
+    .alpha_ns = 2500, .beta_ns_per_byte = 0.042, .gamma_ns_per_byte = 0.001, .stepwise = STEPWISE};
 
 /* Divides a half of an arena among protocols. Most of it is for large messages. A unit has at least 128 bytes and one
  * signal. */

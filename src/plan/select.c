@@ -43,6 +43,8 @@ static bny_candidate candidate_of(const bny_request *request, int32_t index) {
   algorithm->estimate(request, &made.estimate);
   if (made.estimate.ns == 0) bny_estimate_spread(request, &made.estimate);
   made.ns = bny_estimate_ns(request, &made.estimate);
+  if (request->cost.stepwise > 0 && !(algorithm->direct && bny_request_may_be_direct(request)))
+    made.ns *= request->cost.stepwise;
   made.fits = bny_estimate_fits(request, &made.estimate);
   return made;
 }

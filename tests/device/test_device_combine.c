@@ -135,6 +135,31 @@ TEST(ranks_of_one_device_leave_room) {
   check_and_free(task);
 }
 
+/* Ranks of one device price no links of their host, and plans of steps take longer there than the direct one. */
+static void ask_for_the_choice(world_rank *self) {
+  const combine_task *task = self->argument;
+  banyan_op_info info = {.size = sizeof info};
+  for (int32_t i = 0; i < task->nattempts; i++) {
+    const combine_attempt *attempt = &task->attempts[i];
+    banyan_combine_desc desc = attempt->desc;
+    banyan_partial in = combine_attempt_input(attempt, self->rank);
+    banyan_op *op = NULL;
+    desc.stream = self->stream;
+    if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, out_of(attempt, self->rank), &op), "init")) return;
+    if (world_ok(self, banyan_op_query(op, &info), "query"))
+      world_check(self, strcmp(info.algorithm, "oneshot") == 0, "%d heads: %s", desc.heads, info.algorithm);
+    banyan_op_free(op);
+  }
+}
+
+TEST(few_ranks_of_a_device_take_oneshot) {
+  static const int32_t heads[] = {1, 32, 256, 2048};
+  combine_task *task = combine_task_new(8, 97);
+  for (int i = 0; i < 4; i++) add_attempt(task, NULL, BANYAN_SCATTER_NONE, 1, heads[i], 128);
+  run(task, (world_setup){.one_device = true, .arena_bytes = 64 << 20}, ask_for_the_choice);
+  combine_task_free(task);
+}
+
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 /* All ranks that query the communicator learn of the failure and of its culprit. */
