@@ -91,11 +91,11 @@ def figures_of_decode(number, name, answer):
     """How fast it reads, how long it takes, and what a combine adds."""
     device = "H200" if "H200" in answer["device"]["name"] else "H100"
     reach, goal = DECODE_BOUNDS[device].get(number, (None, None))
-    share = (0.88, 0.95) if number == 0 else (None, None)
-    facts = {key: answer[key] for key in ("ranks", "kernel", "fused", "worst_error", "copy_gbps", "kv_bytes")}
+    share = (0.85, 0.9) if number == 0 else (None, None)
+    facts = {key: answer[key] for key in ("ranks", "kernel", "fused", "worst_error", "rated_gbps", "kv_bytes")}
     alone = answer["attention_us"]
     made = [figure("decode, " + name, alone, "us", reach, goal, p99=answer["attention_p99_us"], shape=name, **facts),
-            figure("decode, %s, share of a copy's speed" % name, answer["share_of_copy"], "", *share, lower=False,
+            figure("decode, %s, share of the memory's rate" % name, answer["share_of_rate"], "", *share, lower=False,
                    **facts)]
     if answer["fused_us"] is not None:
         made.append(figure("decode, %s, a combine in it adds" % name, answer["fused_us"] - alone, "us", 4.0, 2.0,

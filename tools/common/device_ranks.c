@@ -121,7 +121,7 @@ static bool capture(device_ranks *ranks, int32_t rank, const device_timing *timi
 
 bool device_time(device_ranks *ranks, const device_timing *timing, double *p50_us, double *p99_us, tool_error *error) {
   gpu_graph *graphs[DEVICE_RANKS_MAX] = {NULL};
-  int32_t count = timing->ranks > 0 ? timing->ranks : ranks->nranks;
+  int32_t count = ranks->nranks;
   size_t iterations = (size_t)timing->iterations;
   double *times = malloc(iterations * sizeof *times);
   gpu_rounds rounds = {timing->warmup, timing->iterations,

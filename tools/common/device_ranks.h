@@ -46,7 +46,6 @@ typedef struct device_timing {
   /* Enqueues one run of a rank on its stream. */
   bool (*put)(void *argument, int32_t run, int32_t rank, tool_error *error);
   void *argument;
-  int32_t ranks;              /* the first `ranks` ranks take part; 0: all */
   int32_t runs;               /* runs per graph */
   int32_t warmup, iterations; /* replays before the measurement, and measured replays */
 } device_timing;

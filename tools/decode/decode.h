@@ -263,8 +263,8 @@ typedef struct decode_device_result {
   double attention_p50_us, attention_p99_us;
   double apart_p50_us;          /* attention, then a combine */
   double fused_p50_us;          /* banyan_attention_combine_init() */
-  double copy_gbps;             /* GB/s of a device copy, counting bytes read and written */
-  double copy_share;            /* KV bytes per second as a fraction of copy_gbps */
+  double rated_gbps;            /* the memory's bandwidth in GB/s, by its clock and width; 0: unknown */
+  double rated_share;           /* KV bytes per second as a fraction of rated_gbps */
   char kernel[256], fused[256]; /* descriptions by banyan_op_query() */
   double worst_error;           /* maximum over the checked values of |o' - o| / (sum p |v| / d) */
   bool verified;

@@ -16,7 +16,7 @@ enum { CACHES_MAX = 64, RUNS_MIN = 4, WARMUP = 5, ROWS_CHECKED = 6 };
  * added. */
 static const double error_bound = 3e-5;
 
-typedef enum form { ATTENTION, APART, FUSED, COPY } form;
+typedef enum form { ATTENTION, APART, FUSED } form;
 
 /* A rank's memory on the device and its operations, one for each cache. */
 typedef struct rank_memory {
@@ -34,8 +34,6 @@ typedef struct measurement {
   bool latent;
   decode_pattern pattern;
   decode_device_tensor q;
-  void *copy_from, *copy_to;
-  size_t copy_bytes;
   rank_memory memories[DEVICE_RANKS_MAX];
 } measurement;
 
@@ -66,7 +64,6 @@ static void set_counts(measurement *m) {
   int64_t caches = (4 * cache_bytes + result->kv_bytes - 1) / result->kv_bytes;
   result->caches = caches < 1 || m->settings->repeat < 3 ? 1 : caches > CACHES_MAX ? CACHES_MAX : (int32_t)caches;
   result->runs = result->caches < RUNS_MIN ? RUNS_MIN : result->caches;
-  m->copy_bytes = result->kv_bytes < 1 << 25 ? (size_t)result->kv_bytes * 16 : (size_t)1 << 29;
 }
 
 static bool take_caches(measurement *m, int32_t rank, tool_error *error) {
@@ -101,9 +98,7 @@ static bool take(measurement *m, tool_error *error) {
   int64_t q_count = (int64_t)settings->shape.batch * settings->shape.heads * settings->shape.head_dim;
   int64_t wanted = 2 * tensor_count(m, 0) + q_count;
   bool ok = decode_pattern_make(device, settings->dtype, wanted, settings->seed, &m->pattern, error) &&
-            decode_device_tensor_make(device, &m->pattern, 7919, q_count, m->ranks.streams[0], &m->q, error) &&
-            gpu_alloc(device, m->copy_bytes, &m->copy_from, error) &&
-            gpu_alloc(device, m->copy_bytes, &m->copy_to, error);
+            decode_device_tensor_make(device, &m->pattern, 7919, q_count, m->ranks.streams[0], &m->q, error);
   for (int32_t r = 0; ok && r < m->ranks.nranks; r++) ok = alloc_rank(m, r, error);
   return ok && device_ranks_finish(&m->ranks, error);
 }
@@ -124,8 +119,6 @@ static void give(measurement *m) {
     gpu_free(device, at->out);
   }
   gpu_free(device, m->q.memory);
-  gpu_free(device, m->copy_from);
-  gpu_free(device, m->copy_to);
   decode_pattern_free(device, &m->pattern);
 }
 
@@ -217,8 +210,7 @@ static bool put(void *argument, int32_t run, int32_t rank, tool_error *error) {
   switch (what->form) {
   case ATTENTION: return device_time_start(at->attention[cache], error);
   case APART: return device_time_start(at->attention[cache], error) && device_time_start(at->combine, error);
-  case FUSED: return device_time_start(at->fused[cache], error);
-  default: return gpu_copy(m->ranks.device, m->copy_to, m->copy_from, m->copy_bytes, m->ranks.streams[rank], error);
+  default: return device_time_start(at->fused[cache], error);
   }
 }
 
@@ -227,7 +219,6 @@ static bool time_form(measurement *m, form form, double *p50_us, double *p99_us,
   int32_t repeat = m->settings->repeat;
   device_timing timing = {.put = put,
                           .argument = &what,
-                          .ranks = form == COPY ? 1 : 0,
                           .runs = m->result->runs,
                           .warmup = repeat < WARMUP ? 1 : WARMUP,
                           .iterations = repeat};
@@ -291,7 +282,7 @@ static bool spoil(measurement *m, tool_error *error) {
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 
-static bool measure_times(measurement *m, double *copy_us, tool_error *error) {
+static bool measure_times(measurement *m, tool_error *error) {
   decode_device_result *result = m->result;
   double ignored;
   int32_t nranks = m->ranks.nranks, last = nranks - 1;
@@ -303,19 +294,18 @@ static bool measure_times(measurement *m, double *copy_us, tool_error *error) {
          time_form(m, FUSED, &result->fused_p50_us, &ignored, error) &&
          check(m, m->memories[last].out, 0, nranks, error);
   }
-  return ok && time_form(m, COPY, copy_us, &ignored, error);
+  return ok;
 }
 
 static bool measure(measurement *m, tool_error *error) {
   decode_device_result *result = m->result;
-  double copy_us = 0;
-  if (!take(m, error) || !device_ranks_call(&m->ranks, plan_rank, m, error) || !measure_times(m, &copy_us, error))
-    return false;
+  if (!take(m, error) || !device_ranks_call(&m->ranks, plan_rank, m, error) || !measure_times(m, error)) return false;
   tell(m->memories[0].attention[0], result->kernel, sizeof result->kernel);
   tell(m->memories[0].fused[0], result->fused, sizeof result->fused);
-  result->copy_gbps = copy_us > 0 ? 2e-3 * (double)m->copy_bytes / copy_us : 0;
+  const gpu_facts *facts = gpu_facts_of(m->ranks.device);
+  result->rated_gbps = 2e-3 * facts->memory_clock_mhz * facts->bus_bits / 8; /* two transfers in a cycle */
   double gbps = result->attention_p50_us > 0 ? 1e-3 * (double)result->kv_bytes / result->attention_p50_us : 0;
-  result->copy_share = result->copy_gbps > 0 ? gbps / result->copy_gbps : 0;
+  result->rated_share = result->rated_gbps > 0 ? gbps / result->rated_gbps : 0;
   double combined = m->ranks.nranks > 1 ? tool_error_bound_of(m->settings->wire, m->memories[0].combine) : 0;
   result->verified = result->worst_error <= error_bound + combined;
   return true;
@@ -332,8 +322,8 @@ static bool write_text(const gpu_facts *facts, const decode_device_settings *set
          tool_dtype_name(settings->wire), result->runs, result->caches, result->kv_bytes);
   printf("# %s\n", result->kernel);
   printf("attention            %10.2f us, p99 %.2f us\n", result->attention_p50_us, result->attention_p99_us);
-  printf("of a copy's speed    %10.1f %%: a copy reads and writes %.0f GB/s\n", 100 * result->copy_share,
-         result->copy_gbps);
+  printf("of the memory's rate %10.1f %%: by its clock and width %.0f GB/s\n", 100 * result->rated_share,
+         result->rated_gbps);
   if (settings->nranks > 1) {
     printf("then a combine       %10.2f us\n", result->apart_p50_us);
     printf("both at once         %10.2f us: %s\n", result->fused_p50_us, result->fused);
@@ -355,8 +345,8 @@ static bool write_json(const gpu_facts *facts, const decode_device_settings *set
       tool_dtype_name(settings->dtype), "wire", tool_dtype_name(settings->wire), "kv_bytes",
       (json_int_t)result->kv_bytes, "caches", result->caches, "runs_in_graph", result->runs, "repeat", settings->repeat,
       "kernel", result->kernel, "attention_us", tool_json_real(result->attention_p50_us), "attention_p99_us",
-      tool_json_real(result->attention_p99_us), "copy_gbps", tool_json_real(result->copy_gbps), "share_of_copy",
-      tool_json_real(result->copy_share), "apart_us", several ? tool_json_real(result->apart_p50_us) : json_null(),
+      tool_json_real(result->attention_p99_us), "rated_gbps", tool_json_real(result->rated_gbps), "share_of_rate",
+      tool_json_real(result->rated_share), "apart_us", several ? tool_json_real(result->apart_p50_us) : json_null(),
       "fused_us", several ? tool_json_real(result->fused_p50_us) : json_null(), "fused", result->fused, "worst_error",
       tool_json_real(result->worst_error), "verified", result->verified);
   return tool_json_write(o, stdout, error);
