@@ -9,6 +9,7 @@ nobase_dist_doc_DATA += \
   %D%/devices-predicted.md \
   %D%/examples/waits.bt \
   %D%/gpu-results/README.md \
+  %D%/gpu-results/h200-2026-11-28.json \
   %D%/integration.md \
   %D%/migration.md \
   %D%/numbers.md \
