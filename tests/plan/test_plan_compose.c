@@ -253,4 +253,7 @@ TEST(test_bad_levels) {
   }
 }
 
-int main(void) { return suite_main(suite_of("plan_compose", 120)); }
+int main(void) {
+  suite_deal(2); /* these proofs take longer than any other test of plans */
+  return suite_main(suite_of("plan_compose", 120));
+}

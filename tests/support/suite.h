@@ -66,7 +66,7 @@ enum { SUITE_CASES = 16 };
 /* Tests are dealt to this many processes, and this one runs every such test from number suite_share on. */
 static int suite_share, suite_shares = 1;
 
-/* Deals the tests to processes that run side by side, for tests that wait more than they compute. main() calls it
+/* Deals the tests to processes that run side by side, for tests that wait, or take long. main() calls it
  * before it makes the suite. One process runs all tests if CK_RUN_CASE selects some, or if they may not fork. */
 static inline void suite_deal(int processes) {
   const char *forks = getenv("CK_FORK");
