@@ -29,6 +29,10 @@ static const size_t bny_api_bytes_max = (size_t)1 << 44;
 banyan_status bny_api_check_bytes(size_t bytes);
 bool bny_api_overlap(const void *first, size_t first_bytes, const void *second, size_t second_bytes);
 
+/* Compares which keys the ranks claim, by their positions or, without these, by their first rows. All ranks get the
+ * same error. For blocking calls on the host, whose arrays have been read. */
+banyan_status bny_api_check_claims(banyan_comm *comm, const banyan_attention_desc *desc);
+
 /* Reports to the peers that this rank makes no operation, because its `op` is NULL. */
 banyan_status bny_api_reject_init(banyan_comm *comm);
 

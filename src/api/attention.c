@@ -274,6 +274,7 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   bool is_new = status == BANYAN_OK && !op->attention;
   if (status == BANYAN_OK) status = bny_op_reserve_valid(op, valid);
   if (status == BANYAN_OK) status = attend(comm, op, desc, &key, why_apart, &attention);
+  if (is_new && !keep && status == BANYAN_OK && comm->checks) status = bny_api_check_claims(comm, desc);
   if (status == BANYAN_OK) status = certificate_of(comm, op, &key, attention, valid, &certificate);
   if (status != BANYAN_OK) {
     if (attention && op->attention != attention) bny_attention_free(attention);

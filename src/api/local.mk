@@ -4,6 +4,7 @@ libbanyan_core_la_SOURCES += \
   %D%/allgather_heads.c \
   %D%/api.h \
   %D%/attention.c \
+  %D%/attention_claims.c \
   %D%/attention_gather.c \
   %D%/barrier.c \
   %D%/broadcast.c \

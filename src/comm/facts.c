@@ -89,6 +89,7 @@ void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *set
       .device_arena_bytes = settings->device_arena_bytes,
       .part_bytes = (uint64_t)options->part_kib << 10,
       .slices = (int32_t)options->slices,
+      .check = (int32_t)options->check,
       .cache_bytes = second_level_cache_bytes(),
   };
   strncpy(own.version, banyan_version(), sizeof own.version - 1);
@@ -129,6 +130,8 @@ banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bo
     if (other->part_bytes != own->part_bytes)
       return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_PART_KIB is %" PRIu64 " on rank %d and %" PRIu64 " here",
                       other->part_bytes >> 10, i, own->part_bytes >> 10);
+    if (other->check != own->check)
+      return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_CHECK is %d on rank %d and %d here", other->check, i, own->check);
     if (other->slices != own->slices)
       return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_SLICES is %d on rank %d and %d here", other->slices, i, own->slices);
     if (memcmp(other->algorithm, own->algorithm, sizeof own->algorithm) != 0)

@@ -409,6 +409,62 @@ TEST(wrong_gathers_are_named) {
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
+/* ---- claims ------------------------------------------------------------------------------------------------------ */
+
+enum { CLAIMED = 32, CLAIM_DIM = 16 };
+
+typedef struct claim_case {
+  bool same_keys, checks;
+  int32_t start[2]; /* key_start of each rank; -1: no positions */
+  int32_t block, stride;
+  const char *text; /* NULL: no error */
+} claim_case;
+
+static const claim_case claim_cases[] = {
+    {true, true, {-1, -1}, 0, 0, "ranks 0 and 1 begin sequence 0 with the same 32 keys"},
+    {true, false, {-1, -1}, 0, 0, NULL},
+    {false, true, {-1, -1}, 0, 0, NULL},
+    {true, true, {0, CLAIMED}, 0, 0, NULL},
+    {false, true, {0, CLAIMED - 1}, 0, 0, "ranks 0 and 1 both claim the key at position 31 of sequence 0"},
+    {false, true, {0, 8}, 8, 16, NULL},
+    {false, true, {16, 4}, 8, 16, "ranks 0 and 1 both claim the key at position 20 of sequence 0"},
+};
+
+static void claim_keys(world_rank *self) {
+  const claim_case *of = self->argument;
+  float q[CLAIM_DIM] = {1}, out[CLAIM_DIM], keys[CLAIMED][CLAIM_DIM];
+  int32_t lengths = CLAIMED, query_start = 1000;
+  for (int k = 0; k < CLAIMED; k++)
+    for (int i = 0; i < CLAIM_DIM; i++)
+      keys[k][i] = (float)((k * 7 + i * 3) % 11) + (of->same_keys ? 0 : (float)self->rank);
+  banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
+  desc.batch = desc.heads = desc.kv_heads = 1;
+  desc.head_dim = CLAIM_DIM, desc.scale = 1, desc.q = q, desc.q_dtype = BANYAN_F32;
+  desc.kv.dtype = BANYAN_F32, desc.kv.k = desc.kv.v = keys, desc.kv.seq_lens = &lengths;
+  desc.kv.k_token_stride = desc.kv.v_token_stride = CLAIM_DIM;
+  banyan_queries queries = BANYAN_QUERIES_INIT;
+  queries.tokens = 1, queries.query_start = &query_start, queries.key_start = &of->start[self->rank];
+  queries.key_block = of->block, queries.key_stride = of->stride;
+  if (of->start[0] >= 0) desc.queries = &queries;
+  banyan_combine_desc combine = {.size = sizeof combine, .tokens = 1, .heads = 1, .value_dim = CLAIM_DIM};
+  banyan_partial to;
+  banyan_partial_init(&to, out, BANYAN_F32, NULL, BANYAN_F32, 1, CLAIM_DIM);
+  for (int call = 0; call < 2; call++) { /* a second call is checked as well if the first was rejected */
+    banyan_status status = banyan_attention_combine(self->comm, &desc, &combine, &to);
+    world_check(self,
+                status == (of->text ? BANYAN_ERR_ARGUMENT : BANYAN_OK) &&
+                    (!of->text || strstr(banyan_last_error(), of->text)),
+                "%s: %s", banyan_status_string(status), banyan_last_error());
+  }
+  world_ok(self, banyan_barrier(self->comm), "barrier");
+}
+
+TEST_LOOP(claims_are_compared, (int)(sizeof claim_cases / sizeof claim_cases[0])) {
+  claim_case of = claim_cases[_i];
+  if (of.checks) setenv("BANYAN_CHECK", "1", 1);
+  WORLD_RUN(claim_keys, .nranks = 2, .argument = &of);
+}
+
 TEST(keys_are_counted_once) {
   enum { BATCH = 2, KV_HEADS = 3 };
   static const float k[1], v[1];
