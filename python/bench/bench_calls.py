@@ -52,22 +52,6 @@ def banyan_methods(comm):
     yield "combine, torch", loop(lambda: comm.combine(t, t_lse))
     yield "torch.ops.banyan.combine", loop(lambda: torch.ops.banyan.combine(t, t_lse, number))
     yield "compat.vllm, cp_lse_ag_out_ar", loop(lambda: cp_lse_ag_out_ar(t, t_lse, comm, return_lse=True))
-    empty, bare = empty_ops(torch)
-    yield "torch.ops, empty, in Python", loop(lambda: empty(t, t_lse, number))
-    yield "torch.ops, empty, without words", loop(lambda: bare(t, t_lse, number))
-    yield "torch.ops, one of torch's, in C++", loop(lambda: torch.ops.aten.is_same_size(t, t_lse))
-
-
-def empty_ops(torch):
-    """Ops that do nothing, in Python: of the arguments and results of combine, and of its tensors and handle alone."""
-    library = torch.library.Library("banyan_bench", "DEF")
-    words = 'str base="e", str empty="-inf", str scatter="none", str wire="f32", str order="plan"'
-    library.define(f"nothing(Tensor o, Tensor lse, int comm, {words}) -> (Tensor, Tensor)")
-    library.impl("nothing", lambda o, lse, *_: (o, lse), "CPU")
-    library.define("bare(Tensor o, Tensor lse, int comm) -> (Tensor, Tensor)")
-    library.impl("bare", lambda o, lse, _: (o, lse), "CPU")
-    empty_ops.library = library  # keeps the ops alive
-    return torch.ops.banyan_bench.nothing, torch.ops.banyan_bench.bare
 
 
 def gloo_methods():

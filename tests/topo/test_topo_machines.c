@@ -16,6 +16,11 @@
 #define PAIRED(bus, number, other) \
   "<pci busid=\"" bus "\"><gpu dev=\"" number "\" sm=\"80\"><nvlink target=\"" other "\" count=\"4\"/></gpu></pci>"
 #define UNKNOWN(bus, number, sm) "<pci busid=\"" bus "\"><gpu dev=\"" number "\" sm=\"" sm "\"/></pci>"
+#define NIC(nets) NCCL_HEAD "<pci busid=\"0000:01:00.0\"><nic>" nets "</nic></pci>" NCCL_TAIL
+#define GDR(gpu, nic)                                                                               \
+  NCCL_HEAD "<pci busid=\"0000:01:00.0\"><pci busid=\"0000:02:00.0\"><gpu dev=\"0\" sm=\"90\" " gpu \
+            "/></pci><pci busid=\"0000:03:00.0\"><nic><net name=\"mlx5_0\" speed=\"400000\" " nic   \
+            "/></nic></pci></pci>" NCCL_TAIL
 #define HOST(name, devices) "host/" name " numa/node0 pci/p0 " devices " ...."
 
 static const struct {
