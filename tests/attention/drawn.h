@@ -23,12 +23,12 @@ enum {
   DRAWN_LONG = 1 << 13,   /* more than 2048 keys */
   DRAWN_EDGES = 1 << 14,  /* lengths at the edges of blocks and segments, of few columns */
   DRAWN_MIXED = 1 << 15,  /* parts of different types */
-  DRAWN_PAGES = 1 << 16,  /* this and all below: where keys lie */
-  DRAWN_PARTS = 1 << 17,
-  DRAWN_AHEAD = 1 << 18,  /* parts are read ahead */
-  DRAWN_APART = 1 << 19,  /* each row of keys, values and scales has a page of memory of its own */
-  DRAWN_BLOCKS = 1 << 20, /* parts begin at multiples of 256 keys, and there are more of these */
-  DRAWN_FEW = 1 << 21,    /* few heads and tokens */
+  DRAWN_FEW = 1 << 16,    /* few heads and tokens */
+  DRAWN_PAGES = 1 << 17,  /* this and those below: where keys lie */
+  DRAWN_PARTS = 1 << 18,
+  DRAWN_AHEAD = 1 << 19,  /* parts are read ahead */
+  DRAWN_APART = 1 << 20,  /* each row of keys, values and scales has a page of memory of its own */
+  DRAWN_BLOCKS = 1 << 21, /* parts begin at multiples of 256 keys, and there are more of these */
   DRAWN_QUERIES = DRAWN_SEVERAL | DRAWN_WINDOW | DRAWN_TREE | DRAWN_MASK | DRAWN_STARTS,
   DRAWN_SHAPES = DRAWN_QUERIES | DRAWN_CODES | DRAWN_ROPE | DRAWN_SINKS | DRAWN_CAP,
   DRAWN_BATCH = 4,
@@ -70,16 +70,15 @@ static inline void drawn_lay_out(drawn *p, banyan_kv_part *kv, int part, bool to
   const int32_t heads = p->desc.kv_heads, keys = kv->pages.table ? kv->pages.keys : p->longest;
   const int64_t outer = kv->pages.table ? kv->pages.count : p->desc.batch;
   const bool is_plain = kv->rows == BANYAN_KV_ROWS_PLAIN, has_codes = is_plain && element_bytes(kv->dtype) == 1;
-  int64_t *const strides[3][3] = {{&kv->k_batch_stride, &kv->k_head_stride, &kv->k_token_stride},
-                                  {&kv->v_batch_stride, &kv->v_head_stride, &kv->v_token_stride},
-                                  {&kv->scales.batch_stride, &kv->scales.head_stride, &kv->scales.token_stride}};
+  int64_t *strides[3][3] = {{&kv->k_batch_stride, &kv->k_head_stride, &kv->k_token_stride},
+                            {&kv->v_batch_stride, &kv->v_head_stride, &kv->v_token_stride},
+                            {&kv->scales.batch_stride, &kv->scales.head_stride, &kv->scales.token_stride}};
   for (int i = 0; i < (has_codes ? 4 : is_plain ? 2 : 1); i++) {
     const int64_t element = i < 2 ? (int64_t)element_bytes(kv->dtype) : (int64_t)sizeof(float);
     const int64_t dim = i > 1 ? 1 : !is_plain ? 656 : i ? p->desc.value_dim : p->desc.head_dim;
-    int64_t row =
+    const int64_t row =
         drawn_has(p, DRAWN_APART) ? DRAWN_LINE / element : dim + (i > 1 || !is_plain ? 0 : random_range(0, 3));
-    int64_t **to = (int64_t **)(uintptr_t)strides[i < 2 ? i : 2];
-    if (i == 3) row = kv->scales.token_stride ? *to[2] < *to[1] || heads == 1 ? *to[2] : *to[1] : row;
+    int64_t **to = strides[i < 2 ? i : 2];
     if (i < 3) {
       *to[1] = token_major ? row : row * keys;
       *to[2] = token_major ? row * heads : row;
@@ -227,7 +226,7 @@ static inline void drawn_fill(drawn *p, uint64_t seed) {
         ((float *)p->memory[i][j].data)[h] = 0.25F * (float)(1 + (h + j) % 4) * drawn_scale_unit(&p->parts[i]);
   const bool is_peaked = drawn_has(p, DRAWN_PEAKED);
   const int32_t group = random_range(1, 12);
-  const double spread = is_peaked ? exp2(3 * random_normal() - 2) : 1, height = exp2(random_normal() - 1);
+  const double spread = is_peaked ? exp2(3 * random_normal() - 2) : 1, height = exp2(random_normal());
   for (int32_t b = 0; b < d->batch; b++)
     for (int32_t h = 0; h < d->kv_heads; h++) {
       double side = 1, size = spread;
