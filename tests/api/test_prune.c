@@ -19,7 +19,8 @@ typedef struct world {
 
 static void draw(world *w, uint64_t seed) {
   const bool sees_all = seed % 2;
-  drawn_make(&w->p, seed, seed, DRAWN_PEAKED | DRAWN_FEW | (sees_all ? 0 : DRAWN_SEVERAL),
+  drawn_make(&w->p, seed, seed,
+             DRAWN_PEAKED | DRAWN_FEW | (sees_all ? 0 : DRAWN_SEVERAL) | (seed % 50 ? 0 : DRAWN_LATENT),
              (sees_all ? DRAWN_SHAPES & ~DRAWN_QUERIES : DRAWN_SHAPES) | DRAWN_PAGES);
   banyan_attention_desc *d = &w->p.desc;
   banyan_prune *prune = &d->prune;

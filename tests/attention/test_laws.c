@@ -193,8 +193,9 @@ TEST_RANDOM(hidden_keys_are_never_read, 240) {
   const bool is_exact = _i % 3 == 0, prunes = _i % 6 == 1;
   const int32_t places = DRAWN_PAGES | (prunes ? 0 : DRAWN_PARTS | DRAWN_AHEAD | DRAWN_MIXED);
   drawn p;
-  make(&p, _i, _i, DRAWN_APART | hiding[_i % 5] | (is_exact ? DRAWN_BLOCKS : 0) | (_i % 8 ? 0 : DRAWN_LONG),
-       DRAWN_QUERIES | DRAWN_CODES | places | (_i % 8 == 7 && !prunes ? DRAWN_LATENT : 0));
+  const int32_t must =
+      hiding[_i % 5] | (is_exact ? DRAWN_BLOCKS : 0) | (_i % 8 ? 0 : DRAWN_LONG) | (_i % 8 == 7 ? DRAWN_LATENT : 0);
+  make(&p, _i, _i, DRAWN_APART | must, DRAWN_QUERIES | DRAWN_CODES | places);
   if (prunes) prune(&p);
   if (prunes && random_range(0, 2)) p.desc.prune.epsilon = 0.01F;
   if (prunes && p.desc.prune.epsilon == 0 && random_range(0, 1)) p.desc.prune.top_pages = random_range(1, 6);
