@@ -100,9 +100,11 @@ static int open_file(void) {
   bool fits = shared || bny_log_path(pattern, voice.rank, path, sizeof path);
   int file = fits ? bny_file_open(shared ? pattern : path, O_APPEND, BNY_FILE_OR_CHANNEL) : -1;
   if (file >= 0 || voice.complained) return file;
+  const char *why = bny_file_error(fits ? errno : ENAMETOOLONG);
   voice.complained = true;
-  dprintf(STDERR_FILENO, "banyan warn base: BANYAN_LOG_FILE=%s cannot be written: %s\n", pattern,
-          bny_file_error(fits ? errno : ENAMETOOLONG));
+  snprintf(path, sizeof path, "%s", pattern);
+  bny_printable(path, "");
+  dprintf(STDERR_FILENO, "banyan warn base: BANYAN_LOG_FILE=%s cannot be written: %s\n", path, why);
   return -1;
 }
 
@@ -133,6 +135,7 @@ void bny_log_from(const char *source, bny_log_level level, const char *format, .
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
+  bny_printable(text, "");
   bny_append(line, most, &length, "%s", text);
   if (length >= most) length = most - 1;
   line[length++] = '\n';

@@ -30,9 +30,30 @@ const char *banyan_status_string(banyan_status status) {
   return "unknown status";
 }
 
+/* Returns the bytes of the character of UTF-8 at the beginning of the text; 0: it is none, or a control character. */
+static size_t character_bytes(const unsigned char *text) {
+  if (*text < 0x80) return *text >= ' ' && *text != 0x7f;
+  size_t bytes = *text >= 0xf0 && *text < 0xf5   ? 4
+                 : *text >= 0xe0 && *text < 0xf0 ? 3
+                 : *text >= 0xc2 && *text < 0xe0 ? 2
+                                                 : 0;
+  for (size_t i = 1; i < bytes; i++)
+    if (text[i] < 0x80 || text[i] > 0xbf) return 0;
+  return *text == 0xc2 && text[1] < 0xa0 ? 0 : bytes; /* these are control characters of eight bits */
+}
+
+void bny_printable(char *text, const char *kept) {
+  while (*text) {
+    size_t bytes = character_bytes((const unsigned char *)text);
+    if (bytes == 0 && !strchr(kept, *text)) *text = '?';
+    text += bytes ? bytes : 1;
+  }
+}
+
 static void set_text(const char *format, va_list arguments) {
   char text[BNY_ERROR_TEXT_BYTES]; /* writes to a copy: an argument may be the text of the error that led to this one */
   vsnprintf(text, sizeof text, format, arguments);
+  bny_printable(text, "\n");
   memcpy(error_text, text, sizeof text);
 }
 

@@ -5,6 +5,7 @@
 
 #include "banyan.h"
 #include "base/log.h"
+#include "base/status.h"
 #include "tests/support/lone.h"
 #include "tests/support/directory.h"
 
@@ -63,6 +64,29 @@ TEST(lines_say_who_speaks) {
   char process[32];
   snprintf(process, sizeof process, "[%d] banyan", (int)getpid());
   ck_assert_msg(strstr(text, process) != NULL, "%s", text);
+}
+
+/* Texts of others reach a terminal through errors and lines. A newline must not begin a line of its own. */
+TEST(texts_of_others_are_printable) {
+  static const struct {
+    const char *given, *error, *line;
+  } cases[] = {{"a\033[31mb\x7f", "a?[31mb?", "a?[31mb?"},
+               {"two\nbanyan error", "two\nbanyan error", "two?banyan error"},
+               {"J\303\266rg \342\202\254", "J\303\266rg \342\202\254", "J\303\266rg \342\202\254"},
+               {"\302\233", "??", "??"},
+               {"\303", "?", "?"},
+               {"\xff\xfe\x80", "???", "???"}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char name[16];
+    snprintf(name, sizeof name, "log%zu", i);
+    log_to("info", name);
+    bny_fail(BANYAN_ERR_DATA, "%s", cases[i].given);
+    ck_assert_str_eq(banyan_last_error(), cases[i].error);
+    bny_log_from("src/boot/a.c", BNY_LOG_INFO, "(%s)", cases[i].given);
+    char want[64];
+    snprintf(want, sizeof want, "boot: (%s)\n", cases[i].line);
+    ck_assert_msg(strstr(directory_read(name), want) != NULL, "%s", directory_read(name));
+  }
 }
 
 TEST(files_are_told_apart) {

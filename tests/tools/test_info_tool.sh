@@ -37,6 +37,8 @@ BANYAN_ARENA_KIB=a-lot BANYAN_KERNELS=nonsense run 0
 says '^  BANYAN_ARENA_KIB +a-lot +environment'
 tells 'rejected: [^:]*BANYAN_ARENA_KIB.*whole number of KiB'
 says 'BANYAN_KERNELS names none'
+BANYAN_JOB=$'a\e[31m' run 0 options # no escape sequence reaches a terminal
+says '^  BANYAN_JOB +a\?\[31m +environment'
 BANYAN_LEVELS=$'\xff' run 0 --json options
 json '[v["value"] for v in o["options"] if v["name"] == "BANYAN_LEVELS"] == ["(not UTF-8)"]'
 

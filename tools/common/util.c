@@ -15,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/status.h"
+
 bool tool_error_set(tool_error *error, const char *format, ...) {
   error->everywhere = false;
   error->status = TOOL_EXIT_FAILED;
@@ -22,14 +24,8 @@ bool tool_error_set(tool_error *error, const char *format, ...) {
   va_start(arguments, format);
   vsnprintf(error->text, sizeof error->text, format, arguments);
   va_end(arguments);
-  for (char *c = error->text; *c != '\0'; c++) { /* names come from files: no control characters */
-    if (iscntrl((unsigned char)*c) && *c != '\n') *c = '?';
-  }
+  bny_printable(error->text, "\n"); /* names come from files */
   return false;
-}
-
-void tool_printable(char *text) {
-  for (; *text != '\0'; text++) *text = *text < ' ' || *text > '~' ? '?' : *text;
 }
 
 bool tool_error_usage(tool_error *error, bool ok) {

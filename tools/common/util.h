@@ -25,9 +25,6 @@ typedef struct tool_error {
 /* Sets the text and returns false, for use as `return tool_error_set(error, "...")`. */
 bool tool_error_set(tool_error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Replaces bytes that are not printable ASCII with '?', for names from outside in text and JSON. */
-void tool_printable(char *text);
-
 /* Returns `ok`. If it is false, the error becomes a usage error: the user named an unusable file or description. */
 bool tool_error_usage(tool_error *error, bool ok);
 

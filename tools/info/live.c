@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/status.h"
 #include "base/clock.h"
 #include "base/flight.h"
 #include "tools/info/section.h"
@@ -31,11 +32,11 @@ static bool read_twice(int file, bny_flight *flight, size_t bytes) {
 /* The process may be of another user, and its memory hold anything. */
 static void make_printable(bny_flight *flight) {
   flight->failure[sizeof flight->failure - 1] = '\0';
-  tool_printable(flight->failure);
+  bny_printable(flight->failure, "");
   for (int i = 0; i < BNY_FLIGHT_ENTRIES; i++) {
     char *algorithm = flight->entries[i].note.algorithm;
     algorithm[sizeof flight->entries[i].note.algorithm - 1] = '\0';
-    tool_printable(algorithm);
+    bny_printable(algorithm, "");
   }
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/status.h"
 #include "tools/common/json.h"
 #include "tools/common/options.h"
 #include "tools/info/section.h"
@@ -76,6 +77,21 @@ static const tool_program program = {
     .options = options,
     .complete = complete_arguments};
 
+/* Makes all texts printable, because values of variables and names of devices come from outside. */
+static void make_printable(json_t *value) {
+  const char *key;
+  json_t *each;
+  size_t i;
+  if (json_is_string(value)) {
+    char *text = strdup(json_string_value(value));
+    if (text) bny_printable(text, "\n");
+    if (text) json_string_set_nocheck(value, text);
+    free(text);
+  }
+  json_object_foreach(value, key, each) make_printable(each);
+  json_array_foreach(value, i, each) make_printable(each);
+}
+
 /* If a section fails, the others are still printed. */
 static int run(const arguments *a) {
   int exit_status = TOOL_EXIT_OK;
@@ -90,6 +106,7 @@ static int run(const arguments *a) {
       exit_status = (int)error.status;
       continue;
     }
+    make_printable(facts);
     if (!a->json) {
       printf("\n%s\n", sections[i]->title);
       sections[i]->print(facts, stdout);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/status.h"
 #include "base/options.h"
 #include "locality/price.h"
 #include "tools/topo/import/import.h"
@@ -28,7 +29,7 @@ bool plan_ranks_of(const bny_topo *topo, const bny_topo_levels *derived, const c
   if (made.nranks > PLAN_RANKS_MAX)
     return tool_error_set(error, "%.200s: %d ranks; plans are made for up to %d", title, made.nranks, PLAN_RANKS_MAX);
   snprintf(made.title, sizeof made.title, "%s", title);
-  tool_printable(made.title);
+  bny_printable(made.title, "");
   bny_locality *localities = tool_new((size_t)made.nranks, sizeof *localities);
   bny_locality_of_all(topo, derived, &prices, localities);
   banyan_status status = bny_locality_levels(localities, made.nranks, NULL, &made.notes, &made.levels);

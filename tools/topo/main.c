@@ -9,6 +9,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "base/status.h"
 #include "tools/common/options.h"
 #include "tools/topo/topo.h"
 #include "tools/topo/measure/measure.h"
@@ -191,7 +192,7 @@ static void set_title(machine *m, const char *from) {
     snprintf(m->title, sizeof m->title, "...%s", name + length - (sizeof m->title - 4));
   else
     snprintf(m->title, sizeof m->title, "%s", name);
-  tool_printable(m->title);
+  bny_printable(m->title, "");
 }
 
 static bool load(const arguments *a, const char *from, machine *m, tool_error *error) {
