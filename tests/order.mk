@@ -23,6 +23,7 @@ timed_tests = \
   tests/hosts/test_hosts.sh \
   tests/hosts/test_hosts_bed.sh \
   tests/hosts/test_hosts_boot.sh \
+  tests/hosts/test_hosts_ring.sh \
   tests/hosts/test_hosts_bytes.sh \
   tests/hosts/test_hosts_slurm.sh \
   tests/hosts/test_net_suites.sh \

@@ -73,13 +73,15 @@ static bool is_usable(const struct ifaddrs *each) {
          !IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)each->ifa_addr)->sin6_addr);
 }
 
+static bool is_loopback(const struct sockaddr *address) {
+  const uint8_t *bytes = bytes_of(address);
+  return address->sa_family == AF_INET ? bytes[0] == 127
+                                       : IN6_IS_ADDR_LOOPBACK((const struct in6_addr *)(const void *)bytes);
+}
+
 /* Hosts without a common network have such an address each, which routes over their other interfaces lead to. */
 static bool is_routed(const struct ifaddrs *each) {
-  const uint8_t *bytes = bytes_of(each->ifa_addr);
-  bool is_loopback = each->ifa_addr->sa_family == AF_INET
-                         ? bytes[0] == 127
-                         : IN6_IS_ADDR_LOOPBACK((const struct in6_addr *)(const void *)bytes);
-  return (each->ifa_flags & IFF_LOOPBACK) && !is_loopback;
+  return (each->ifa_flags & IFF_LOOPBACK) && !is_loopback(each->ifa_addr);
 }
 
 static size_t address_bytes(const struct sockaddr *address) { return address->sa_family == AF_INET ? 4 : 16; }
@@ -131,6 +133,28 @@ bool bny_interface_has_network_of(const struct sockaddr *address, char *names, s
   list_addresses(list, names, bytes);
   freeifaddrs(list);
   return has;
+}
+
+void bny_interface_list(char *names, size_t bytes) {
+  struct ifaddrs *list;
+  names[0] = '\0';
+  if (getifaddrs(&list) != 0) return;
+  list_addresses(list, names, bytes);
+  freeifaddrs(list);
+}
+
+bool bny_interface_shares_network(const char *names) {
+  char address[64], own[8];
+  int end = 0;
+  for (const char *at = names; sscanf(at, "%*s %63[^,]%n", address, &end) == 1; at += end + (at[end] == ',')) {
+    struct sockaddr_in four = {.sin_family = AF_INET};
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6};
+    bool is_four = inet_pton(AF_INET, address, &four.sin_addr) == 1;
+    if (!is_four && inet_pton(AF_INET6, address, &six.sin6_addr) != 1) continue;
+    const struct sockaddr *parsed = is_four ? (struct sockaddr *)&four : (struct sockaddr *)&six;
+    if (!is_loopback(parsed) && bny_interface_has_network_of(parsed, own, sizeof own)) return true;
+  }
+  return names[0] == '\0'; /* unknown */
 }
 
 banyan_status bny_interface_find(const char *text, int family, const struct addrinfo *preferred, bny_interface *found) {

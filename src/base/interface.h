@@ -25,6 +25,12 @@ banyan_status bny_interface_find(const char *text, int family, const struct addr
  * writes their names and addresses: "lo 127.0.0.1, eth0 10.0.0.1". */
 bool bny_interface_has_network_of(const struct sockaddr *address, char *names, size_t bytes);
 
+/* Writes the names and addresses of this node's interfaces. */
+void bny_interface_list(char *names, size_t bytes);
+
+/* Returns whether an interface of this node is in the network of an address of such a list, but for loopback ones. */
+bool bny_interface_shares_network(const char *names);
+
 /* Writes numbers for the IPv4 addresses of this node's interfaces, without the loopback. Returns how many, at most
  * `most`. A bridge such as docker0 has the same address on many nodes, so it leads to none of them. */
 int32_t bny_interface_addresses(uint64_t *addresses, int32_t most);

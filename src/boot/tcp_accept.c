@@ -21,6 +21,7 @@
 #include "base/deadline.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/interface.h"
 #include "base/log.h"
 
 static const char doing[] = "banyan_env_create";
@@ -374,6 +375,18 @@ static banyan_status receive_from(struct joining *joining, struct bny_boot_link 
   return BANYAN_OK;
 }
 
+/* Ranks of other nodes may have no network in common with this one. */
+static void append_networks(char *text, size_t bytes, size_t *length, const struct banyan_env *env) {
+  struct sockaddr_storage own;
+  socklen_t own_bytes = sizeof own;
+  char names[160];
+  if (bny_boot_is_at_loopback(env) || env->settings.is_one_node ||
+      getsockname(env->listen_fd, (struct sockaddr *)&own, &own_bytes) != 0)
+    return;
+  bny_interface_has_network_of((struct sockaddr *)&own, names, sizeof names);
+  bny_append(text, bytes, length, ", which only nodes with a network in common reach: rank 0's node has %s", names);
+}
+
 static banyan_status fail_missing(const struct joining *joining) {
   char text[BNY_ERROR_TEXT_BYTES];
   size_t length = 0;
@@ -387,8 +400,10 @@ static banyan_status fail_missing(const struct joining *joining) {
   bny_boot_append_ranks(text, sizeof text, &length, joining->joined, env->settings.nranks, false);
   bny_append(text, sizeof text, &length, " of %d did not connect within %.3g s to %s", env->settings.nranks,
              (double)(bny_deadline_now() - joining->begun_ns) * 1e-9, env->address);
-  if (!joining->rejection[0] && joining->nforged + joining->nsilent == 0)
+  if (!joining->rejection[0] && joining->nforged + joining->nsilent == 0) {
     bny_boot_append_loopback(text, sizeof text, &length, ", ", env);
+    append_networks(text, sizeof text, &length, env);
+  }
   bny_boot_append_origin(text, sizeof text, &length, &env->settings);
   if (joining->rejection[0]) bny_append(text, sizeof text, &length, "; rejected: %s", joining->rejection);
   if (joining->nforged > 0)

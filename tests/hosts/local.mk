@@ -5,6 +5,7 @@ test_scripts += \
   %D%/test_hosts.sh \
   %D%/test_hosts_bed.sh \
   %D%/test_hosts_boot.sh \
+  %D%/test_hosts_ring.sh \
   %D%/test_hosts_bytes.sh \
   %D%/test_hosts_devices.sh \
   %D%/test_hosts_slurm.sh \

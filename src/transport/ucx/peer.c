@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/deadline.h"
+#include "base/interface.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "base/status.h"
@@ -41,9 +42,19 @@ bool bny_net_has_left(const bny_net_peer *peer) {
 }
 
 void bny_net_explain(bny_net_peer *peer, const char *why, const char *logged) {
-  snprintf(peer->trouble, sizeof peer->trouble,
-           "UCX: %s%s%.180s%s; this rank uses %.60s: unless these reach all nodes, set BANYAN_INTERFACE", why,
-           *logged ? " (" : "", logged, *logged ? ")" : "", peer->net->transport.devices);
+  const bny_net *net = peer->net;
+  const char *its = net->interfaces[peer->rank], *own = net->interfaces[net->transport.rank];
+  size_t length = 0;
+  bny_append(peer->trouble, sizeof peer->trouble, &length, "UCX: %s%s%.120s%s; ", why, *logged ? " (" : "", logged,
+             *logged ? ")" : "");
+  if (!bny_interface_shares_network(its))
+    bny_append(peer->trouble, sizeof peer->trouble, &length,
+               "no network is common to its node, with %s, and this one, with %s", its, own);
+  else
+    bny_append(peer->trouble, sizeof peer->trouble, &length,
+               "its node has %.80s, and this rank uses %.60s: unless these reach all nodes, add routes or set "
+               "BANYAN_INTERFACE",
+               its, net->transport.devices);
 }
 
 void bny_net_lose(bny_net_peer *peer, ucs_status_t status) {

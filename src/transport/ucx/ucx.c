@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/interface.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "base/status.h"
@@ -220,7 +221,8 @@ static void free_net(bny_net *net) {
   bny_net_free_packets(net);
   if (net->local) net->local->ops->close(net->local);
   free(net->transport.place), free(net->locals), free(net->watches), free(net->peers), free(net->known);
-  free(net->lines), free(net->calls), free(net->addresses), free(net->rendezvous), free(net->devices.list);
+  free(net->lines), free(net->calls), free(net->addresses), free(net->interfaces), free(net->rendezvous),
+      free(net->devices.list);
   free(net);
 }
 
@@ -284,6 +286,7 @@ typedef struct announcement {
   uint64_t cookie; /* rank 0's is used */
   uint64_t address_bytes;
   char why[256]; /* reason for the status */
+  char interfaces[BNY_NET_INTERFACES_BYTES];
 } announcement;
 
 static banyan_status exchange_cards(bny_net *net, const bny_exchange *exchange, banyan_status mine,
@@ -298,11 +301,13 @@ static banyan_status exchange_cards(bny_net *net, const bny_exchange *exchange, 
   if (getrandom(&own.cookie, sizeof own.cookie, 0) != sizeof own.cookie) own.cookie = (uint64_t)bny_clock_ns();
   if (mine == BANYAN_OK) own.network = (int32_t)bny_net_find_network(net);
   if (mine != BANYAN_OK) snprintf(own.why, sizeof own.why, "%.*s", (int)sizeof own.why - 1, why);
+  bny_interface_list(own.interfaces, sizeof own.interfaces);
   banyan_status status = bny_exchange_all(exchange, &own, all, sizeof own);
   net->cookie = all[0].cookie;
   net->transport.network = BNY_NETWORK_RDMA;
   bool is_off = false, asks_for_rdma = false;
   for (int32_t i = 0; i < nranks && status == BANYAN_OK; i++) {
+    memcpy(net->interfaces[i], all[i].interfaces, sizeof net->interfaces[i]);
     if (all[i].status != BANYAN_OK)
       status = bny_fail((banyan_status)all[i].status, "rank %d could not be connected: %.*s", i,
                         (int)sizeof all[i].why - 1, all[i].why);
@@ -363,12 +368,13 @@ static bny_net *make_net(const banyan_bootstrap *bootstrap, const bny_arena_conf
       .lines = aligned_alloc(BNY_LINE_BYTES, nranks * sizeof *net->lines),
       .calls = calloc(nranks * BNY_CALL_WORDS, sizeof *net->calls),
       .rendezvous = calloc(2 * nranks, sizeof *net->rendezvous),
+      .interfaces = calloc(nranks, sizeof *net->interfaces),
       .process = bny_process(),
       .event_fd = -1,
       .busy = ATOMIC_FLAG_INIT,
   };
   if (net->transport.place && net->locals && net->watches && net->peers && net->known && net->lines && net->calls &&
-      net->rendezvous) {
+      net->rendezvous && net->interfaces) {
     memset((void *)net->lines, 0, nranks * sizeof *net->lines);
     return net;
   }

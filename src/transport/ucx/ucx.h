@@ -102,6 +102,7 @@ typedef struct bny_net_offer {
 /* ---- state ------------------------------------------------------------------------------------------------------- */
 
 typedef struct bny_net bny_net;
+enum { BNY_NET_INTERFACES_BYTES = 128 };
 
 /* BANYAN_UCX_PUT; auto: over RDMA; emulated: wherever UCX has puts. */
 typedef enum bny_net_put_wish { BNY_NET_PUT_AUTO, BNY_NET_PUT_OFF, BNY_NET_PUT_EMULATED } bny_net_put_wish;
@@ -170,9 +171,10 @@ struct bny_net {
   bny_net_peer **peers;    /* by rank; NULL: none yet */
   bny_net_peer **known;    /* the peers that exist, in the order of creation */
   int32_t nknown;
-  bny_rank_line *lines; /* by rank, for other nodes: as last reported */
-  bny_signal *calls;    /* likewise, [nranks][BNY_CALL_WORDS] */
-  char *addresses;      /* by rank, each address_bytes long */
+  bny_rank_line *lines;                         /* by rank, for other nodes: as last reported */
+  bny_signal *calls;                            /* likewise, [nranks][BNY_CALL_WORDS] */
+  char *addresses;                              /* by rank, each address_bytes long */
+  char (*interfaces)[BNY_NET_INTERFACES_BYTES]; /* by rank: those of its node, such as "lo 127.0.0.1, eth0 10.0.0.1" */
   size_t address_bytes;
   uint64_t cookie;
   uint64_t process;
