@@ -11,6 +11,7 @@ libbanyan_core_la_SOURCES += \
   %D%/names.h \
   %D%/options.c %D%/options.h \
   %D%/options.def \
+  %D%/printable.h \
   %D%/process.c %D%/process.h \
   %D%/pool.c %D%/pool.h \
   %D%/quota.c %D%/quota.h \

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "file.h"
+#include "printable.h"
 #include "status.h"
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};

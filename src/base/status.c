@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/printable.h"
+
 const char *banyan_version(void) { return "0.1.0"; }
 
 static _Thread_local char error_text[BNY_ERROR_TEXT_BYTES];
@@ -28,26 +30,6 @@ const char *banyan_status_string(banyan_status status) {
   case BANYAN_ERR_ABORTED: return "aborted";
   }
   return "unknown status";
-}
-
-/* Returns the bytes of the character of UTF-8 at the beginning of the text; 0: it is none, or a control character. */
-static size_t character_bytes(const unsigned char *text) {
-  if (*text < 0x80) return *text >= ' ' && *text != 0x7f;
-  size_t bytes = *text >= 0xf0 && *text < 0xf5   ? 4
-                 : *text >= 0xe0 && *text < 0xf0 ? 3
-                 : *text >= 0xc2 && *text < 0xe0 ? 2
-                                                 : 0;
-  for (size_t i = 1; i < bytes; i++)
-    if (text[i] < 0x80 || text[i] > 0xbf) return 0;
-  return *text == 0xc2 && text[1] < 0xa0 ? 0 : bytes; /* these are control characters of eight bits */
-}
-
-void bny_printable(char *text, const char *kept) {
-  while (*text) {
-    size_t bytes = character_bytes((const unsigned char *)text);
-    if (bytes == 0 && !strchr(kept, *text)) *text = '?';
-    text += bytes ? bytes : 1;
-  }
 }
 
 static void set_text(const char *format, va_list arguments) {

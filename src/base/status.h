@@ -16,10 +16,6 @@ banyan_status bny_fail(banyan_status status, const char *format, ...) __attribut
 banyan_status bny_fail_errno(banyan_status status, int errno_value, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Replaces what is no printable character of UTF-8 by '?', but for characters that are `kept`. Names, paths and texts
- * of other processes, peers, files and the environment reach a terminal only through this: errors and log lines do. */
-void bny_printable(char *text, const char *kept);
-
 /* Appends like snprintf at *length of text[bytes]; advances *length by the full length; never overflows. */
 void bny_append(char *text, size_t bytes, size_t *length, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/status.h"
+#include "base/printable.h"
 
 bool tool_error_set(tool_error *error, const char *format, ...) {
   error->everywhere = false;

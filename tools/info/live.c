@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/status.h"
+#include "base/printable.h"
 #include "base/clock.h"
 #include "base/flight.h"
 #include "tools/info/section.h"

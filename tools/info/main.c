@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/status.h"
+#include "base/printable.h"
 #include "tools/common/json.h"
 #include "tools/common/options.h"
 #include "tools/info/section.h"

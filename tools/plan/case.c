@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/status.h"
+#include "base/printable.h"
 #include "base/options.h"
 #include "locality/price.h"
 #include "tools/topo/import/import.h"

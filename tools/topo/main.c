@@ -9,7 +9,7 @@
 #include <strings.h>
 #include <unistd.h>
 
-#include "base/status.h"
+#include "base/printable.h"
 #include "tools/common/options.h"
 #include "tools/topo/topo.h"
 #include "tools/topo/measure/measure.h"
