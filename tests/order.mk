@@ -1,33 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests that bound times from above, measure, or need all processors run two at a time under make -j, once the others
-# have ended. Most of them wait most of the time. GNU make reads this file, and automake does not. Under sanitizers the
-# bounds are wide, and these tests run with the others.
+# have ended: those in odd places one after another, and those in even places, which take as long together. Most of them
+# wait most of the time. GNU make reads this file, and automake does not. Under sanitizers the bounds are wide, and
+# these tests run with the others.
 timed_tests = \
-  tests/boot/test_boot \
   tests/boot/test_boot_jobs \
-  tests/boot/test_boot_many \
   tests/boot/test_boot_tcp \
-  tests/device/test_device_nodes_fail \
-  tests/device/test_device_arenas \
+  tests/boot/test_boot \
+  tests/boot/test_boot_many \
   tests/comm/test_facts \
-  tests/exec/test_faults \
+  tests/device/test_device_arenas \
   tests/exec/test_flight \
-  tests/tools/test_launch \
-  tests/base/test_log \
+  tests/exec/test_faults \
+  tests/device/test_device_nodes_fail \
   tests/api/test_mismatch \
+  tests/hosts/test_hosts.sh \
   tests/transport/test_net \
+  tests/hosts/test_hosts_boot.sh \
   tests/transport/test_net_abort \
+  tests/tools/test_launch \
   tests/transport/test_net_half \
   tests/comm/test_shrink \
+  tests/base/test_log \
+  tests/faults/test_soak.sh \
   tests/topo/test_topo_measure \
-  tests/hosts/test_hosts.sh \
   tests/hosts/test_hosts_bed.sh \
-  tests/hosts/test_hosts_boot.sh \
+  tests/hosts/test_net_suites.sh \
   tests/hosts/test_hosts_ring.sh \
   tests/hosts/test_hosts_bytes.sh \
-  tests/hosts/test_hosts_slurm.sh \
-  tests/hosts/test_net_suites.sh \
-  tests/faults/test_soak.sh
+  tests/hosts/test_hosts_slurm.sh
 
 $(foreach test,$(timed_tests),$(if $(wildcard $(srcdir)/$(test) $(srcdir)/$(test).c),,$(error $(test) of order.mk is no test)))
 timed_logs := $(filter $(addsuffix .log,$(timed_tests)),$(TEST_LOGS))
