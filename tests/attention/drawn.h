@@ -150,7 +150,7 @@ static inline int32_t drawn_length(const drawn *p, int32_t b) {
   static const int32_t edges[] = {0, 1, 511, 512, 513, 1024, 1025, 4096, 32768, 32769, 40000};
   const int32_t kind = random_range(0, 7);
   if (drawn_has(p, DRAWN_PEAKED)) return kind ? random_range(1, 96) : 0;
-  if (drawn_has(p, DRAWN_EDGES)) return kind % 2 ? edges[random_range(0, 10)] : random_range(0, 3000);
+  if (drawn_has(p, DRAWN_EDGES)) return kind > 1 ? edges[random_range(0, 10)] : random_range(0, 3000);
   if (drawn_has(p, DRAWN_LONG) && b == 0) return random_range(2049, 2600);
   if (drawn_has(p, DRAWN_BLOCKS) && kind > 2) return random_range(1, 1400);
   return kind == 0 ? 0 : kind == 1 ? random_range(500, 1100) : random_range(1, 150);
@@ -255,7 +255,7 @@ static inline void drawn_make(drawn *p, uint64_t seed, uint64_t layout, int32_t 
   *d = (banyan_attention_desc)BANYAN_ATTENTION_DESC_INIT;
   d->batch = random_range(1, DRAWN_BATCH), d->kv_heads = is_latent ? 1 : random_range(1, 3);
   int32_t group = groups[random_range(0, drawn_has(p, DRAWN_SEVERAL) ? 9 : 11)];
-  if (p->features & (DRAWN_LONG | DRAWN_APART | DRAWN_EDGES | DRAWN_FEW))
+  if (p->features & (DRAWN_LONG | DRAWN_APART | DRAWN_FEW))
     d->batch = random_range(1, drawn_has(p, DRAWN_FEW) ? 3 : 2), d->kv_heads = is_latent ? 1 : random_range(1, 2);
   if (p->features & (DRAWN_LONG | DRAWN_APART)) group = random_range(1, 20 / d->kv_heads);
   if (drawn_has(p, DRAWN_FEW)) group = random_range(1, 8 / d->kv_heads);
