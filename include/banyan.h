@@ -570,6 +570,35 @@ typedef struct banyan_heads_desc {
  * device it is one launch. If it moves host memory (see "Devices"), `valid` is in host memory too. */
 banyan_status banyan_allgather_heads(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all);
 
+/* Describes a sum over ranks of a tensor [tokens][dim], as after an output projection under tensor parallelism. All
+ * fields except strides and `valid` must be equal on all ranks, and so must the number of tokens of a run. A difference
+ * is BANYAN_ERR_MISMATCH. Strides may be negative. */
+typedef struct banyan_allreduce_desc {
+  size_t size;
+  int32_t tokens;                 /* with valid->tokens, the upper bound of a run; 0 is allowed */
+  int32_t dim;                    /* columns; tokens x dim is at most 2^31 - 1 */
+  banyan_dtype dtype;             /* F32, F16 or BF16: type of input and result */
+  banyan_dtype wire;              /* F32, F16 or BF16: type of values on the way; 0: F32 */
+  banyan_scatter scatter;         /* which rank gets which sums; HEADS: all tokens of a range of columns */
+  int32_t root;                   /* with ROOT */
+  banyan_order order;             /* PLAN or CANONICAL */
+  const char *algorithm;          /* as in banyan_combine_desc */
+  int64_t in_stride, out_stride;  /* elements from one token to the next; 0: contiguous */
+  const banyan_valid_rows *valid; /* only `tokens` is used; NULL: all tokens */
+} banyan_allreduce_desc;
+
+#define BANYAN_ALLREDUCE_DESC_INIT                                                                                     \
+  {                                                                                                                    \
+    sizeof(banyan_allreduce_desc), 0, 0, (banyan_dtype)0, BANYAN_F32, BANYAN_SCATTER_NONE, 0, BANYAN_ORDER_PLAN, NULL, \
+        0, 0, NULL                                                                                                     \
+  }
+
+/* Sums `in` of all ranks in f32, and rounds once to the type of `out`. All ranks that get a value get the same bits.
+ * NaN and infinities arrive as such. A finite value that an f16 or bf16 wire cannot hold becomes the largest that it
+ * can, and banyan_op_info counts it. `out` may be `in` if each sum then has the address of its own input. Otherwise the
+ * two must not overlap. Ranks sum on the host: a communicator with a device gets BANYAN_ERR_UNSUPPORTED. */
+banyan_status banyan_allreduce(banyan_comm *comm, const banyan_allreduce_desc *desc, const void *in, void *out);
+
 /* Sends `bytes` bytes at `send` to rank + distance, and receives as many at `receive` from rank - distance, both modulo
  * the number of ranks. `bytes` and `distance` must be equal on all ranks. `send` and `receive` must not overlap. */
 banyan_status banyan_shift(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance);
@@ -598,6 +627,8 @@ typedef struct banyan_op banyan_op;
 banyan_status banyan_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
                                   const banyan_partial *out, banyan_op **op);
 banyan_status banyan_allgather_init(banyan_comm *comm, const void *mine, void *all, const size_t *counts,
+                                    banyan_op **op);
+banyan_status banyan_allreduce_init(banyan_comm *comm, const banyan_allreduce_desc *desc, const void *in, void *out,
                                     banyan_op **op);
 banyan_status banyan_allgather_heads_init(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,
                                           banyan_op **op);

@@ -106,6 +106,15 @@ typedef struct bny_kernels {
   int64_t (*merge_finish)(const bny_box *box, bny_wire wire, int count, const bny_wire_view *sources, bool round_nodes,
                           const banyan_partial *out, int32_t token0, int32_t head0);
 
+  /* Converts `elements` contiguous values to those of a wire without statistics. Returns how many finite ones the wire
+   * cannot hold; they become its largest. */
+  uint64_t (*sum_encode)(const void *from, banyan_dtype dtype, int elements, bny_wire wire, void *to);
+
+  /* Adds contiguous values of the sources in f32, in the tree of merge(), and writes them as `dtype`. With round_nodes,
+   * each sum is rounded to the wire. With `is_wire`, `dtype` is that of the wire and finite sums do not overflow. */
+  void (*sum)(int count, const void *const *sources, int elements, bny_wire wire, bool round_nodes, bool is_wire,
+              void *to, banyan_dtype dtype);
+
   /* A bny_exact_row with value_dim values, in bny_wire_row_bytes(BNY_WIRE_EXACT, value_dim) bytes: made empty; a
    * contribution (m, d, n) added to it, whose n[] is changed; another row added to it. */
   void (*exact_clear)(void *row, size_t bytes);

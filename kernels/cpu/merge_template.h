@@ -355,3 +355,31 @@ static int64_t merge_finish(const bny_box *box, bny_wire wire, int count, const 
   }
   return unfit;
 }
+
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
+
+static uint64_t sum_encode(const void *from, banyan_dtype dtype, int elements, bny_wire wire, void *to) {
+  return convert_to_wire(from, dtype, 1.0f, elements, to, bny_wire_formats[wire].dtype);
+}
+
+/* A sum is a merge whose factors are all 1. */
+static void sum(int count, const void *const *sources, int elements, bny_wire wire, bool round_nodes, bool is_wire,
+                void *to, banyan_dtype dtype) {
+  static const node_scales ones[BLOCK_NODES_MAX] = {[0 ... BLOCK_NODES_MAX - 1] = {{1.0f}, {1.0f}}};
+  static const float one[1] = {1.0f};
+  const banyan_dtype wire_dtype = bny_wire_formats[wire].dtype;
+  const size_t bytes = element_bytes(wire_dtype), to_bytes = element_bytes(dtype);
+  const bool direct = is_wire || dtype == BANYAN_F32;
+  const int columns = direct ? elements : TILE_COLUMNS;
+  float tile[TILE_COLUMNS];
+  for (int first = 0; first < elements; first += columns) {
+    const void *pointers[BNY_MERGE_SOURCES_MAX];
+    for (int s = 0; s < count; s++) pointers[s] = (const char *)sources[s] + (size_t)first * bytes;
+    void *target = (char *)to + (size_t)first * to_bytes, *const out[1] = {direct ? target : tile};
+    const int number = elements - first < columns ? elements - first : columns;
+    merge_job job = {
+        .sources = pointers, .count = count, .scales = ones, .factor = one, .rows = 1, .elements = number, .out = out};
+    merge_function_for(wire_dtype, wire != BNY_WIRE_F32 && round_nodes, count, is_wire)(&job);
+    if (!direct) convert_to_caller(tile, number, target, dtype);
+  }
+}

@@ -43,44 +43,9 @@ static banyan_status read_counts(banyan_comm *comm, const banyan_heads_desc *des
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* The rows of a tensor in memory. */
-typedef struct tensor {
-  bny_strided rows;
-  int32_t tokens, heads;
-  int64_t row_bytes;
-} tensor;
-
-static bool is_empty(const tensor *of) { return of->tokens == 0 || of->heads == 0; }
-
-static int64_t magnitude(int64_t value) { return value < 0 ? -value : value; }
-
-/* The first byte of a token's heads, and the number of bytes that they span. */
-static const char *first_byte(const tensor *of) {
-  return of->rows.at + (of->rows.head_stride < 0 ? of->rows.head_stride * (of->heads - 1) : 0);
-}
-
-static int64_t token_extent(const tensor *of) {
-  return magnitude(of->rows.head_stride) * (of->heads - 1) + of->row_bytes;
-}
-
-/* Returns whether two tensors overlap. Tensors in separate memory, or in different columns of one matrix, do not. */
-static bool overlap(const tensor *a, const tensor *b) {
-  int64_t stride = magnitude(a->rows.token_stride), a_bytes = token_extent(a), b_bytes = token_extent(b);
-  intptr_t a_begin = (intptr_t)first_byte(a), b_begin = (intptr_t)first_byte(b);
-  intptr_t a_low = a_begin + (a->rows.token_stride < 0 ? a->rows.token_stride * (a->tokens - 1) : 0);
-  intptr_t b_low = b_begin + (b->rows.token_stride < 0 ? b->rows.token_stride * (b->tokens - 1) : 0);
-  intptr_t a_high = a_low + stride * (a->tokens - 1) + a_bytes;
-  intptr_t b_high = b_low + magnitude(b->rows.token_stride) * (b->tokens - 1) + b_bytes;
-  if (a_high <= b_low || b_high <= a_low) return false;
-  if (magnitude(b->rows.token_stride) != stride || a_bytes > stride || b_bytes > stride) return true;
-  int64_t column = (b_begin - a_begin) % stride;
-  if (column < 0) column += stride;
-  return column < a_bytes || column + b_bytes > stride;
-}
-
-static banyan_status check_tensor(const tensor *of, const char *name, const banyan_heads_desc *desc) {
+static banyan_status check_tensor(const bny_api_tensor *of, const char *name, const banyan_heads_desc *desc) {
   int64_t bytes = (int64_t)bny_dtype_bytes(desc->dtype);
-  if (is_empty(of)) return BANYAN_OK;
+  if (bny_api_tensor_is_empty(of)) return BANYAN_OK;
   if (!of->rows.at) return bny_fail(BANYAN_ERR_ARGUMENT, "%s is NULL", name);
   if ((uintptr_t)of->rows.at % (uintptr_t)bytes)
     return bny_fail(BANYAN_ERR_ARGUMENT, "%s is not aligned to its dtype, of %" PRId64 " bytes", name, bytes);
@@ -90,7 +55,7 @@ static banyan_status check_tensor(const tensor *of, const char *name, const bany
 /* Describes `tokens` x `heads` rows. The caller's strides are in elements; if both are 0 the tensor is contiguous. The
  * stride of a dimension of size one is not used and becomes 0. */
 static banyan_status make_tensor(const void *at, const char *name, int64_t token_stride, int64_t head_stride,
-                                 int32_t tokens, int32_t heads, const banyan_heads_desc *desc, tensor *made) {
+                                 int32_t tokens, int32_t heads, const banyan_heads_desc *desc, bny_api_tensor *made) {
   bool contiguous = token_stride == 0 && head_stride == 0;
   int64_t bytes = (int64_t)bny_dtype_bytes(desc->dtype);
   int64_t token = tokens < 2 ? 0 : contiguous ? (int64_t)heads * desc->dim : token_stride;
@@ -99,13 +64,14 @@ static banyan_status make_tensor(const void *at, const char *name, int64_t token
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     "desc.%s_token_stride is %" PRId64 " and desc.%s_head_stride %" PRId64 ", out of range for %d x %d",
                     name, token_stride, name, head_stride, tokens, heads);
-  *made = (tensor){{(char *)(uintptr_t)at, token * bytes, head * bytes}, tokens, heads, (int64_t)desc->dim * bytes};
+  *made =
+      (bny_api_tensor){{(char *)(uintptr_t)at, token * bytes, head * bytes}, tokens, heads, (int64_t)desc->dim * bytes};
   return check_tensor(made, name, desc);
 }
 
-static banyan_status check_all(const tensor *all, const banyan_heads_desc *desc) {
+static banyan_status check_all(const bny_api_tensor *all, const banyan_heads_desc *desc) {
   int64_t bytes = (int64_t)bny_dtype_bytes(desc->dtype);
-  if (is_empty(all) ||
+  if (bny_api_tensor_is_empty(all) ||
       !bny_rows_overlap(all->tokens, all->rows.token_stride, all->heads, all->rows.head_stride, all->row_bytes))
     return BANYAN_OK;
   return bny_fail(BANYAN_ERR_ARGUMENT,
@@ -117,7 +83,7 @@ static banyan_status check_all(const tensor *all, const banyan_heads_desc *desc)
 /* Describes both tensors of a run of `tokens`. */
 static banyan_status bind(const banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,
                           int32_t tokens, bny_op_memory *memory) {
-  tensor own, whole;
+  bny_api_tensor own, whole;
   int64_t first = 0;
   for (int32_t i = 0; i < comm->rank; i++) first += (int64_t)comm->head_counts[i];
   banyan_status status = make_tensor(mine, "mine", desc->mine_token_stride, desc->mine_head_stride, tokens,
@@ -129,11 +95,11 @@ static banyan_status bind(const banyan_comm *comm, const banyan_heads_desc *desc
   memory->mine = own.rows;
   memory->all = whole.rows;
   memory->in_place = false;
-  if (is_empty(&own)) return BANYAN_OK;
+  if (bny_api_tensor_is_empty(&own)) return BANYAN_OK;
   bool strides_match = own.rows.token_stride == whole.rows.token_stride &&
                        (own.heads < 2 || own.rows.head_stride == whole.rows.head_stride);
   memory->in_place = own.rows.at == bny_strided_at(&whole.rows, 0, first).at && strides_match;
-  if (memory->in_place || !overlap(&own, &whole)) return BANYAN_OK;
+  if (memory->in_place || !bny_api_tensors_overlap(&own, &whole)) return BANYAN_OK;
   return bny_fail(
       BANYAN_ERR_ARGUMENT,
       "mine overlaps all, and is not its own place in it, which is head %" PRId64 " with the strides of all", first);

@@ -41,6 +41,18 @@ banyan_status bny_api_reject_init(banyan_comm *comm);
 banyan_status bny_api_read_valid(const banyan_comm *comm, const banyan_valid_rows **valid, banyan_valid_rows *room,
                                  bool blocking, bny_call *key);
 
+/* The rows of a tensor in memory. */
+typedef struct bny_api_tensor {
+  bny_strided rows;
+  int32_t tokens, heads;
+  int64_t row_bytes;
+} bny_api_tensor;
+
+static inline bool bny_api_tensor_is_empty(const bny_api_tensor *of) { return of->tokens == 0 || of->heads == 0; }
+
+/* Returns whether two tensors overlap. Tensors in separate memory, or in different columns of one matrix, do not. */
+bool bny_api_tensors_overlap(const bny_api_tensor *a, const bny_api_tensor *b);
+
 /* A call that gathers heads. Its key refers to memory of the communicator that is valid until the next such call. */
 typedef struct bny_api_heads {
   bny_call key;

@@ -81,6 +81,31 @@ bool bny_api_overlap(const void *first, size_t first_bytes, const void *second, 
   return first_bytes && second_bytes && a < b + second_bytes && b < a + first_bytes;
 }
 
+static int64_t magnitude(int64_t value) { return value < 0 ? -value : value; }
+
+/* The first byte of a token's heads, and the number of bytes that they span. */
+static const char *first_byte(const bny_api_tensor *of) {
+  return of->rows.at + (of->rows.head_stride < 0 ? of->rows.head_stride * (of->heads - 1) : 0);
+}
+
+static int64_t token_extent(const bny_api_tensor *of) {
+  return magnitude(of->rows.head_stride) * (of->heads - 1) + of->row_bytes;
+}
+
+bool bny_api_tensors_overlap(const bny_api_tensor *a, const bny_api_tensor *b) {
+  int64_t stride = magnitude(a->rows.token_stride), a_bytes = token_extent(a), b_bytes = token_extent(b);
+  intptr_t a_begin = (intptr_t)first_byte(a), b_begin = (intptr_t)first_byte(b);
+  intptr_t a_low = a_begin + (a->rows.token_stride < 0 ? a->rows.token_stride * (a->tokens - 1) : 0);
+  intptr_t b_low = b_begin + (b->rows.token_stride < 0 ? b->rows.token_stride * (b->tokens - 1) : 0);
+  intptr_t a_high = a_low + stride * (a->tokens - 1) + a_bytes;
+  intptr_t b_high = b_low + magnitude(b->rows.token_stride) * (b->tokens - 1) + b_bytes;
+  if (a_high <= b_low || b_high <= a_low) return false;
+  if (magnitude(b->rows.token_stride) != stride || a_bytes > stride || b_bytes > stride) return true;
+  int64_t column = (b_begin - a_begin) % stride;
+  if (column < 0) column += stride;
+  return column < a_bytes || column + b_bytes > stride;
+}
+
 banyan_status bny_api_check_bytes(size_t bytes) {
   if (bytes <= bny_api_bytes_max) return BANYAN_OK;
   return bny_fail(BANYAN_ERR_ARGUMENT, "bytes is %zu: larger than any memory (%zu bytes)", bytes, bny_api_bytes_max);

@@ -2,6 +2,7 @@
 libbanyan_core_la_SOURCES += \
   %D%/allgather.c \
   %D%/allgather_heads.c \
+  %D%/allreduce.c \
   %D%/api.h \
   %D%/attention.c \
   %D%/attention_claims.c \

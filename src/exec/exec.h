@@ -140,7 +140,8 @@ typedef struct bny_proxy_ops {
  * memory begins. */
 typedef struct bny_binding {
   const banyan_partial *in, *out; /* combine */
-  bny_strided mine, all;          /* all-gather of heads */
+  bny_strided mine, all;          /* all-gather of heads; input and result of sums */
+  banyan_dtype dtype;             /* type of sums */
   int32_t in_heads;               /* heads of `mine` */
   bool in_place;                  /* `mine` is this rank's range of `all` */
   int32_t in_token0, in_head0;    /* the row at which `in` or `mine` begins */

@@ -149,6 +149,52 @@ static void deliver_heads(bny_run *run, int32_t index, int half) {
   move_heads(run, index, &to, &from);
 }
 
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
+
+static const bny_kernels *kernels_of(const bny_run *run) { return run->exec->kernels; }
+
+/* The columns of token t within a message. */
+static void *columns_at(const bny_run *run, const bny_wire_view *view, int32_t t) {
+  return (char *)view->n + run->shift + (size_t)(t * view->token_stride) * run->plan->row_bytes;
+}
+
+static banyan_status copy_sums(bny_run *run, int32_t index, const bny_bound_step *bound) {
+  const bny_box *box = &run->boxes[index];
+  const bny_binding *binding = run->binding;
+  if (!has_rows(run, index)) return BANYAN_OK;
+  bny_strided from = bny_strided_at(&binding->mine, token_of(run, index), head_of(run, index));
+  for (int32_t t = 0; t < box->tokens; t++)
+    run->report.saturated += kernels_of(run)->sum_encode(from.at + t * from.token_stride, binding->dtype, box->heads,
+                                                         run->plan->wire, columns_at(run, &bound->to, t));
+  return BANYAN_OK;
+}
+
+/* Adds the sources of a step for each token, to a slot or to the caller's result. */
+static void sum_step(bny_run *run, int32_t index, int half, const bny_strided *out) {
+  const bny_plan *plan = run->plan;
+  const bny_step *step = &plan->steps[index];
+  const bny_box *box = &run->boxes[index];
+  banyan_dtype dtype = out ? run->binding->dtype : bny_wire_formats[plan->wire].dtype;
+  const void *sources[BNY_MERGE_SOURCES_MAX];
+  for (int32_t t = 0; t < box->tokens; t++) {
+    for (int32_t i = 0; i < step->count; i++) sources[i] = columns_at(run, &run->views[half][step->first + i], t);
+    void *to = out ? out->at + t * out->token_stride : columns_at(run, &run->steps[half][index].to, t);
+    kernels_of(run)->sum(step->count, sources, box->heads, plan->wire, plan->round_nodes, !out, to, dtype);
+  }
+}
+
+static void merge_sums(bny_run *run, int32_t index, int half) {
+  if (has_rows(run, index)) sum_step(run, index, half, NULL);
+}
+
+static void deliver_sums(bny_run *run, int32_t index, int half) {
+  const bny_binding *binding = run->binding;
+  if (!has_rows(run, index)) return;
+  bny_strided to = bny_strided_at(&binding->all, token_of(run, index) - binding->out_token0,
+                                  head_of(run, index) - binding->out_head0);
+  sum_step(run, index, half, &to);
+}
+
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
 static banyan_status copy_bytes(bny_run *run, int32_t index, const bny_bound_step *bound) {
@@ -177,5 +223,6 @@ const bny_payload_ops bny_payload_table[BNY_COLLECTIVES] = {
     [BNY_ALLGATHER_HEADS] = {copy_heads, forward_heads, deliver_heads},
     [BNY_SHIFT] = {copy_bytes, forward_bytes, deliver_bytes},
     [BNY_BROADCAST] = {copy_bytes, forward_bytes, deliver_bytes},
+    [BNY_ALLREDUCE] = {copy_sums, merge_sums, deliver_sums},
     [BNY_BARRIER] = {copy_bytes, forward_bytes, deliver_bytes},
 };

@@ -201,6 +201,7 @@ static void set_rows(const banyan_op *op, const bny_op_part *part) {
                               .tokens_most = op->key.all_tokens,
                               .token_owners = by_tokens ? op->comm->nranks : 1,
                               .token0 = request->token0,
+                              .dtype = op->key.dtype,
                               .tokens_planned = request->tokens};
   if (bny_call_gathers(&op->key)) set_heads(op, &kind->place);
   int32_t number;

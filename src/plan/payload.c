@@ -90,5 +90,6 @@ const bny_payload bny_payloads[BNY_COLLECTIVES] = {
     [BNY_ALLGATHER_HEADS] = {BNY_MOTION_GATHER, true, false, false, "heads", element_bytes, check_heads},
     [BNY_SHIFT] = {BNY_MOTION_SHIFT, false, false, false, NULL, no_bytes, check_bytes},
     [BNY_BROADCAST] = {BNY_MOTION_BROADCAST, false, false, false, NULL, no_bytes, check_bytes},
+    [BNY_ALLREDUCE] = {BNY_MOTION_MERGE, true, false, false, NULL, wire_bytes, check_combine},
     [BNY_BARRIER] = {BNY_MOTION_SIGNAL, false, false, false, NULL, no_bytes, check_bytes},
 };

@@ -3,6 +3,7 @@ unit_tests += \
   %D%/test_bytes \
   %D%/test_call_fields \
   %D%/test_calls \
+  %D%/test_allreduce \
   %D%/test_arguments \
   %D%/test_attend \
   %D%/test_attention \

@@ -17,6 +17,7 @@ typedef struct fixture {
   banyan_op *op, *op_out;
   banyan_combine_desc desc;
   banyan_heads_desc heads;
+  banyan_allreduce_desc sums;
   banyan_partial in, out;
   banyan_attention_desc attention;
   banyan_op_info info, info_unset;
@@ -74,6 +75,7 @@ static void make_good(fixture *the) {
   banyan_partial_init(&the->in, the->in_values, BANYAN_F32, the->in_lse, BANYAN_F32, HEADS, VALUE_DIM);
   banyan_partial_init(&the->out, the->out_values, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
   the->heads = (banyan_heads_desc){.size = sizeof the->heads, .tokens = 1, .heads = 2, .dim = 2, .dtype = BANYAN_F16};
+  the->sums = (banyan_allreduce_desc){.size = sizeof the->sums, .tokens = 1, .dim = 2, .dtype = BANYAN_F32};
   the->attention = attention_desc_of(TOKENS, HEADS, 1, 0, VALUE_DIM, VALUE_DIM, BANYAN_F32, BANYAN_F32, the->in_values,
                                      the->keys, the->keys, the->lengths);
 }

@@ -117,6 +117,23 @@ TEST_RANGE(test_bytes_proved, 1, RANKS_MAX + 1) {
   check_request(&barrier);
 }
 
+/* A sum has every algorithm of a combine. */
+TEST_RANGE(test_sums_proved, 1, RANKS_MAX + 1) {
+  if (is_left_out(_i)) return;
+  uint64_t random = UINT64_C(0xc4ceb9fe1a85ec53) ^ (uint64_t)_i;
+  for (int variant = 0; variant < VARIANTS; variant++) {
+    bny_request request = combine_of(_i, variants[variant], (banyan_scatter)random_below(&random, 4),
+                                     random_below(&random, 9), random_below(&random, 500), 1);
+    bny_request combine = request;
+    request.call.collective = BNY_ALLREDUCE;
+    request.call.order = combine.call.order = (banyan_order)random_below(&random, 2);
+    request.call.wire = combine.call.wire = random_below(&random, 2) ? BNY_WIRE_BF16 : BNY_WIRE_F32;
+    const bny_algorithm *algorithm = algorithm_named(variants[variant]);
+    ck_assert_int_eq(algorithm->reject(&request) == NULL, algorithm->reject(&combine) == NULL);
+    if (algorithm->reject(&request) == NULL) check_request(&request);
+  }
+}
+
 /* Boxes of heads with uneven counts, and parts of such calls. */
 TEST_RANGE(test_heads_proved, 1, RANKS_MAX + 1) {
   if (is_left_out(_i)) return;

@@ -129,6 +129,10 @@ void plan_shape_print(const plan_shape *shape, char text[PLAN_TEXT_BYTES]) {
     snprintf(text, PLAN_TEXT_BYTES, "allgather-heads of %d token%s x %d head%s x %d elements, %s: %s in all",
              shape->tokens, shape->tokens == 1 ? "" : "s", shape->heads, shape->heads == 1 ? "" : "s", shape->value_dim,
              tool_dtype_name(shape->wire), bytes);
+  } else if (shape->collective == BNY_ALLREDUCE) {
+    snprintf(text, PLAN_TEXT_BYTES, "allreduce of %d token%s x %d values, %s, scatter %s, order %s: %s per rank",
+             shape->tokens, shape->tokens == 1 ? "" : "s", shape->heads * shape->value_dim,
+             tool_dtype_name(shape->wire), bny_scatter_name(shape->scatter), bny_order_name(shape->order), bytes);
   } else if (shape->collective == BNY_BARRIER) {
     snprintf(text, PLAN_TEXT_BYTES, "barrier");
   } else {
@@ -147,12 +151,14 @@ bny_request plan_request_make(const plan_ranks *ranks, const plan_shape *shape) 
                       .levels = ranks->levels,
                       .outbox_bytes = shape->outbox_bytes > 0 ? shape->outbox_bytes : (size_t)1 << 44,
                       .slots_max = 64 + 16 * ranks->nranks}; /* as the library does */
+  bool sums = shape->collective == BNY_ALLREDUCE;
   size_t *counts = NULL;
   switch (shape->collective) {
   case BNY_COMBINE:
+  case BNY_ALLREDUCE: /* a row of a sum is one column */
     made.call.all_tokens = made.tokens = shape->tokens;
-    made.call.all_heads = made.heads = shape->heads;
-    made.call.value_dim = shape->value_dim;
+    made.call.all_heads = made.heads = shape->heads * (sums ? shape->value_dim : 1);
+    made.call.value_dim = sums ? 1 : shape->value_dim;
     made.call.wire = bny_wire_of_dtype(shape->wire);
     /* Ranks on the host send exact sums as they are. */
     if (shape->order == BANYAN_ORDER_EXACT && !(ranks->localities && ranks->localities[0].memory_gbytes_per_s > 0))

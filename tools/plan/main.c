@@ -85,14 +85,14 @@ static const tool_option options[] = {
      "The outbox that a plan may use on a rank. The default is no limit. The library uses half of BANYAN_ARENA_KIB and "
      "splits larger calls.",
      TOOL_BYTES_AT(shape.outbox_bytes, (int64_t)1 << 40)},
-    {.help = "For combine and allgather-heads"},
+    {.help = "For combine, allreduce (of heads x head-dim columns) and allgather-heads"},
     {"tokens", "T", "Tokens of a partial or tensor; default 1.", TOOL_INT_AT(tokens, 1, 1 << 20),
      TOOL_GROUP(rows_only)},
     {"heads", "H", "Heads of a token; default 32.", TOOL_INT_AT(heads, 1, 1 << 20), TOOL_GROUP(rows_only)},
     {"head-dim", "D", "Values of a row; default 128.", TOOL_INT_AT(shape.value_dim, 1, 1 << 14), TOOL_GROUP(rows_only)},
     {"wire", NULL, "The wire format of values, or the type of the elements of heads; default f32.",
      TOOL_NAME_AT(shape.wire, tool_wires), TOOL_GROUP(rows_only)},
-    {.help = "For combine alone"},
+    {.help = "For combine and allreduce"},
     {"scatter", NULL, "Which rank receives which rows, as in banyan-decode; default none.",
      TOOL_NAME_AT(shape.scatter, bny_scatter_names), TOOL_GROUP(combine_only)},
     {"order", NULL, "The order in which partials are merged; default plan.", TOOL_NAME_AT(shape.order, bny_order_names),
@@ -125,12 +125,13 @@ static bool check_options(const arguments *a, tool_error *error) {
   if ((a->sizes != NULL || a->cores > 0) && a->ranks == 0)
     return tool_error_set(error, "--%s goes with --ranks", a->sizes != NULL ? "levels" : "cores");
   bool rows = bny_payloads[a->shape.collective].has_rows;
-  if (!combine && a->combine_only != NULL) {
-    return tool_error_set(error, "%s has no --%s, which belongs to combine", bny_collective_name(a->shape.collective),
-                          a->combine_only);
+  bool merges = bny_payloads[a->shape.collective].motion == BNY_MOTION_MERGE;
+  if (!merges && a->combine_only != NULL) {
+    return tool_error_set(error, "%s has no --%s, which belongs to combine and allreduce",
+                          bny_collective_name(a->shape.collective), a->combine_only);
   }
   if (!rows && a->rows_only != NULL) {
-    return tool_error_set(error, "%s has no --%s, which belongs to combine and allgather-heads",
+    return tool_error_set(error, "%s has no --%s, which belongs to combine, allreduce and allgather-heads",
                           bny_collective_name(a->shape.collective), a->rows_only);
   }
   if (a->bytes > 0 && (a->tokens > 0 || a->shape.collective == BNY_BARRIER))
@@ -149,6 +150,8 @@ static bool check_options(const arguments *a, tool_error *error) {
   if (a->view.memory_most > 0 && a->action != ACTION_PROVE) return tool_error_set(error, "--memory belongs to --prove");
   if (a->shape.algorithm != NULL && a->action == ACTION_REGRET)
     return tool_error_set(error, "--regret simulates every algorithm: it takes no --algorithm");
+  if (merges && !combine && (a->shape.order == BANYAN_ORDER_EXACT || a->shape.wire == BANYAN_E4M3))
+    return tool_error_set(error, "an allreduce has neither --order exact nor --wire e4m3");
   return tool_check_order(a->shape.order, a->shape.wire, error);
 }
 

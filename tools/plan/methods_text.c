@@ -102,7 +102,7 @@ json_t *plan_shape_json(const plan_ranks *ranks, const plan_shape *shape) {
   if (bny_payloads[shape->collective].has_rows)
     tool_json_add(o, json_pack("{s:i, s:i, s:i, s:s}", "tokens", shape->tokens, "heads", shape->heads, "head_dim",
                                shape->value_dim, "wire", tool_dtype_name(shape->wire)));
-  if (shape->collective == BNY_COMBINE)
+  if (bny_payloads[shape->collective].motion == BNY_MOTION_MERGE)
     tool_json_add(
         o, json_pack("{s:s, s:s}", "scatter", bny_scatter_name(shape->scatter), "order", bny_order_name(shape->order)));
   json_object_set_new(o, "levels", plan_levels_json(ranks));

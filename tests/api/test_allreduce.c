@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Sums over random shapes, types, layouts and token counts, as blocking calls and operations on every backend. The
+ * oracle knows the input of every rank. Whole numbers must be right to the bit in each type, canonical sums must be
+ * those of the tree, and other sums within their bound and the same on all ranks. */
+#include "merge_math.h"
+#include "tests/support/lone.h"
+#include "tests/support/world.h"
+
+enum { SHAPES = 14, RUNS = 4, RANKS_MAX = 16, MARGIN = 24 };
+
+typedef enum content { WHOLE, UNIT, HUGE_VALUES, SPECIAL, CONTENTS } content;
+
+typedef struct problem {
+  banyan_allreduce_desc desc;
+  uint64_t seed;
+  content content;
+  int32_t nranks, rank;
+  bool in_place;
+  int64_t in_stride, out_stride; /* as the library understands them */
+  size_t in_bytes, out_bytes, in_offset, out_offset;
+} problem;
+
+static size_t bytes_of(banyan_dtype dtype) { return dtype == BANYAN_F32 ? 4 : 2; }
+
+static float rounded(float value, banyan_dtype dtype) {
+  return dtype == BANYAN_F16    ? bny_float_of_f16(bny_f16_of_float(value))
+         : dtype == BANYAN_BF16 ? bny_float_of_bf16(bny_bf16_of_float(value))
+                                : value;
+}
+
+static void put(void *at, banyan_dtype dtype, float value) {
+  uint16_t half = dtype == BANYAN_F16 ? bny_f16_of_float(value) : bny_bf16_of_float(value);
+  memcpy(at, dtype == BANYAN_F32 ? (void *)&value : (void *)&half, bytes_of(dtype));
+}
+
+static float get(const void *at, banyan_dtype dtype) {
+  float value;
+  uint16_t half;
+  memcpy(dtype == BANYAN_F32 ? (void *)&value : (void *)&half, at, bytes_of(dtype));
+  return dtype == BANYAN_F32 ? value : dtype == BANYAN_F16 ? bny_float_of_f16(half) : bny_float_of_bf16(half);
+}
+
+/* The input of a rank: a value that the type holds. */
+static float input_of(const problem *of, int32_t rank, int run, int32_t token, int32_t column) {
+  world_random random =
+      of->seed ^ bny_hash_add(bny_hash_add((uint64_t)rank * 131 + (uint64_t)run, (uint64_t)token), (uint64_t)column);
+  float unit = (float)random_unit(&random);
+  switch (of->content) {
+  case WHOLE: return (float)(random_below(&random, 9) - 4);
+  case HUGE_VALUES: return rounded(unit * (of->desc.dtype == BANYAN_F16 ? 60000.0f : 1e38f), of->desc.dtype);
+  case SPECIAL:
+    if (random_one_in(&random, 40)) return NAN;
+    if (random_one_in(&random, 40)) return unit < 0 ? -INFINITY : INFINITY;
+    break;
+  default: break;
+  }
+  return rounded(unit, of->desc.dtype);
+}
+
+/* ---- expected results -------------------------------------------------------------------------------------------- */
+
+static float on_wire(float value, banyan_dtype wire) {
+  if (wire == BANYAN_F32 || wire == 0) return value;
+  return rounded(bny_saturate(value, wire == BANYAN_F16 ? BNY_F16_MAX : BNY_BF16_MAX), wire);
+}
+
+/* The tree of neighbour pairs, in which a lossy wire rounds every sum. */
+static float canonical_sum(const problem *of, int run, int32_t token, int32_t column) {
+  float v[RANKS_MAX];
+  for (int32_t r = 0; r < of->nranks; r++) v[r] = on_wire(input_of(of, r, run, token, column), of->desc.wire);
+  for (int32_t width = of->nranks; width > 1; width = (width + 1) / 2) {
+    for (int32_t i = 0; i < width / 2; i++) v[i] = on_wire(v[2 * i] + v[2 * i + 1], of->desc.wire);
+    if (width % 2) v[width / 2] = v[width - 1];
+  }
+  return v[0];
+}
+
+/* Each input is rounded to the wire, and so is a sum that travels, at most once for each rank. */
+static bool is_near(const problem *of, int run, int32_t token, int32_t column, float got) {
+  double sum = 0, size = 0, wire = of->desc.wire == BANYAN_F16 ? 0x1p-11 : of->desc.wire == BANYAN_BF16 ? 0x1p-8 : 0;
+  double type = of->desc.dtype == BANYAN_F16 ? 0x1p-11 : of->desc.dtype == BANYAN_BF16 ? 0x1p-8 : 0x1p-24;
+  bool is_special = false;
+  for (int32_t r = 0; r < of->nranks; r++) {
+    double value = (double)input_of(of, r, run, token, column);
+    is_special |= !isfinite(value);
+    sum += value;
+    size += fabs(value);
+  }
+  if (is_special) return isnan(sum) ? isnan(got) : (double)got == sum;
+  double most = of->desc.dtype == BANYAN_F16 ? 65504 : 3.38e38;
+  double held = of->desc.wire == BANYAN_F16 ? 65504 : 3.38e38;
+  if (size > held || size > most) return true; /* may overflow or saturate on the way */
+  return fabs((double)got - sum) <= size * of->nranks * (wire + 0x1p-23) + fabs(sum) * type + 0x1p-24;
+}
+
+static bool is_right(const problem *of, int run, int32_t token, int32_t column, float got) {
+  if (of->desc.order == BANYAN_ORDER_CANONICAL) {
+    float expected = rounded(canonical_sum(of, run, token, column), of->desc.dtype);
+    return isnan(expected) ? isnan(got) : bny_bits_of_float(expected) == bny_bits_of_float(got);
+  }
+  if (of->content != WHOLE) return is_near(of, run, token, column, got);
+  float sum = 0;
+  for (int32_t r = 0; r < of->nranks; r++) sum += input_of(of, r, run, token, column);
+  return got == sum;
+}
+
+/* ---- layouts ----------------------------------------------------------------------------------------------------- */
+
+typedef struct result_box {
+  int32_t token0, tokens, column0, columns;
+} result_box;
+
+static result_box result_of(const problem *of, int32_t tokens) {
+  result_box box = {0, tokens, 0, of->desc.dim};
+  if (of->desc.scatter == BANYAN_SCATTER_HEADS)
+    banyan_split(of->desc.dim, of->nranks, of->rank, &box.column0, &box.columns);
+  if (of->desc.scatter == BANYAN_SCATTER_TOKENS) banyan_split(tokens, of->nranks, of->rank, &box.token0, &box.tokens);
+  if (of->desc.scatter == BANYAN_SCATTER_ROOT && of->desc.root != of->rank) box.tokens = 0;
+  return box;
+}
+
+static int64_t choose_stride(world_random *random, int64_t columns, int64_t *said) {
+  *said = random_one_in(random, 2) ? 0 : columns + random_below(random, 20);
+  if (*said && random_one_in(random, 4)) *said = -*said;
+  return *said ? *said : columns;
+}
+
+static void make(problem *made, world_random random, const world_rank *self) {
+  static const banyan_dtype types[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
+  int32_t dim = 1 + random_below(&random, random_one_in(&random, 3) ? 900 : 40);
+  banyan_allreduce_desc desc = BANYAN_ALLREDUCE_DESC_INIT;
+  desc.tokens = random_below(&random, 30);
+  desc.dim = random_one_in(&random, 12) ? 0 : dim;
+  desc.dtype = types[random_below(&random, 3)];
+  desc.wire = random_one_in(&random, 2) ? 0 : types[random_below(&random, 3)];
+  desc.scatter = (banyan_scatter)random_below(&random, 4);
+  desc.root = desc.scatter == BANYAN_SCATTER_ROOT ? random_below(&random, self->nranks) : 0;
+  desc.order = random_one_in(&random, 3) ? BANYAN_ORDER_CANONICAL : BANYAN_ORDER_PLAN;
+  *made = (problem){.desc = desc, .nranks = self->nranks, .rank = self->rank, .seed = random_next(&random)};
+  made->content = (content)random_below(&random, CONTENTS);
+  made->in_place = random_one_in(&random, 3);
+  random += (uint64_t)self->rank; /* layouts differ between ranks */
+  result_box own = result_of(made, desc.tokens);
+  made->in_stride = choose_stride(&random, desc.dim, &made->desc.in_stride);
+  made->out_stride = choose_stride(&random, own.columns, &made->desc.out_stride);
+  if (made->in_place) made->out_stride = made->desc.out_stride = made->in_stride;
+  int64_t in_length = llabs(made->in_stride) * desc.tokens, out_length = llabs(made->out_stride) * desc.tokens;
+  size_t element = bytes_of(desc.dtype);
+  made->in_offset = (size_t)(MARGIN + (made->in_stride < 0 ? in_length : 0)) * element;
+  made->out_offset = (size_t)(MARGIN + (made->out_stride < 0 ? out_length : 0)) * element;
+  made->in_bytes = (size_t)(in_length + desc.dim + 2 * MARGIN) * element;
+  made->out_bytes = (size_t)(out_length + own.columns + 2 * MARGIN) * element;
+}
+
+/* ---- runs -------------------------------------------------------------------------------------------------------- */
+
+typedef struct memory {
+  unsigned char *in, *out, *expected;
+  int32_t *tokens;
+  uint64_t *hashes; /* [nranks], of all ranks */
+} memory;
+
+static unsigned char *in_at(const problem *of, const memory *at) { return at->in + of->in_offset; }
+
+/* A result in place begins at its own input, whose place depends on the tokens of the run if these are scattered. */
+static unsigned char *out_at(const problem *of, const memory *at, int32_t tokens) {
+  result_box own = result_of(of, tokens);
+  int64_t first = own.token0 * of->in_stride + own.column0;
+  return of->in_place ? in_at(of, at) + first * (int64_t)bytes_of(of->desc.dtype) : at->out + of->out_offset;
+}
+
+static void fill(const problem *of, const memory *at, int run, int32_t tokens) {
+  size_t element = bytes_of(of->desc.dtype);
+  memset(at->in, 0x5A, of->in_bytes);
+  memset(at->out, 0x5A, of->out_bytes);
+  for (int32_t t = 0; t < tokens; t++)
+    for (int32_t c = 0; c < of->desc.dim; c++)
+      put(in_at(of, at) + (t * of->in_stride + c) * (int64_t)element, of->desc.dtype,
+          input_of(of, of->rank, run, t, c));
+  memcpy(at->expected, of->in_place ? at->in : at->out, of->in_place ? of->in_bytes : of->out_bytes);
+}
+
+/* Checks the sums; then puts what was expected in their place, so that a write elsewhere shows. All ranks that got the
+ * same sums compare their bits. */
+static bool check(world_rank *self, const problem *of, const memory *at, int run, int32_t tokens) {
+  result_box own = result_of(of, tokens);
+  int64_t element = (int64_t)bytes_of(of->desc.dtype);
+  uint64_t hash = BNY_HASH_START;
+  unsigned char *out = out_at(of, at, tokens), *whole = of->in_place ? at->in : at->out;
+  for (int32_t t = 0; t < own.tokens; t++)
+    for (int32_t c = 0; c < own.columns; c++) {
+      unsigned char *place = out + (t * of->out_stride + c) * element;
+      float got = get(place, of->desc.dtype);
+      if (!world_check(self, is_right(of, run, own.token0 + t, own.column0 + c, got),
+                       "token %d, column %d of %d x %d is %a (type %d, wire %d, order %d, scatter %d, content %d)",
+                       own.token0 + t, own.column0 + c, tokens, of->desc.dim, (double)got, of->desc.dtype,
+                       of->desc.wire, of->desc.order, of->desc.scatter, of->content))
+        return false;
+      hash = bny_hash_add(hash, isnan(got) ? 1 : bny_bits_of_float(got));
+      memcpy(place, at->expected + (place - whole), (size_t)element);
+    }
+  if (!world_check(self, memcmp(whole, at->expected, of->in_place ? of->in_bytes : of->out_bytes) == 0,
+                   "memory beside the result changed"))
+    return false;
+  at->hashes[self->rank] = hash;
+  if (!world_meet(self)) return false;
+  bool same = of->desc.scatter != BANYAN_SCATTER_NONE || hash == at->hashes[0];
+  return world_check(self, same, "its bits differ from those of rank 0") && world_meet(self);
+}
+
+/* Calls and operations, of all tokens or of a number that each run has. */
+static bool sum_often(world_rank *self, problem *of, world_random random, const memory *at) {
+  banyan_valid_rows valid = {.size = sizeof valid, .tokens = at->tokens};
+  bool counts = random_one_in(&random, 2) && !(of->in_place && of->desc.scatter == BANYAN_SCATTER_TOKENS);
+  banyan_op *op = NULL;
+  bool keeps = random_one_in(&random, 2), good = true;
+  of->desc.valid = counts ? &valid : NULL;
+  for (int run = 0; run < RUNS && good; run++) {
+    int32_t tokens = *at->tokens = counts ? random_below(&random, of->desc.tokens + 1) : of->desc.tokens;
+    fill(of, at, run, tokens);
+    const void *in = in_at(of, at);
+    void *out = out_at(of, at, counts && keeps ? of->desc.tokens : tokens);
+    if (!keeps) {
+      good = world_ok(self, banyan_allreduce(self->comm, &of->desc, in, out), "call");
+    } else {
+      if (!op) good = world_ok(self, banyan_allreduce_init(self->comm, &of->desc, in, out, &op), "init");
+      good = good && world_ok(self, banyan_start(op), "start") && world_ok(self, banyan_wait(op), "wait");
+    }
+    good = good && check(self, of, at, run, tokens);
+  }
+  banyan_op_free(op);
+  return good;
+}
+
+static void sum_all(world_rank *self) {
+  const memory *shared = self->argument;
+  world_random random = random_seed() * 6007 + shared->hashes[RANKS_MAX];
+  for (int shape = 0; shape < SHAPES; shape++) {
+    problem of;
+    world_random own = random_next(&random);
+    make(&of, own, self);
+    memory at = *shared;
+    size_t most = of.in_bytes > of.out_bytes ? of.in_bytes : of.out_bytes;
+    at.in = world_take(of.in_bytes);
+    at.out = world_take(of.out_bytes);
+    at.expected = world_take(most);
+    at.tokens = world_take(sizeof *at.tokens);
+    if (!sum_often(self, &of, own + 1, &at)) return;
+  }
+}
+
+static void refuse(world_rank *self) {
+  float values[4] = {0};
+  banyan_allreduce_desc desc = BANYAN_ALLREDUCE_DESC_INIT;
+  desc.tokens = 1, desc.dim = 4, desc.dtype = BANYAN_F32;
+  banyan_status status = banyan_allreduce(self->comm, &desc, values, values);
+  world_check(self, status == BANYAN_ERR_UNSUPPORTED && strstr(banyan_last_error(), "without a device"), "%s",
+              banyan_last_error());
+}
+
+/* Small arenas split calls into parts. Between them cases name each algorithm that a combine has. */
+TEST_EVERYWHERE(ranks_sum, 40) {
+  static const char *const algorithms[] = {NULL, "oneshot", "twoshot", "ring", "recursive", "tree"};
+  memory shared = {.hashes = world_take((RANKS_MAX + 1) * sizeof *shared.hashes)};
+  shared.hashes[RANKS_MAX] = (uint64_t)_i;
+  if (on->is_device) {
+    WORLD_RUN(refuse, .nranks = world_ranks(on, 2), .on = on);
+    return;
+  }
+  WORLD_RUN(sum_all, .nranks = world_ranks(on, 1 + _i % 9), .on = on, .argument = &shared,
+            .arena_bytes = _i % 3 == 2 ? 64 << 10 : 0, .algorithm = algorithms[_i % 6]);
+}
+
+TEST_LOOP(levels_sum, 6) {
+  static const char *const levels[] = {"2", "4", "2,4"};
+  memory shared = {.hashes = world_take((RANKS_MAX + 1) * sizeof *shared.hashes)};
+  shared.hashes[RANKS_MAX] = 300 + (uint64_t)_i;
+  setenv("BANYAN_LEVELS", levels[_i % 3], 1);
+  WORLD_RUN(sum_all, .nranks = 8, .argument = &shared, .arena_bytes = _i < 3 ? 0 : 64 << 10);
+}
+
+/* ---- rejections -------------------------------------------------------------------------------------------------- */
+
+enum { TOKENS = 3, DIM = 8 };
+
+static float own[TOKENS * DIM], result[2 * TOKENS * DIM];
+static const int32_t some_tokens[] = {4};
+static const banyan_valid_rows four = {.size = sizeof four, .tokens = some_tokens};
+
+typedef struct sum_call {
+  banyan_allreduce_desc desc;
+  const void *in;
+  void *out;
+} sum_call;
+
+static sum_call good_call(void) {
+  sum_call call = {.desc = BANYAN_ALLREDUCE_DESC_INIT, .in = own, .out = result};
+  call.desc.tokens = TOKENS, call.desc.dim = DIM, call.desc.dtype = BANYAN_F32;
+  return call;
+}
+
+/* The statements spoil `call`, which fails with this text. A valid call then succeeds. */
+#define REJECTED(status, text, ...)                                                                               \
+  do {                                                                                                            \
+    sum_call call = good_call(), good = good_call();                                                              \
+    __VA_ARGS__;                                                                                                  \
+    ck_assert_int_eq(banyan_allreduce(comm, &call.desc, call.in, call.out), status);                              \
+    ck_assert_msg(strstr(banyan_last_error(), text), "the text does not name %s: %s", text, banyan_last_error()); \
+    ck_assert_msg(banyan_allreduce(comm, &good.desc, good.in, good.out) == BANYAN_OK, "%s", banyan_last_error()); \
+  } while (0)
+
+TEST(wrong_fields_are_named) {
+  banyan_comm *comm = lone_comm(NULL);
+  REJECTED(BANYAN_ERR_ARGUMENT, "tokens -1, dim 8", call.desc.tokens = -1);
+  REJECTED(BANYAN_ERR_ARGUMENT, "tokens 3, dim -8", call.desc.dim = -8);
+  REJECTED(BANYAN_ERR_ARGUMENT, "at most 2^31 - 1 values", call.desc.tokens = INT32_MAX);
+  REJECTED(BANYAN_ERR_ARGUMENT, "desc.dtype is 0", call.desc.dtype = (banyan_dtype)0);
+  REJECTED(BANYAN_ERR_ARGUMENT, "desc.dtype is 6", call.desc.dtype = BANYAN_I8);
+  REJECTED(BANYAN_ERR_ARGUMENT, "desc.wire is 4", call.desc.wire = BANYAN_E4M3);
+  REJECTED(BANYAN_ERR_ARGUMENT, "desc.scatter is 9", call.desc.scatter = (banyan_scatter)9);
+  REJECTED(BANYAN_ERR_UNSUPPORTED, "BANYAN_ORDER_EXACT", call.desc.order = BANYAN_ORDER_EXACT);
+  REJECTED(BANYAN_ERR_ARGUMENT, "desc.order is 9", call.desc.order = (banyan_order)9);
+  REJECTED(BANYAN_ERR_ARGUMENT, "desc.root is 1", call.desc.scatter = BANYAN_SCATTER_ROOT; call.desc.root = 1);
+  REJECTED(BANYAN_ERR_ARGUMENT, "no such", call.desc.algorithm = "no such");
+  REJECTED(BANYAN_ERR_ARGUMENT, "desc.size is 8", call.desc.size = 8);
+  REJECTED(BANYAN_ERR_ARGUMENT, "valid.tokens leads to 4", call.desc.valid = &four);
+  REJECTED(BANYAN_ERR_ARGUMENT, "in is NULL", call.in = NULL);
+  REJECTED(BANYAN_ERR_ARGUMENT, "out is NULL", call.out = NULL);
+  REJECTED(BANYAN_ERR_ARGUMENT, "in is not aligned", call.in = (const char *)own + 1);
+  REJECTED(BANYAN_ERR_ARGUMENT, "desc.out_stride is 7", call.desc.out_stride = 7);
+  REJECTED(BANYAN_ERR_ARGUMENT, "desc.in_stride is 4611686018427387904", call.desc.in_stride = INT64_C(1) << 62);
+  REJECTED(BANYAN_ERR_ARGUMENT, "out overlaps in", call.in = result + 1);
+  REJECTED(BANYAN_ERR_ARGUMENT, "out overlaps in", call.in = result; call.desc.in_stride = 2 * DIM);
+  banyan_comm_destroy(comm);
+}
+
+int main(void) { return world_main(suite_of("allreduce", 120)); }
