@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""usage: docs/scale.py check|regret [--random POINTS SEED]|paper|bytes|models|beyond|growth|large [--draw]
+"""usage: docs/scale.py check|regret [--random POINTS SEED]|choice|paper|bytes|models|beyond|growth|large [--draw]
 
 The tables of docs/scale.md, each by one command, from banyan-plan --simulate and --regret. Inputs are in docs/scale.json.
 
   check    simulated against measured time on this machine, with its measured costs
   regret   how much slower the chosen algorithm is than the fastest, over a grid of machines, ranks and payloads, or on
            machines that a generator draws
+  choice   milliseconds that a rank takes to choose, for a shape that it meets for the first time
   paper    128 H100: one combine, three allreduces and Ring Attention, and what half and double of each input changes
   bytes    what a rank sends and holds, by the paper's formulae and as planned and simulated
   models   time for each token of the paper's models
@@ -242,6 +243,16 @@ def regret():
         raise SystemExit("more than docs/scale.json allows")
 
 
+def choice():
+    rows = []
+    for name, ranks in (("pcie", 8), ("h100", 8), ("ethernet-100g", 8), ("two-sockets", 64), ("dgx-h100", 64)):
+        for scatter in ("none", "heads"):
+            times = [min(plan("--prove", name, ranks, "--bytes", size, "--scatter", scatter)["choose_seconds"] for _ in range(3))
+                     for size in (2048, 65536, 1048576)]
+            rows.append((name, ranks, scatter, *("%.3f" % (1e3 * one) for one in times)))
+    table(("machine", "ranks", "scatter", "2 KiB: ms", "64 KiB: ms", "1 MiB: ms"), rows)
+
+
 def attention(shape, keys, *more):
     return plan("--simulate", shape["machine"], shape["ranks"], "--heads", shape["heads"], "--kv-heads",
                 more[0] if more else shape["kv_heads"], "--head-dim", shape["head_dim"], "--wire", "bf16", "--keys",
@@ -418,7 +429,7 @@ def large():
 
 
 if __name__ == "__main__":
-    views = {"check": check, "regret": regret, "paper": paper, "bytes": bytes_of, "models": models, "beyond": beyond,
+    views = {"check": check, "regret": regret, "choice": choice, "paper": paper, "bytes": bytes_of, "models": models, "beyond": beyond,
              "growth": growth, "large": large}
     if len(sys.argv) < 2 or sys.argv[1] not in views:
         raise SystemExit(__doc__)

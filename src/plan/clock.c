@@ -10,6 +10,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "plan/network.h"
 #include "plan/slice.h"
@@ -22,10 +23,6 @@ typedef struct rank_clock {
   bool posts;      /* it has sent since its last wait */
 } rank_clock;
 
-typedef struct expected {
-  int32_t rank, message; /* rank -1: free */
-} expected;
-
 typedef struct run {
   const bny_request *request;
   bny_plan *const *plans;
@@ -34,9 +31,9 @@ typedef struct run {
   rank_clock *ranks;
   double *arrivals; /* by message; negative: not sent */
   double *busy;     /* by link: until then */
-  expected *table;  /* messages by receiver, sender and slot */
-  uint64_t mask;
-  int32_t *heap; /* ranks that can go on, the earliest first */
+  int32_t *heads;   /* by receiver and sender: the first message that is not sent, of the receiver; -1: none */
+  int32_t *next;    /* by message: the next of its pair */
+  int32_t *heap;    /* ranks that can go on, the earliest first */
   int32_t nheap;
   bool stuck; /* a message has no way */
 } run;
@@ -66,28 +63,30 @@ static int32_t heap_take(run *r) {
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
-static uint64_t place_of(const run *r, int32_t receiver, int32_t sender, int32_t slot) {
-  uint64_t hash = ((uint64_t)(uint32_t)receiver << 40) ^ ((uint64_t)(uint32_t)sender << 20) ^ (uint32_t)slot;
-  hash *= UINT64_C(0x9e3779b97f4a7c15);
-  return (hash ^ hash >> 32) & r->mask;
+static int32_t *head_of(const run *r, int32_t receiver, int32_t sender) {
+  return &r->heads[(size_t)receiver * (size_t)r->request->nranks + (size_t)sender];
 }
 
-static void table_fill(run *r) {
-  for (uint64_t i = 0; i <= r->mask; i++) r->table[i].rank = -1;
+static void lists_make(run *r) {
+  size_t nranks = (size_t)r->request->nranks;
+  memset(r->heads, -1, nranks * nranks * sizeof *r->heads);
   for (int32_t rank = 0; rank < r->request->nranks; rank++)
-    for (int32_t i = 0; i < r->plans[rank]->nmessages; i++) {
-      const bny_message *message = &r->plans[rank]->messages[i];
-      uint64_t at = place_of(r, rank, message->peer, message->slot);
-      while (r->table[at].rank >= 0) at = (at + 1) & r->mask;
-      r->table[at] = (expected){rank, i};
+    for (int32_t i = r->plans[rank]->nmessages - 1; i >= 0; i--) {
+      int32_t *head = head_of(r, rank, r->plans[rank]->messages[i].peer);
+      r->next[r->ranks[rank].first + i] = *head;
+      *head = i;
     }
 }
 
-/* Returns the index of a message at its receiver, or -1 if that does not wait for it. */
-static int32_t message_of(const run *r, int32_t receiver, int32_t sender, int32_t slot) {
-  for (uint64_t at = place_of(r, receiver, sender, slot); r->table[at].rank >= 0; at = (at + 1) & r->mask) {
-    const bny_message *message = &r->plans[receiver]->messages[r->table[at].message];
-    if (r->table[at].rank == receiver && message->peer == sender && message->slot == slot) return r->table[at].message;
+/* Takes a message from the list of its pair, mostly the first, and returns its index at its receiver; -1: that does not
+ * wait for it. */
+static int32_t message_take(const run *r, int32_t receiver, int32_t sender, int32_t slot) {
+  int32_t *at = head_of(r, receiver, sender);
+  for (; *at >= 0; at = &r->next[r->ranks[receiver].first + *at]) {
+    int32_t message = *at;
+    if (r->plans[receiver]->messages[message].slot != slot) continue;
+    *at = r->next[r->ranks[receiver].first + message];
+    return message;
   }
   return -1;
 }
@@ -126,7 +125,7 @@ static void send(run *r, const bny_plan *plan, const bny_step *step) {
   rank_clock *mine = &r->ranks[plan->rank];
   double bytes = (double)plan->slots[step->slot].bytes;
   for (int32_t i = 0; i < step->count; i++) {
-    int32_t peer = plan->peers[step->first + i], message = message_of(r, peer, plan->rank, step->slot);
+    int32_t peer = plan->peers[step->first + i], message = message_take(r, peer, plan->rank, step->slot);
     bny_route route;
     route_of(r, plan->rank, peer, &route);
     r->stuck = r->stuck || !route.exists;
@@ -192,23 +191,22 @@ static void rank_run(run *r, int32_t rank) {
 }
 
 static bool run_make(run *r, int64_t messages) {
-  size_t nranks = (size_t)r->request->nranks, size = 16;
+  size_t nranks = (size_t)r->request->nranks;
   const bny_levels *levels = r->request->levels;
-  while (size < 2 * (size_t)messages) size *= 2;
-  r->mask = size - 1;
   r->ranks = calloc(nranks, sizeof *r->ranks);
   r->arrivals = malloc(((size_t)messages + 1) * sizeof *r->arrivals);
   r->busy = calloc(levels ? (size_t)levels->network->nlinks + 1 : 1, sizeof *r->busy);
-  r->table = malloc(size * sizeof *r->table);
+  r->heads = malloc(nranks * nranks * sizeof *r->heads);
+  r->next = malloc(((size_t)messages + 1) * sizeof *r->next);
   r->heap = malloc(nranks * sizeof *r->heap);
-  if (!r->ranks || !r->arrivals || !r->busy || !r->table || !r->heap) return false;
+  if (!r->ranks || !r->arrivals || !r->busy || !r->heads || !r->next || !r->heap) return false;
   for (int64_t i = 0; i < messages; i++) r->arrivals[i] = -1;
   for (int32_t rank = 0, first = 0; rank < r->request->nranks; rank++) {
     r->ranks[rank] = (rank_clock){.awaited = -1, .first = first};
     first += r->plans[rank]->nmessages;
     heap_add(r, rank);
   }
-  table_fill(r);
+  lists_make(r);
   return true;
 }
 
@@ -229,7 +227,8 @@ double bny_plans_ns(const bny_request *request, bny_plan *const *plans) {
   free(r.ranks);
   free(r.arrivals);
   free(r.busy);
-  free(r.table);
+  free(r.heads);
+  free(r.next);
   free(r.heap);
   return last;
 }

@@ -54,19 +54,29 @@ static const bny_algorithm *cheapest(const bny_request *part, bny_estimate *esti
   return chosen;
 }
 
+const bny_choice *bny_choices_find(const bny_choices *choices, uint64_t key) {
+  for (int32_t i = 0; choices && i < choices->count; i++)
+    if (choices->made[i].key == key) return &choices->made[i];
+  return NULL;
+}
+
+void bny_choices_add(bny_choices *choices, const bny_choice *made) {
+  if (choices && choices->count < (int32_t)(sizeof choices->made / sizeof choices->made[0]))
+    choices->made[choices->count++] = *made;
+}
+
 const bny_algorithm *bny_compose_choose(const bny_request *part, bny_choices *choices, bny_estimate *estimate) {
   bny_choice choice = {.key = 0};
   bny_request sized = *part; /* parts that differ in nothing else have the same estimate */
   sized.token0 = sized.head0 = sized.call.root = 0;
   if (choices) choice.key = bny_request_hash(&sized, "");
-  for (int32_t i = 0; choices && i < choices->count; i++)
-    if (choices->made[i].key == choice.key) {
-      if (estimate) *estimate = choices->made[i].estimate;
-      return choices->made[i].algorithm;
-    }
-  choice.algorithm = cheapest(part, &choice.estimate);
-  if (choices && choices->count < (int32_t)(sizeof choices->made / sizeof choices->made[0]))
-    choices->made[choices->count++] = choice;
+  const bny_choice *found = bny_choices_find(choices, choice.key);
+  if (found) {
+    choice = *found;
+  } else {
+    choice.algorithm = cheapest(part, &choice.estimate);
+    bny_choices_add(choices, &choice);
+  }
   if (estimate) *estimate = choice.estimate;
   return choice.algorithm;
 }

@@ -14,7 +14,8 @@ bny_request bny_compose_request(const bny_request *whole, int32_t level, int32_t
  * serves every combine. `choices` caches answers; it may be NULL. */
 const bny_algorithm *bny_compose_choose(const bny_request *part, struct bny_choices *choices, bny_estimate *estimate);
 
-/* A cache of choices for parts of one request: equal parts share one entry on all ranks. It begins as zeros. */
+/* A cache of choices for parts of one request: equal parts share one entry on all ranks. It begins as zeros. Trees keep
+ * the estimate of their shape. */
 typedef struct bny_choice {
   uint64_t key;
   const bny_algorithm *algorithm;
@@ -25,6 +26,10 @@ typedef struct bny_choices {
   int32_t count;
   bny_choice made[32];
 } bny_choices;
+
+/* Returns the entry of a request and a name, or NULL; adds one while there is room. `choices` may be NULL. */
+const bny_choice *bny_choices_find(const bny_choices *choices, uint64_t key);
+void bny_choices_add(bny_choices *choices, const bny_choice *made);
 
 /* Returns why a combine over levels does not serve a request, for scatters with or without owners. NULL: it does. */
 const char *bny_compose_reject(const bny_request *request, bool by_owner);

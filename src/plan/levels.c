@@ -320,6 +320,7 @@ banyan_status bny_levels_make(int32_t nranks, const bny_level_facts *facts, int3
 void bny_levels_set_network(bny_levels *levels, bny_links *network) {
   bny_links_free(levels->network);
   levels->network = network;
+  bny_links_compare(levels);
   levels->hash = bny_links_hash(hash_of(levels), network, levels->nranks);
 }
 

@@ -25,7 +25,8 @@ int32_t bny_links_add(bny_links *network, bny_hop kind, int32_t owner, double ns
     network->links = grown;
     network->capacity = larger;
   }
-  for (int out = 1; out >= 0; out--) network->links[network->nlinks++] = (bny_link){kind, owner, out == 1, ns_per_byte};
+  for (int out = 1; out >= 0; out--)
+    network->links[network->nlinks++] = (bny_link){kind, owner, 0, out == 1, ns_per_byte};
   return network->nlinks - 2;
 }
 
@@ -57,6 +58,37 @@ uint64_t bny_links_hash(uint64_t hash, const bny_links *network, int32_t nranks)
   for (int32_t k = 0; k < BNY_LEVELS_MAX; k++) hash = bny_hash_add(hash, (uint64_t)network->ways[k]);
   if (network->fabric) hash = bny_hash_add_bytes(hash, network->fabric, (size_t)nranks * sizeof *network->fabric);
   return hash;
+}
+
+double bny_links_least_ns_per_byte(const bny_levels *levels, int32_t level) {
+  const bny_links *network = levels->network;
+  const bny_link_cost *cost = &levels->levels[level].link;
+  bny_link_way way = network->ways[level];
+  bny_hop kind = way == BNY_WAY_NETWORK ? BNY_HOP_NIC : BNY_HOP_PCIE;
+  double least = fmax(cost->beta_ns_per_byte, cost->shared_ns_per_byte);
+  for (int32_t l = 0; l < network->nlinks && (way == BNY_WAY_NETWORK || way == BNY_WAY_PCIE); l += 2)
+    if (network->links[l].kind == kind) least = fmin(least, network->links[l].ns_per_byte);
+  return least;
+}
+
+void bny_links_compare(const bny_levels *levels) {
+  bny_links *network = levels->network;
+  double network_ns = INFINITY;
+  network->even = !network->split;
+  for (int32_t k = 0; k < levels->nlevels; k++) {
+    const bny_link_cost *link = &levels->levels[k].link;
+    if (levels->levels[k].nshapes > 1 || link->shared_ns_per_byte > 0 ||
+        bny_links_least_ns_per_byte(levels, k) < link->beta_ns_per_byte)
+      network->even = false;
+    if (network->ways[k] == BNY_WAY_NETWORK) network_ns = link->beta_ns_per_byte;
+  }
+  for (int32_t l = 0; l < network->nlinks; l++) network->links[l].users = 0;
+  for (int kind = BNY_HOP_NIC; kind < BNY_HOPS; kind++)
+    for (int32_t r = 0; network->at[kind] && r < levels->nranks; r++) {
+      if (network->at[kind][r] < 0) continue;
+      bny_link *link = &network->links[network->at[kind][r]];
+      if (++link->users * link->ns_per_byte > 1.001 * network_ns) network->even = false;
+    }
 }
 
 static void hop(const bny_links *network, bny_hop kind, int32_t rank, bool out, bny_route *route) {

@@ -33,6 +33,7 @@ typedef enum bny_link_way {
 typedef struct bny_link {
   bny_hop kind;
   int32_t owner; /* the first rank that uses it */
+  int32_t users; /* ranks */
   bool out;      /* away from the owner */
   double ns_per_byte;
 } bny_link;
@@ -46,6 +47,7 @@ typedef struct bny_links {
       *at[BNY_HOPS]; /* by rank: its outgoing link of each kind, -1: none; the incoming one is the next. NULL: none */
   uint64_t *fabric;  /* by rank: equal where switches join their NICs; 0: not known. NULL: for no rank */
   bool split;        /* some ranks have no way to others */
+  bool even;         /* all ranks have equal links and groups, and no link that they share slows them */
 } bny_links;
 
 enum { BNY_ROUTE_LINKS_MAX = 2 * (BNY_HOPS - BNY_HOP_PCIE) };
@@ -69,6 +71,12 @@ int32_t bny_links_add(bny_links *network, bny_hop kind, int32_t owner, double ns
 bny_links *bny_links_of_levels(const bny_levels *levels);
 
 uint64_t bny_links_hash(uint64_t hash, const bny_links *network, int32_t nranks);
+
+/* Sets `even` of the levels' network. */
+void bny_links_compare(const bny_levels *levels);
+
+/* The least time of a byte of a message over a level's links, which carry nothing else. */
+double bny_links_least_ns_per_byte(const bny_levels *levels, int32_t level);
 
 /* The route of a message between two ranks. */
 void bny_links_route(const bny_levels *levels, int32_t from, int32_t to, bny_route *route);

@@ -49,39 +49,73 @@ static bny_candidate candidate_of(const bny_request *request, int32_t index) {
   return made;
 }
 
-/* Plans of more messages or ranks are priced by formula. The formula counts all ranks alike, and may be wrong by this
- * factor. */
-enum { PRICED_MESSAGES_MAX = 16384, PRICED_RANKS_MAX = 128 };
-static const double formula_errs = 3;
+/* The formula counts all ranks alike. With the fastest links, and nothing else on them, its time is rarely more than
+ * that of the plan times these factors: where ranks are alike, where they are not, and where only one receives. */
+static const double even_errs = 1.5, bound_errs = 2, root_errs = 4;
+
+/* A new shape waits while plans are priced: at 64 ranks for about 1 ms, or for the time of the call itself. */
+enum { PRICED_RANKS_MAX = 128, PRICED_MESSAGES_LEAST = 6144, PRICED_MESSAGES_MAX = 16384, PRICED_MESSAGE_NS = 100 };
 
 static bool serves(const bny_candidate *one) { return !one->rejection && one->named && one->fits; }
 
-/* Prices candidates by the messages of their plans, which show the links that several ranks share. Those of the least
- * formula come first; the others stop where the formula alone decides. */
+/* Sets by candidate the formula's time if each message had the fastest link of its kind for itself. */
+static void candidates_bound(const bny_request *request, const bny_candidate *candidates, int32_t count, double *ns) {
+  bny_levels levels = *request->levels, leaders;
+  bny_request unshared = *request;
+  unshared.levels = &levels;
+  for (int32_t k = 0; k < levels.nlevels; k++) {
+    levels.levels[k].link.beta_ns_per_byte = bny_links_least_ns_per_byte(request->levels, k);
+    levels.levels[k].link.shared_ns_per_byte = 0;
+  }
+  if (levels.leaders) {
+    leaders = *levels.leaders;
+    levels.leaders = &leaders;
+    for (int32_t k = 0; k < leaders.nlevels; k++) leaders.levels[k].link = levels.levels[k].link;
+  }
+  for (int32_t i = 0; i < count; i++) {
+    bny_estimate estimate = {.ns = 0};
+    ns[i] = candidates[i].ns;
+    if (!serves(&candidates[i]) || request->levels->network->even) continue;
+    candidates[i].algorithm->estimate(&unshared, &estimate);
+    ns[i] = fmin(ns[i], bny_estimate_ns(&unshared, &estimate));
+  }
+}
+
+/* Prices candidates by the messages of their plans, which show the links that several ranks share: first the one of the
+ * least formula, then those that may be faster. The others keep the formula's time. */
 static banyan_status candidates_price(const bny_request *request, bny_candidate *candidates, int32_t count) {
   const bny_links *network = request->levels ? request->levels->network : NULL;
-  bool done[BNY_CANDIDATES_MAX] = {false};
-  double least = INFINITY;
-  int32_t serving = 0;
-  for (int32_t i = 0; i < count; i++) serving += serves(&candidates[i]);
-  if (!network || !bny_levels_share_links(request->levels) || serving < 2) return BANYAN_OK;
+  double bounds[BNY_CANDIDATES_MAX], least = INFINITY, messages = 0;
+  int32_t next = -1, near = 0;
+  for (int32_t i = 0; i < count; i++)
+    if (serves(&candidates[i]) && (next < 0 || candidates[i].ns < candidates[next].ns)) next = i;
   /* The clock does not know which ranks wait for a core. */
-  if (request->levels->levels[0].link.ranks_per_core > 1) return BANYAN_OK;
-  for (;;) {
-    int32_t next = -1;
-    for (int32_t i = 0; i < count; i++)
-      if (!done[i] && serves(&candidates[i]) && (next < 0 || candidates[i].ns < candidates[next].ns)) next = i;
-    if (next < 0 || (candidates[next].ns > formula_errs * least && !network->split)) return BANYAN_OK;
+  if (!network || network->nlinks == 0 || next < 0 || request->levels->levels[0].link.ranks_per_core > 1)
+    return BANYAN_OK;
+  double errs = network->even ? even_errs : request->call.scatter == BANYAN_SCATTER_ROOT ? root_errs : bound_errs;
+  double most = fmin(PRICED_MESSAGES_LEAST + candidates[next].ns / PRICED_MESSAGE_NS, PRICED_MESSAGES_MAX);
+  bool done[BNY_CANDIDATES_MAX] = {false};
+  candidates_bound(request, candidates, count, bounds);
+  for (int32_t i = 0; i < count; i++) near += serves(&candidates[i]) && bounds[i] <= errs * candidates[next].ns;
+  if (near < 2 && network->even) return BANYAN_OK;
+  while (next >= 0) {
     bny_candidate *one = &candidates[next];
-    bool whole = request->nranks <= PRICED_RANKS_MAX && one->ns <= formula_errs * least &&
-                 one->estimate.messages * request->nranks <= PRICED_MESSAGES_MAX;
+    double all = one->estimate.messages * request->nranks;
+    bool whole = request->nranks <= PRICED_RANKS_MAX && messages + all <= most && bounds[next] <= errs * least;
     done[next] = true;
+    if (whole) messages += all;
     if (whole || network->split) {
       banyan_status status = bny_algorithm_price(request, one->algorithm, whole, &one->ns);
       if (status != BANYAN_OK) return status;
     }
     least = fmin(least, one->ns);
+    next = -1;
+    for (int32_t i = 0; i < count; i++)
+      if (!done[i] && serves(&candidates[i]) &&
+          (next < 0 || bounds[i] * candidates[i].ns < bounds[next] * candidates[next].ns))
+        next = i;
   }
+  return BANYAN_OK;
 }
 
 int32_t bny_algorithm_candidates(const bny_request *request, bny_candidate candidates[BNY_CANDIDATES_MAX]) {

@@ -185,9 +185,9 @@ size_t bny_slice_outbox_bytes(const bny_request *request, const bny_slice *slice
 /* Chooses the grid of at most `pieces` boxes, tokens x heads, whose largest box has the fewest rows. Heads are cut
  * first. */
 static void grid_choose(const bny_request *request, int32_t pieces, int32_t *by_tokens, int32_t *by_heads) {
-  int64_t best = INT64_MAX;
+  int64_t best = INT64_MAX, least = ((int64_t)request->tokens * request->heads + pieces - 1) / pieces;
   *by_tokens = *by_heads = 1;
-  for (int32_t t = 1; t <= pieces && t <= request->tokens; t++) {
+  for (int32_t t = 1; t <= pieces && t <= request->tokens && best > least; t++) {
     int32_t h = pieces / t < request->heads ? pieces / t : request->heads;
     if (h < 1) break;
     int64_t largest = (((int64_t)request->tokens + t - 1) / t) * (((int64_t)request->heads + h - 1) / h);

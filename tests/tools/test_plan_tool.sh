@@ -234,6 +234,7 @@ PYTHON
 --from 'leaf host:2 package:2 numa gpu:2@sm86@gen4x16 nic@100g' --bytes 256K
 --ranks 25 --levels 8 --bytes 64K --scatter root
 --ranks 23 --levels 5 --bytes 1K --scatter root
+--ranks 17 --levels 4 --bytes 128K --scatter root
 --from 'leaf host:3 nvswitch gpu:4@sm90 nic:2@100g' --bytes 1M --heads 4 --scatter heads
 END
   # Rails that no switch joins: what sends from one to another is not chosen, and cannot be simulated.

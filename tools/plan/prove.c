@@ -13,7 +13,7 @@ typedef struct proof {
   bny_plan **plans;
   char algorithm[64];
   int64_t steps, messages, bytes;
-  double make_s, prove_s;
+  double choose_s, make_s, prove_s;
   int64_t memory_bytes; /* peak memory of the process */
 } proof;
 
@@ -21,13 +21,17 @@ typedef struct proof {
 enum { BYTES_PER_MESSAGE = 300, BYTES_PER_RANK = 4096 };
 
 /* Rejects in advance a proof that would need more memory than --memory. */
-static bool check_memory(const plan_view *view, const bny_request *request, char algorithm[64], tool_error *error) {
+static bool check_memory(const plan_view *view, proof *p, tool_error *error) {
+  const bny_request *request = &p->request;
   bny_candidate candidates[BNY_CANDIDATES_MAX];
+  char *algorithm = p->algorithm;
+  int64_t start = tool_now_ns();
   int32_t count = bny_algorithm_candidates(request, candidates);
+  p->choose_s = (double)(tool_now_ns() - start) / 1e9;
   for (int32_t i = 0; i < count; i++) {
     if (!candidates[i].chosen) continue;
     size_t length = 0;
-    bny_algorithm_print(candidates[i].algorithm, algorithm, 64, &length);
+    bny_algorithm_print(candidates[i].algorithm, algorithm, sizeof p->algorithm, &length);
     double each = BYTES_PER_RANK + candidates[i].estimate.messages * BYTES_PER_MESSAGE;
     double all = each * request->nranks;
     if (all > (double)view->memory_most) {
@@ -92,11 +96,11 @@ static bool report(const plan_view *view, const proof *p, bool proved, tool_erro
   if (view->json) {
     json_t *o = plan_shape_json(view->ranks, view->shape), *list = json_array();
     for (int i = 0; i < count && proved; i++) json_array_append_new(list, json_string(lines[i]));
-    tool_json_add(o, json_pack("{s:b, s:s?, s:s, s:I, s:I, s:I, s:f, s:f, s:I, s:o}", "proved", proved, "error",
+    tool_json_add(o, json_pack("{s:b, s:s?, s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:I, s:o}", "proved", proved, "error",
                                proved ? NULL : error->text, "algorithm", p->algorithm, "steps", (json_int_t)p->steps,
-                               "messages", (json_int_t)p->messages, "bytes", (json_int_t)p->bytes, "make_seconds",
-                               p->make_s, "prove_seconds", p->prove_s, "peak_memory_bytes", (json_int_t)p->memory_bytes,
-                               "holds", list));
+                               "messages", (json_int_t)p->messages, "bytes", (json_int_t)p->bytes, "choose_seconds",
+                               p->choose_s, "make_seconds", p->make_s, "prove_seconds", p->prove_s, "peak_memory_bytes",
+                               (json_int_t)p->memory_bytes, "holds", list));
     return tool_json_write(o, view->stream, error);
   }
   if (!proved) return true;
@@ -112,7 +116,7 @@ static bool report(const plan_view *view, const proof *p, bool proved, tool_erro
 
 bool plan_view_prove(const plan_view *view, tool_error *error) {
   proof p = {.request = plan_request_make(view->ranks, view->shape)};
-  bool ok = check_memory(view, &p.request, p.algorithm, error) && plans_make(&p, error);
+  bool ok = check_memory(view, &p, error) && plans_make(&p, error);
   if (ok) {
     ok = plans_prove(&p, error);
     bool written = report(view, &p, ok, error);

@@ -272,7 +272,14 @@ bool plan_view_regret(const plan_view *view, tool_error *error) {
   double chosen_ns = 0, least_ns = 0;
   int32_t count = bny_algorithm_candidates(&request, candidates), served = 0;
   for (int32_t i = 0; i < count; i++)
-    if (!candidates[i].rejection && candidates[i].fits) candidates[served++] = candidates[i];
+    if (!candidates[i].rejection && candidates[i].fits) {
+      bny_candidate *one = &candidates[served++];
+      *one = candidates[i];
+      /* The library's choice leaves out what takes long to price. */
+      bool whole = view->ranks->levels->network != NULL && one->estimate.messages * request.nranks <= MESSAGES_MAX;
+      if (whole && !one->chosen && bny_algorithm_price(&request, one->algorithm, true, &one->ns) != BANYAN_OK)
+        return tool_error_set(error, "%s", banyan_last_error());
+    }
   qsort(candidates, (size_t)served, sizeof *candidates, by_prediction);
   if (!simulator_make(view, true, &s, error)) return false;
   json_t *list = json_array();

@@ -3,6 +3,9 @@
  * rank's slots are, in this order: for each piece its copy and the result of each merge stage, except the root's last
  * stage; for each piece the result on its way down, if this rank forwards it; and on the root, the owners' slices. The
  * number of stages of a peer therefore gives its slots. */
+#include <string.h>
+
+#include "plan/compose.h"
 #include "plan/slice.h"
 #include "plan/algorithms/tree_shape.h"
 
@@ -29,9 +32,24 @@ static bny_slice piece_of(const bny_request *request, int32_t pieces, int32_t in
   return piece;
 }
 
-static void layout_make(const bny_request *request, const bny_tree_strategy *strategy, tree_layout *layout) {
-  bny_estimate unused;
-  int32_t pieces = bny_tree_choose(request, strategy, &layout->shape, &unused);
+/* The shape is the same on all ranks, so one of them chooses it. Returns the number of pieces. */
+static int32_t shape_choose(const bny_builder *builder, const bny_tree_strategy *strategy, bny_tree_shape *shape) {
+  const bny_request *request = builder->request;
+  bny_choice choice = {.key = builder->choices ? bny_request_hash(request, strategy->name) : 0};
+  const bny_choice *found = bny_choices_find(builder->choices, choice.key);
+  if (found) {
+    bny_tree_offer(strategy, request, 0, 0, shape);
+    memcpy(shape->radix, found->estimate.radix, sizeof shape->radix);
+    return found->estimate.pieces;
+  }
+  bny_tree_choose(request, strategy, shape, &choice.estimate);
+  bny_choices_add(builder->choices, &choice);
+  return choice.estimate.pieces;
+}
+
+static void layout_make(const bny_builder *builder, const bny_tree_strategy *strategy, tree_layout *layout) {
+  const bny_request *request = builder->request;
+  int32_t pieces = shape_choose(builder, strategy, &layout->shape);
   layout->up = bny_call_merges(&request->call);
   layout->down = bny_tree_goes_down(request) && request->nranks > 1;
   layout->npieces = 0;
@@ -243,7 +261,7 @@ static void build(bny_builder *builder, const bny_tree_strategy *strategy) {
   bny_slice whole = bny_slice_whole(request);
   tree_run run = {.builder = builder};
   if (bny_slice_is_empty(request, &whole)) return;
-  layout_make(request, strategy, &run.layout);
+  layout_make(builder, strategy, &run.layout);
   if (!node_find(&run)) return;
   slots_make(&run);
   for (int32_t piece = 0; run.layout.up && piece < run.layout.npieces; piece++) merge_piece(&run, piece);
