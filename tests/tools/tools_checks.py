@@ -107,7 +107,7 @@ class Options(Tools):
             done = self.expect(run(DECODE, *options.split()), 2)
             self.assertEqual(done.stdout, "", options)
             self.assertIn("--help", done.stderr)
-        perf = ("", "combine allgather", "allreduce", "combine --sizes", "combine --sizes 0", "combine --sizes 1,,2",
+        perf = ("", "combine allgather", "reduce", "combine --sizes", "combine --sizes 0", "combine --sizes 1,,2",
                 "combine --sizes 5X", "combine --against nccl", "combine --scatter heads --against mpi",
                 "allgather --heads 3", "barrier --wire f16", "combine --batch 2 --sizes 520", "combine --iterations 0",
                 "combine --against mpi", "allgather --against mpi", "allgather-heads --against mpi")
@@ -469,6 +469,8 @@ class Perf(Tools):
             rows = self.rows(run(PERF, collective, "--ranks", "3", "--sizes", "1,77,4K", "--iterations", "5", "--json"))
             self.assertEqual([row["bytes"] for row in rows], [1, 77, 4096])
         self.assertEqual(len(self.rows(run(PERF, "barrier", "--ranks", "3", "--iterations", "5", "--json"))), 1)
+        rows = self.rows(run(PERF, "allreduce", "--ranks", "3", "--sizes", "1,77,4K", "--iterations", "5", "--json"))
+        self.assertEqual([row["bytes"] for row in rows], [4, 80, 4096])
 
     def test_for_people(self):
         done = self.expect(run(PERF, "combine", "--ranks", "2", "--sizes", "520", "--iterations", "5", "--pin"), 0)

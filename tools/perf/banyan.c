@@ -56,6 +56,17 @@ static void check_bytes(void *opaque, uint32_t key, perf_errors *errors) {
   errors->wrong += (int64_t)wrong;
 }
 
+static void fill_sums(void *opaque, uint32_t key) {
+  banyan_state *state = opaque;
+  perf_sums_fill(state->input, state->perf->bytes / sizeof(float), key, state->perf->world->rank);
+}
+
+static void check_sums(void *opaque, uint32_t key, perf_errors *errors) {
+  banyan_state *state = opaque;
+  const perf_case *perf = state->perf;
+  errors->wrong += (int64_t)perf_sums_check(state->output, perf->bytes / sizeof(float), key, perf->world->nranks);
+}
+
 static void check_nothing(void *opaque, uint32_t key, perf_errors *errors) {
   (void)opaque;
   (void)key;
@@ -107,12 +118,22 @@ static banyan_status plan_heads(banyan_state *state) {
   return banyan_allgather_heads_init(perf->world->comm, &desc, state->input, state->output, &state->op);
 }
 
+/* A sum of f32, as one token. */
+static banyan_status plan_sums(banyan_state *state) {
+  banyan_allreduce_desc desc = BANYAN_ALLREDUCE_DESC_INIT;
+  desc.tokens = 1;
+  desc.dim = (int32_t)(state->perf->bytes / sizeof(float));
+  desc.dtype = BANYAN_F32;
+  return banyan_allreduce_init(state->perf->world->comm, &desc, state->input, state->output, &state->op);
+}
+
 static banyan_status plan(banyan_state *state) {
   const perf_case *perf = state->perf;
   banyan_comm *comm = perf->world->comm;
   switch (perf->collective) {
   case BNY_COMBINE: return plan_combine(state);
   case BNY_ALLGATHER_HEADS: return plan_heads(state);
+  case BNY_ALLREDUCE: return plan_sums(state);
   case BNY_SHIFT: return banyan_shift_init(comm, state->input, state->output, perf->bytes, 1, &state->op);
   case BNY_BROADCAST: return banyan_broadcast_init(comm, state->input, perf->bytes, 0, &state->op);
   case BNY_BARRIER: return banyan_barrier_init(comm, &state->op);
@@ -130,11 +151,15 @@ bool perf_banyan_method(const perf_case *perf, perf_method *method, banyan_op **
   banyan_status status = plan(state);
   if (status != BANYAN_OK) return tool_error_banyan(error, status, "cannot plan the collective");
   bool rows = perf->collective == BNY_COMBINE, nothing = perf->collective == BNY_BARRIER;
+  bool sums = perf->collective == BNY_ALLREDUCE;
   *method = (perf_method){.name = "banyan",
                           .state = state,
-                          .fill = rows ? fill_rows : fill_bytes,
+                          .fill = rows   ? fill_rows
+                                  : sums ? fill_sums
+                                         : fill_bytes,
                           .run = run,
                           .check = rows      ? check_rows
+                                   : sums    ? check_sums
                                    : nothing ? check_nothing
                                              : check_bytes,
                           .destroy = destroy};

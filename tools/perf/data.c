@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { SUMS_CHECKED = 4096 };
+
 /* 32 bits that depend on all bits of `x`; a loop over it vectorises. */
 static inline uint32_t mix32(uint32_t x) {
   x = (x ^ (x >> 16)) * 0x7feb352dU;
@@ -73,6 +75,23 @@ void perf_rows_check(const tool_part *part, int32_t all_heads, int32_t dim, cons
     errors->wrong += !(relative <= bound);
   }
   tool_release(mark);
+}
+
+static inline float whole_of(uint32_t rank_key, size_t i) { return (float)(mix32(rank_key + (uint32_t)i) & 15) - 8; }
+
+void perf_sums_fill(float *values, size_t count, uint32_t key, int32_t rank) {
+  uint32_t rank_key = key_of_rank(key, rank);
+  for (size_t i = 0; i < count; i++) values[i] = whole_of(rank_key, i);
+}
+
+size_t perf_sums_check(const float *sums, size_t count, uint32_t key, int32_t nranks) {
+  size_t wrong = 0, step = 1 + count / SUMS_CHECKED;
+  for (size_t i = 0; i < count; i += step) {
+    float sum = 0;
+    for (int32_t rank = 0; rank < nranks; rank++) sum += whole_of(key_of_rank(key, rank), i);
+    wrong += sums[i] != sum;
+  }
+  return wrong;
 }
 
 void perf_bytes_fill(void *data, size_t bytes, uint32_t key, int32_t rank) {

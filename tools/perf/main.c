@@ -117,8 +117,9 @@ static bool complete_sizes(arguments *a, tool_error *error) {
     return tool_error_set(error, "%s has no --%s, which belongs to combine", bny_collective_name(a->perf.collective),
                           a->combine_only);
   }
-  if (a->protocol.against_mpi && !combine && !heads)
-    return tool_error_set(error, "--against mpi goes with combine and allgather-heads");
+  bool sums = a->perf.collective == BNY_ALLREDUCE;
+  if (a->protocol.against_mpi && !combine && !heads && !sums)
+    return tool_error_set(error, "--against mpi goes with combine, allreduce and allgather-heads");
   if (a->protocol.against_mpi && a->perf.scatter != BANYAN_SCATTER_NONE)
     return tool_error_set(error, "--against mpi compares results that every rank has: --scatter none");
   if (a->protocol.against_mpi && !bny_launch_under_mpi())
@@ -139,6 +140,11 @@ static bool complete_sizes(arguments *a, tool_error *error) {
   }
   for (int i = 0; heads && i < a->size_count; i++)
     a->sizes[i] = (a->sizes[i] + SHARE_TOKEN_BYTES - 1) / SHARE_TOKEN_BYTES * SHARE_TOKEN_BYTES;
+  for (int i = 0; sums && i < a->size_count; i++) {
+    a->sizes[i] = (a->sizes[i] + sizeof(float) - 1) / sizeof(float) * sizeof(float);
+    if (a->sizes[i] > (size_t)1 << 30)
+      return tool_error_set(error, "a sum of %zu bytes is more than 1 GiB", a->sizes[i]);
+  }
   for (int i = 0; combine && i < a->size_count; i++) {
     size_t rows = (a->sizes[i] + row_bytes - 1) / row_bytes;
     a->sizes[i] = rows * row_bytes;
@@ -152,10 +158,11 @@ static bool complete_sizes(arguments *a, tool_error *error) {
 static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
   arguments *a = opaque;
   if (optind != argc - 1)
-    return tool_error_set(error,
-                          "name one collective: combine, allgather, allgather-heads, shift, broadcast or barrier");
+    return tool_error_set(
+        error, "name one collective: combine, allreduce, allgather, allgather-heads, shift, broadcast or barrier");
   if (!bny_collective_parse(argv[optind], &a->perf.collective))
-    return tool_error_set(error, "%.60s: not one of combine, allgather, allgather-heads, shift, broadcast, barrier",
+    return tool_error_set(error,
+                          "%.60s: not one of combine, allreduce, allgather, allgather-heads, shift, broadcast, barrier",
                           argv[optind]);
   a->protocol.check = !a->unchecked;
   return tool_check_order(a->perf.order, a->perf.wire, error) && complete_sizes(a, error);
@@ -164,7 +171,7 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
 static const tool_program program = {
     .name = PROGRAM,
     .title = "latency of the collectives of banyan by size",
-    .usage = "combine|allgather|allgather-heads|shift|broadcast|barrier [OPTION]...",
+    .usage = "combine|allreduce|allgather|allgather-heads|shift|broadcast|barrier [OPTION]...",
     .about = "Measures a collective over sizes, as a persistent operation. Every iteration has new data and takes the "
              "time of the slowest rank. Results are checked.\n\n" TOOL_WORLD_ABOUT,
     .failed = "results were wrong, or the work failed",

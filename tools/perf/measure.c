@@ -107,6 +107,7 @@ static bool sum_up(measurement *m, perf_row *row, tool_error *error) {
   if (ok) {
     const perf_case *perf = m->perf;
     *row = (perf_row){.bytes = perf->bytes, .iterations = m->iterations, .mpi_count = m->count - 1};
+    if (perf->collective == BNY_ALLREDUCE) row->mpi_first = PERF_MPI_SUM;
     row->rows = perf->collective == BNY_COMBINE ? (int64_t)perf->tokens * perf->heads : 0;
     snprintf(row->algorithm, sizeof row->algorithm, "%s", info.algorithm == NULL ? "" : info.algorithm);
     for (int32_t r = 0; r < world->nranks; r++) {
@@ -137,12 +138,12 @@ bool perf_measure(const perf_case *perf, const perf_protocol *protocol, perf_row
   bool ok = perf_banyan_method(perf, &m.methods[0], &m.op, error);
   m.count = ok ? 1 : 0;
   if (ok && protocol->against_mpi) {
-    bool heads = perf->collective == BNY_ALLGATHER_HEADS;
-    if (heads)
-      m.methods[1] = perf_mpi_heads(perf);
-    else
+    bool combine = perf->collective == BNY_COMBINE;
+    if (combine)
       ok = perf_mpi_methods(perf, m.methods + 1, error);
-    m.count += !ok ? 0 : heads ? 1 : PERF_MPI_METHODS;
+    else
+      m.methods[1] = perf->collective == BNY_ALLREDUCE ? perf_mpi_sums(perf) : perf_mpi_heads(perf);
+    m.count += !ok ? 0 : combine ? PERF_MPI_METHODS : 1;
   }
   m.times = tool_new((size_t)METHODS_MAX * (size_t)m.iterations, sizeof *m.times);
   ok = tool_world_agree(perf->world, ok, error);

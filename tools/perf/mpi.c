@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-const char *const perf_mpi_names[PERF_MPI_METHODS] = {"mpi_allgather", "mpi_op", "mpi_allreduce3"};
+const char *const perf_mpi_names[PERF_MPI_METHODS + 1] = {"mpi_allgather", "mpi_op", "mpi_allreduce3", "mpi_allreduce"};
 
 enum { ROWS_CHECKED = 512 };
 
@@ -112,6 +112,31 @@ perf_method perf_mpi_heads(const perf_case *perf) {
   state->out = tool_take(whole);
   return (perf_method){
       .name = perf_mpi_names[0], .state = state, .fill = fill_heads, .run = run_heads, .check = check_heads};
+}
+
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
+
+static banyan_status run_sums(void *opaque) {
+  mpi_state *state = opaque;
+  return status_of(mpi_of(state)->allreduce(state->send, state->out, (int)(state->perf->bytes / sizeof(float)), false));
+}
+
+static void fill_sums(void *opaque, uint32_t key) {
+  mpi_state *state = opaque;
+  perf_sums_fill(state->send, state->perf->bytes / sizeof(float), key, state->perf->world->rank);
+}
+
+static void check_sums(void *opaque, uint32_t key, perf_errors *errors) {
+  mpi_state *state = opaque;
+  const perf_case *perf = state->perf;
+  errors->wrong += (int64_t)perf_sums_check(state->out, perf->bytes / sizeof(float), key, perf->world->nranks);
+}
+
+perf_method perf_mpi_sums(const perf_case *perf) {
+  mpi_state *state = tool_new(1, sizeof *state);
+  *state = (mpi_state){.perf = perf, .send = tool_take(perf->bytes), .out = tool_take(perf->bytes)};
+  return (perf_method){
+      .name = perf_mpi_names[PERF_MPI_SUM], .state = state, .fill = fill_sums, .run = run_sums, .check = check_sums};
 }
 
 /* ---- making them ------------------------------------------------------------------------------------------------- */

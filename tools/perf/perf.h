@@ -46,6 +46,10 @@ size_t perf_bytes_check(const void *data, size_t bytes, uint32_t key, int32_t ra
  * rank. */
 size_t perf_heads_check(const void *all, size_t bytes, size_t tokens, int32_t nranks, uint32_t key, char *share);
 
+/* The same for sums of f32: whole numbers, whose sums are exact. Some thousand are checked. */
+void perf_sums_fill(float *values, size_t count, uint32_t key, int32_t rank);
+size_t perf_sums_check(const float *sums, size_t count, uint32_t key, int32_t nranks);
+
 /* One case of banyan-perf: a collective of one size, by banyan and by other methods with the same result. */
 
 typedef struct perf_case {
@@ -72,14 +76,17 @@ typedef struct perf_method {
 /* The method "banyan". *op lives as long as the method. */
 bool perf_banyan_method(const perf_case *perf, perf_method *method, banyan_op **op, tool_error *error);
 
-/* The three implementations of a combine on MPI, for ranks under mpirun. */
-enum { PERF_MPI_METHODS = 3 };
-extern const char *const perf_mpi_names[PERF_MPI_METHODS];
+/* The three implementations of a combine on MPI, for ranks under mpirun. The fourth name is that of a sum. */
+enum { PERF_MPI_METHODS = 3, PERF_MPI_SUM = PERF_MPI_METHODS };
+extern const char *const perf_mpi_names[PERF_MPI_METHODS + 1];
 
 bool perf_mpi_methods(const perf_case *perf, perf_method methods[PERF_MPI_METHODS], tool_error *error);
 
 /* The only implementation of an all-gather of heads, with the first of these names. */
 perf_method perf_mpi_heads(const perf_case *perf);
+
+/* MPI_Allreduce of f32. */
+perf_method perf_mpi_sums(const perf_case *perf);
 
 /* Measures one case: all methods in one loop, in a rotating order, with new data in each call. */
 
@@ -97,7 +104,7 @@ typedef struct perf_row {
   int64_t rows; /* combine */
   char algorithm[32];
   double p50_us, p99_us;
-  int mpi_count;
+  int mpi_first, mpi_count;                       /* names of the forms */
   double mpi_p50_us[PERF_MPI_METHODS];            /* in the order of perf_mpi_methods() */
   uint64_t bytes_sent;                            /* by the rank that sends most */
   uint64_t most_between_nodes, all_between_nodes; /* the same between nodes, and the sum over ranks */

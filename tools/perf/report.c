@@ -72,7 +72,8 @@ void perf_report_row(const perf_row *row, FILE *stream) {
           row->errors.wrong, row->errors.worst);
   for (int i = 0; i < row->mpi_count; i++) {
     fprintf(stream, "  %10zu %9" PRId64 "  %-18s %9.2f  %.2f times banyan's\n", row->bytes, row->rows,
-            perf_mpi_names[i], row->mpi_p50_us[i], row->p50_us > 0 ? row->mpi_p50_us[i] / row->p50_us : 0);
+            perf_mpi_names[row->mpi_first + i], row->mpi_p50_us[i],
+            row->p50_us > 0 ? row->mpi_p50_us[i] / row->p50_us : 0);
   }
   fflush(stream);
 }
@@ -121,7 +122,7 @@ static json_t *row_json(const perf_case *perf, const perf_row *row, const perf_p
   if (protocol->against_mpi) {
     for (int i = 0; i < row->mpi_count; i++) {
       char key[40];
-      snprintf(key, sizeof key, "%s_us", perf_mpi_names[i]);
+      snprintf(key, sizeof key, "%s_us", perf_mpi_names[row->mpi_first + i]);
       json_object_set_new(o, key, tool_json_real(row->mpi_p50_us[i]));
     }
     json_object_set_new(o, "ratio_to_best_mpi", tool_json_real(ratio_of(row)));
