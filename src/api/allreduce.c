@@ -44,7 +44,7 @@ static banyan_status check_desc(const banyan_comm *comm, const banyan_allreduce_
 static banyan_status make_tensor(const void *at, const char *name, int64_t stride, const bny_box *box,
                                  banyan_dtype dtype, bny_api_tensor *made) {
   int64_t bytes = (int64_t)bny_dtype_bytes(dtype), token = box->tokens < 2 ? 0 : stride ? stride : box->heads;
-  *made = (bny_api_tensor){{(char *)(uintptr_t)at, token * bytes, bytes}, box->tokens, box->heads, bytes};
+  *made = (bny_api_tensor){{(char *)(uintptr_t)at, 0, bytes}, box->tokens, box->heads, bytes};
   if (bny_api_tensor_is_empty(made)) return BANYAN_OK;
   if (!at) return bny_fail(BANYAN_ERR_ARGUMENT, "%s is NULL", name);
   if ((uintptr_t)at % (uintptr_t)bytes)
@@ -53,6 +53,7 @@ static banyan_status make_tensor(const void *at, const char *name, int64_t strid
       (box->tokens > 1 && token > -box->heads && token < box->heads))
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.%s_stride is %" PRId64 ", out of range for %d tokens of %d values", name,
                     stride, box->tokens, box->heads);
+  made->rows.token_stride = token * bytes;
   return BANYAN_OK;
 }
 

@@ -133,7 +133,17 @@ static void expect_right(rig *rig, const char *kernel) {
   rig_free(rig);
 }
 
+static void skip(const char *test, int index, const char *why) {
+  printf("SKIP %s %d %s\n", test, index, why);
+  fflush(stdout);
+}
+
+/* The emulated device loads a line in two halves, because PTX promises no more. */
 TEST_IN("gpu", stores_are_not_torn, 4) {
+  if (_i % 2 && getenv("FAKE_CUDA")) {
+    skip("stores_are_not_torn", _i, "lines may be torn on the emulated device");
+    return;
+  }
   rig rig = rig_make(_i / 2 ? TWICE : SAME);
   rig.pair.lines = _i % 2;
   rig.pair.rounds = world_is_quick() ? 20 : 200000;
@@ -148,8 +158,7 @@ TEST_IN("gpu", messages_are_complete, 5) {
   } cases[] = {
       {SAME, false, false}, {SAME, true, false}, {TWICE, true, true}, {PAYLOAD_TWICE, true, true}, {PEER, true, false}};
   if (cases[_i].address == PEER && world_gpus() < 2) {
-    printf("SKIP messages_are_complete %d there is one device\n", _i);
-    fflush(stdout);
+    skip("messages_are_complete", _i, "there is one device");
     return;
   }
   rig rig = rig_make(cases[_i].address);
