@@ -16,6 +16,7 @@ EXTRA_DIST += \
   %D%/banyan/compat/flashinfer.py \
   %D%/banyan/compat/lucidrains.py \
   %D%/banyan/compat/nccl.py \
+  %D%/banyan/compat/ring.py \
   %D%/banyan/compat/sglang.py \
   %D%/banyan/compat/tensorrt_llm.py \
   %D%/banyan/compat/torch.py \

@@ -192,6 +192,15 @@ def test_sglang(ranks):
         assert mha_lse.dtype == torch.bfloat16
         close(mha, out, 2e-2)
         close(sglang.cp_lse_ag_out_rs_mla_npu(o, lse, comm), out)
+        channel = flashinfer.PCIeDCPA2A.from_process_group(
+            process_group=comm, device="cpu", max_batch_size=T, total_heads=H, head_dim=D
+        )
+        into, out_2 = torch.empty_like(out), channel.lse_reduce_scatter(o, lse * E_2, plan=None, is_lse_base_on_e=False)
+        assert channel.lse_reduce_scatter(o, lse, into, plan=None) is into
+        close(into, out)
+        close(out_2, out)
+        close(channel.all_gather_heads(out.contiguous(), plan=None) if H % ranks == 0 else want[0], want[0])
+        channel.close()
         return out
 
     close(torch.cat(run(body, ranks), 1), want[0])
@@ -234,9 +243,6 @@ def test_flashinfer_entries(ranks, lead):
         mine = want[..., comm.rank, :]
         close(flashinfer.decode_cp_a2a_lse_reduce(o, lse * E_2, *place), mine)
         close(flashinfer.decode_cp_a2a_lse_reduce(o, lse, *place, "basee"), mine)
-        close(
-            compat.decode_cp_a2a_lse_reduce(o=o, lse=lse * E_2, workspace=comm, cp_rank=comm.rank, cp_size=ranks), mine
-        )
         sizes = {"max_tokens": 3, "local_heads": 2, "cp_size": ranks, "head_dim": D, "dtype": torch.bfloat16}
         space = flashinfer.decode_cp_a2a_lse_reduce_create_workspace(**sizes, group=comm)
         named = {"workspace": space, "cp_rank": comm.rank, "cp_size": ranks, "lse_mode": "basee"}
@@ -348,7 +354,30 @@ def test_local_merges():
     compat.merge_state_in_place(out, lse, v[:, 1], s[:, 1] * math.log2(math.e), mask)
     close(out[mask], two[0][mask.numpy()])
     assert torch.equal(out[2], v[2, 0])
-    merger = compat.SDPAMerger(True, 2)
+    several = compat.variable_length_merge_states(
+        v.flatten(0, 1), s.flatten(0, 1) * math.log2(math.e), torch.tensor([0, 3, 3, 5, 3 * T])
+    )
+    close(several[0][0], want[0][0])
+    close(several[1][0] * math.log(2), want[1][0])
+    assert not several[0][1].any() and (several[1][1] == -math.inf).all()
+    close(several[0][2], merged([(o[1:2], lse[1:2]) for o, lse in parts[:2]])[0][0])
+    into = torch.empty_like(v[:, 0]), torch.empty_like(s[:, 0])
+    sgl = sglang.merge_state_v2(v[:, 0], s[:, 0], v[:, 1], s[:, 1], *into)
+    assert sgl[0] is into[0] and sgl[1] is into[1]
+    for got, expected in zip(sgl + sglang.merge_state_v2(v[:, 0], s[:, 0], v[:, 1], s[:, 1]), two * 2):
+        close(got, expected)
+    ring = None, None
+    for part in range(3):
+        ring = compat.update_out_and_lse(*ring, v[None, :, part], s[None, :, part].transpose(1, 2))
+    close(ring[0][0], want[0])
+    close(ring[1][0, ..., 0], want[1])
+    half = (slice(None), slice(2, None))
+    ring = compat.update_out_and_lse(None, None, v[None, :, 0].clone(), s[None, :, 0].clone().transpose(1, 2))
+    ring = compat.update_out_and_lse(*ring, v[None, 2:, 1], s[None, 2:, 1].transpose(1, 2), half)
+    close(ring[0][0], np.concatenate([parts[0][0][:2], two[0][2:]]))
+    with pytest.raises(RuntimeError, match="slice_"):
+        compat.update_out_and_lse(None, None, v[None, :, 0], s[None, :, 0].transpose(1, 2), half)
+    merger = compat._SDPAMerger(True, 2)
     for part in range(3):
         merger.step(v[:, part].permute(1, 0, 2)[None], s[:, part].T[None], partial=False)
     close(merger.results()[0][0].permute(1, 0, 2), want[0])
@@ -391,7 +420,7 @@ def test_nccl_form():
 def test_the_merger_of_torch_gives_the_same(partial, with_last):
     theirs = pytest.importorskip("torch.distributed.tensor.experimental._context_parallel._attention")._SDPAMerger
     draw = torch.Generator().manual_seed(2)
-    mergers = [kind(True, 2) for kind in (theirs, compat.SDPAMerger)]
+    mergers = [kind(True, 2) for kind in (theirs, compat._SDPAMerger)]
     for step in range(3):
         keys = T + 1 if step == 0 or not partial else (T + 1) // 2
         out = torch.randn(2, H, keys, D, generator=draw, dtype=torch.bfloat16)

@@ -32,8 +32,14 @@ CALLS = [
     ("ring-attention-pytorch", "0.5.20", "lucidrains", "ring_attention_pytorch/tree_attn_decoding", "tree_attn_decode"),
     ("sglang", "0.5.23", "sglang", "sglang/srt/layers/dcp/comm", "cp_lse_ag_out_rs_mha cp_lse_ag_out_rs_mla "
      "cp_lse_ag_out_rs_mla_npu dcp_a2a_lse_reduce init_fi_a2a_workspace"),
-    ("flashinfer-python", "0.7.2", "flashinfer", "flashinfer/cascade", "merge_state merge_states merge_state_in_place"),
-    ("flashinfer-python", "0.7.2", "flashinfer", "flashinfer/comm/dcp_lse_reduce", "decode_cp_a2a_lse_reduce "
+    ("sglang-kernel", "0.4.10", "sglang", "sgl_kernel/attention", "merge_state_v2"),
+    ("ring-flash-attn", "0.1.8", "ring", "ring_flash_attn/utils", "update_out_and_lse"),
+    ("yunchang", "0.6.4", "ring", "yunchang/ring/utils", "update_out_and_lse"),
+    ("flashinfer-python", "0.7.4", "flashinfer", "flashinfer/cascade", "merge_state merge_states merge_state_in_place"),
+    ("flashinfer-python", "0.7.4", "flashinfer", "flashinfer/triton/cascade", "variable_length_merge_states"),
+    ("flashinfer-python", "0.7.4", "flashinfer", "flashinfer/experimental/b12x/comm/pcie/pcie_dcp_a2a",
+     "PCIeDCPA2A.from_process_group PCIeDCPA2A.lse_reduce_scatter PCIeDCPA2A.all_gather_heads PCIeDCPA2A.close"),
+    ("flashinfer-python", "0.7.4", "flashinfer", "flashinfer/comm/dcp_lse_reduce", "decode_cp_a2a_lse_reduce "
      "decode_cp_a2a_lse_reduce_create_workspace decode_cp_a2a_lse_reduce_workspace_size"),
     ("torch", "2.15.0", "torch", "torch/distributed/tensor/experimental/_context_parallel/_attention", "SDPAMerger"),
     ("torch", "2.15.0", None, "torch/distributed/distributed_c10d", "_get_default_group _resolve_process_group"),

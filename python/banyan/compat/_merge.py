@@ -51,13 +51,13 @@ def contiguous_rows(rows):
     return rows if rows.stride(-1) == 1 or rows.shape[-1] < 2 else rows.contiguous()
 
 
-def combine(out, lse, group, base, scatter, return_lse=False, heads_first=False):
-    """out [B, H, D] and lse [B, H] of all ranks -> out in its type, and lse in f32 if asked."""
+def combine(out, lse, group, base, scatter, return_lse=False, heads_first=False, into=None):
+    """out [B, H, D] and lse [B, H] of all ranks -> out in its type, or `into`, and lse in f32 if asked."""
     comm, out = communicator(group), contiguous_rows(out)
     given = lse if lse.dtype == torch.float32 else lse.float()
     words = {"base": base, "empty": EMPTY, "scatter": scatter}
     if not heads_first:
-        merged, kept = comm.combine(out, given, **words)
+        merged, kept = comm.combine(out, given, out=None if into is None else (into, None), **words)
     else:
         heads = split(out.shape[1], comm.nranks, comm.rank)[1] if scatter == "heads" else out.shape[1]
         merged = out.new_empty((heads, out.shape[0], out.shape[2]))

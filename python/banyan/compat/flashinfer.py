@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlashInfer 0.7.2: flashinfer.cascade and flashinfer.comm.dcp_lse_reduce. Statistics are in base 2."""
+"""FlashInfer 0.7.4: flashinfer.cascade, flashinfer.triton, flashinfer.comm.dcp_lse_reduce and the exchange over PCIe in
+flashinfer.experimental.b12x.comm.pcie. Statistics are in base 2, and those of the exchange over PCIe in base e."""
 
 import math
 
 import torch
 
-from ._merge import combine_entries, communicator, merge
+from ._merge import base, combine, combine_entries, communicator, merge
 
 _LN2 = math.log(2)
 
@@ -20,6 +21,17 @@ def merge_states(v, s):
     """v [S, N, H, D] and s [S, N, H] in base 2 -> (v [S, H, D], s [S, H])."""
     merged, lse = merge(v.transpose(0, 1), s.transpose(0, 1), _LN2)
     return merged.to(v.dtype), lse
+
+
+def variable_length_merge_states(v, s, indptr):
+    """v [L, H, D] and s [L, H] in base 2 -> (v [S, H, D], s [S, H]): row i merges rows indptr[i] to indptr[i + 1]."""
+    first, counts = indptr[:-1].long(), indptr.diff()
+    most = int(counts.max()) if len(counts) else 0
+    behind = torch.arange(most, device=v.device) >= counts[:, None]
+    at = (first[:, None] + torch.arange(most, device=v.device)).masked_fill(behind, 0)
+    if most == 0:
+        return v.new_zeros((len(counts), *v.shape[1:])), s.new_full((len(counts), *s.shape[1:]), -math.inf).float()
+    return merge_states(v[at], s[at].float().masked_fill(behind[..., None], -math.inf))
 
 
 def merge_state_in_place(v, s, v_other, s_other, mask=None):
@@ -86,3 +98,39 @@ def decode_cp_a2a_lse_reduce(partial_o, partial_lse, workspace, cp_rank, cp_size
     if isinstance(workspace, Workspace):
         workspace.check(partial_o)
     return combine_entries(partial_o, partial_lse, comm, base=lse_mode[-1])
+
+
+class PCIeDCPA2A:
+    """A channel of a group, over any link. Arguments for FlashInfer's kernels, such as plan, change nothing."""
+
+    def __init__(self, group):
+        self.comm = communicator(group)
+
+    @classmethod
+    def from_process_group(
+        cls,
+        *,
+        process_group,
+        device,
+        max_batch_size,
+        total_heads,
+        head_dim,
+        query_head_dim=None,
+        ext_module=None,
+        stream_affine=True,
+    ):
+        """The channel of a group. Collective at the first call for each group."""
+        return cls(process_group)
+
+    def lse_reduce_scatter(
+        self, partial_output, partial_lse, out=None, *, plan, is_lse_base_on_e=True, threads=256, block_limit=16
+    ):
+        """partial_output [B, H, D], partial_lse [B, H] -> [B, H/N, D], or out."""
+        return combine(partial_output, partial_lse, self.comm, base(is_lse_base_on_e), "heads", into=out)
+
+    def all_gather_heads(self, local_input, out=None, *, plan, threads=256, block_limit=16):
+        """local_input [B, H/N, D] -> [B, H, D], or out."""
+        return self.comm.allgather_heads(local_input, out=out)
+
+    def close(self):
+        """Does nothing: the communicator belongs to the group, and other calls use it."""

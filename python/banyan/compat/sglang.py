@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang 0.5.23: sglang.srt.layers.dcp.comm. A group of one rank gets its input back."""
+"""SGLang 0.5.23: sglang.srt.layers.dcp.comm, and sgl_kernel 0.4.10. A group of one rank gets its input back."""
 
-from ._merge import base, combine, communicator, is_alone
+import torch
+
+from ._merge import base, combine, communicator, is_alone, merge
 
 
 def cp_lse_ag_out_rs_mha(cp_attn_out, cp_attn_lse, cp_group, return_lse=False):
@@ -48,3 +50,10 @@ def init_fi_a2a_workspace(cp_group):
     """Makes the group's communicator before graphs are captured. Collective."""
     if not is_alone(cp_group):
         communicator(cp_group)
+
+
+def merge_state_v2(v_a, s_a, v_b, s_b, v_merged=None, s_merged=None):
+    """v [S, H, D] and s [S, H] in base e of two partials of one rank -> (v, s), or v_merged and s_merged."""
+    merged, lse = merge(torch.stack([v_a, v_b]), torch.stack([s_a, s_b]))
+    merged = merged.to(v_a.dtype) if v_merged is None else v_merged.copy_(merged)
+    return merged, lse if s_merged is None else s_merged.copy_(lse)

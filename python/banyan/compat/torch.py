@@ -6,8 +6,8 @@ import torch
 from ._merge import merge
 
 
-class SDPAMerger:
-    """The form of _SDPAMerger: step(out [B, H, S, D], lse [B, H, S], partial) for each block, then results()."""
+class _SDPAMerger:
+    """step(out [B, H, S, D], lse [B, H, S], partial) for each block, then results()."""
 
     def __init__(self, convert_to_f32, seq_dim):
         self._f32, self._dim = convert_to_f32, seq_dim
@@ -36,5 +36,3 @@ class SDPAMerger:
         lse = self._lse.unsqueeze(-1) if self._keeps_last else self._lse
         return self._out.to(self._dtypes[0]), lse.to(self._dtypes[1])
 
-
-_SDPAMerger = SDPAMerger  # torch's name
