@@ -31,6 +31,7 @@ EXTRA_DIST += \
   %D%/banyan/transformers.py \
   %D%/bench/bench_calls.py \
   %D%/bench/bench_prune.py \
+  %D%/src/allreduce.cc \
   %D%/src/array.cc \
   %D%/src/array.hh \
   %D%/src/array_check.cc \
@@ -57,6 +58,7 @@ EXTRA_DIST += \
   %D%/src/words.hh \
   %D%/src/xla_ffi.hh \
   %D%/tests/conftest.py \
+  %D%/tests/test_allreduce.py \
   %D%/tests/test_attention.py \
   %D%/tests/test_combine.py \
   %D%/tests/test_compat.py \

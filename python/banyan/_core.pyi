@@ -61,6 +61,17 @@ class CombineWords(TypedDict, total=False):
     token_mask: Optional[Array]
     empty_rows: Optional[EmptyRows]
 
+class SumWords(TypedDict, total=False):
+    """Keyword arguments of Communicator.allreduce()."""
+
+    out: Optional[Array]
+    scatter: Scatter
+    root: int
+    order: Order
+    wire: Wire
+    algorithm: Optional[str]
+    tokens: Union[None, int, Array]
+
 class KeyWords(TypedDict, total=False):
     """Keyword arguments of attention() that describe keys and queries."""
 
@@ -158,6 +169,14 @@ def torch_combine_out(
     out_lse: Array,
 ) -> None:
     """torch.ops.banyan.combine.out, which writes its results into tensors."""
+def torch_allreduce(
+    x: Array, comm: int, scatter: Scatter = "none", wire: Wire = "f32", order: Order = "plan", tag: int = -1
+) -> Array:
+    """torch.ops.banyan.allreduce: Communicator.allreduce() by the number of a communicator."""
+def torch_allreduce_out(
+    x: Array, comm: int, scatter: Scatter = "none", wire: Wire = "f32", order: Order = "plan", tag: int = -1, *, out: Array
+) -> None:
+    """torch.ops.banyan.allreduce_out, which writes its result into a tensor."""
 def attention(
     q: Given,
     k: Array,
@@ -409,6 +428,22 @@ class Comm:
         """A persistent attention_combine() of these arrays. Collective. Returns an Operation, which keeps the
         arrays.
         """
+    def allreduce(self, x: Given, **words: Unpack[SumWords]) -> Given:
+        """Sums x of all ranks, as after an output projection under tensor parallelism. Collective.
+
+        x: [tokens, dim], f32, f16 or bf16. [dim] is one token, and more dimensions count as columns. Tokens have any
+            stride; columns are contiguous.
+        out: an array of the same dtype that receives the sums; x itself is allowed if it gets all of them.
+        scatter: "none" (all sums on all ranks), "tokens" (a range of the first dimension, as split() says), "heads" (a
+            range of the columns) or "root" (with `root`; other ranks get None).
+        order: "plan", or "canonical", whose bits do not depend on the algorithm. wire: "f32", "f16" or "bf16".
+        tokens: the number of tokens of this call, at most those of x, and equal on all ranks.
+
+        Sums are in f32 and rounded once. All ranks get the same bits. NaN and infinities arrive as such. Returns a new
+        array of the framework of x, or `out`. Raises what combine() raises.
+        """
+    def allreduce_init(self, x: Array, **words: Unpack[SumWords]) -> Operation:
+        """A persistent allreduce(). Collective. Returns an Operation."""
     def allgather(self, mine: Given, *, out: Optional[Array] = None, counts: Optional[Sequence[int]] = None) -> Given:
         """Gives all ranks the arrays of each: [nranks, *mine.shape], any dtype. Collective.
 

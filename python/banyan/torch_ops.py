@@ -4,6 +4,7 @@
     comm_handle = banyan.torch_ops.handle(comm)
     out, lse = torch.ops.banyan.combine(o, lse, comm_handle)
     torch.ops.banyan.combine_out(o, lse, comm_handle, out=out, out_lse=out_lse)
+    total = torch.ops.banyan.allreduce(x, comm_handle)
 
 A handle is an integer, so that graphs can hold it. Ops are defined by torch.library's define and impl, without the
 decorators of custom_op, and have implementations for fake tensors: torch.compile and export trace them.
@@ -33,6 +34,9 @@ _library.define(
     "attention_combine(Tensor q, Tensor k, Tensor v, Tensor? seq_lens, int comm, float scale=0.0, "
     'str scatter="none", str wire="f32", int tag=-1) -> (Tensor, Tensor)'
 )
+_SUM = 'str scatter="none", str wire="f32", str order="plan", int tag=-1'
+_library.define(f"allreduce(Tensor x, int comm, {_SUM}) -> Tensor")
+_library.define(f"allreduce_out(Tensor x, int comm, {_SUM}, *, Tensor(a!) out) -> ()")
 _library.define("allgather(Tensor mine, int comm, int tag=-1) -> Tensor")
 _library.define("shift(Tensor send, int comm, int distance=1, int tag=-1) -> Tensor")
 
@@ -83,18 +87,31 @@ def _combine_fake(o, lse, comm, base="e", empty="-inf", scatter="none", wire="f3
     return o.new_empty((*rows, o.shape[2])), lse.new_empty(rows)
 
 
-def _combine_out_fake(o, lse, comm, *how, out, out_lse, **named):
+def _out_fake(*given, **named):
     return None
 
 
-def _combine_out_traced(mode, op, types, args=(), kwargs=None):
-    """Traces combine_out as combine and copies, because torch keeps the order only of ops that write no argument."""
-    how = dict(kwargs)
-    out, out_lse = how.pop("out"), how.pop("out_lse")
-    with mode:
-        merged, merged_lse = torch.ops.banyan.combine(*args, **how)
-        out.copy_(merged)
-        out_lse.copy_(merged_lse)
+def _traced(name, *outputs):
+    """Traces an out form as the other form and copies, because torch keeps the order only of ops that write nothing."""
+
+    def trace(mode, op, types, args=(), kwargs=None):
+        how = dict(kwargs)
+        out = [how.pop(each) for each in outputs]
+        with mode:
+            made = getattr(torch.ops.banyan, name)(*args, **how)
+            for to, result in zip(out, (made,) if len(out) == 1 else made):
+                to.copy_(result)
+
+    return trace
+
+
+def _allreduce_fake(x, comm, scatter="none", wire="f32", order="plan", tag=-1):
+    shape, comm = list(x.shape), _comm(comm)
+    if scatter in ("heads", "tokens"):
+        dim = -1 if scatter == "heads" else 0
+        shape[dim] = split(shape[dim], comm.nranks, comm.rank)[1]
+    _reject_root(scatter)
+    return x.new_empty(shape)
 
 
 def _attention_combine_fake(q, k, v, seq_lens, comm, scale=0.0, scatter="none", wire="f32", tag=-1):
@@ -123,7 +140,9 @@ def _keep(op):
 
 for _name, _body, _fake in (
     ("combine", _core.torch_combine, _combine_fake),
-    ("combine_out", _core.torch_combine_out, _combine_out_fake),
+    ("combine_out", _core.torch_combine_out, _out_fake),
+    ("allreduce", _core.torch_allreduce, _allreduce_fake),
+    ("allreduce_out", _core.torch_allreduce_out, _out_fake),
     ("attention_combine", _attention_combine, _attention_combine_fake),
     ("allgather", _allgather, _allgather_fake),
     ("shift", _shift, _shift_fake),
@@ -142,6 +161,7 @@ for _name, _body, _fake in (
 if hasattr(torch.library, "register_torch_dispatch"):
     from torch._subclasses.functional_tensor import FunctionalTensorMode
 
-    torch.library.register_torch_dispatch(
-        "banyan::combine_out", FunctionalTensorMode, _combine_out_traced, lib=_library
-    )
+    for _name, _outputs in (("combine", ("out", "out_lse")), ("allreduce", ("out",))):
+        torch.library.register_torch_dispatch(
+            f"banyan::{_name}_out", FunctionalTensorMode, _traced(_name, *_outputs), lib=_library
+        )

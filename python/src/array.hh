@@ -4,11 +4,26 @@
 #include "dlpack.hh"
 #include "errors.hh"
 
+#include <algorithm>
 #include <initializer_list>
 
 namespace bny {
 
 inline constexpr int ARRAY_DIMS = 6;
+
+// The sizes of the dimensions of a new array, at most ARRAY_DIMS.
+class dims_list {
+public:
+  dims_list(std::initializer_list<int64_t> dims) : dims_list(dims.begin(), static_cast<int>(dims.size())) {}
+  dims_list(const int64_t *first, int count) : count_(count) { std::copy(first, first + count, dims_); }
+  const int64_t *begin() const { return dims_; }
+  const int64_t *end() const { return dims_ + count_; }
+  size_t size() const { return static_cast<size_t>(count_); }
+
+private:
+  int count_;
+  int64_t dims_[ARRAY_DIMS];
+};
 
 enum class framework { numpy, torch, jax, cupy, other };
 
@@ -37,8 +52,8 @@ public:
   void open(const char *argument, nb::handle object, bool write, const std::string &device, void *stream);
 
   // Makes a contiguous array like `like`, which `pattern` has read, and reads it. With `f32` the dtype is f32.
-  nb::object make(const char *argument, nb::handle like, const array &pattern, std::initializer_list<int64_t> dims,
-                  bool f32, const std::string &device, void *stream);
+  nb::object make(const char *argument, nb::handle like, const array &pattern, const dims_list &dims, bool f32,
+                  const std::string &device, void *stream);
 
   void want_dims(int dims, const char *shape_text) const;       // else ArgumentError
   void want_shape(int dim, int64_t size, const char *of) const; // `of` names the origin of the size
@@ -68,7 +83,7 @@ public:
 private:
   bool open_buffer(nb::handle object, bool write);
   bool open_exchange(nb::handle object);
-  nb::object make_torch(nb::handle like, const array &pattern, std::initializer_list<int64_t> dims);
+  nb::object make_torch(nb::handle like, const array &pattern, const dims_list &dims);
   bool open_attributes(nb::handle object);
   void open_torch(nb::handle object, void *stream);
   void open_dlpack(nb::handle object, void *stream);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // New arrays of the caller's framework.
-#include <algorithm>
 #include <cstdlib>
 #include <new>
 
@@ -10,7 +9,7 @@ namespace bny {
 
 namespace {
 
-nb::tuple shape_tuple(std::initializer_list<int64_t> dims) {
+nb::tuple shape_tuple(const dims_list &dims) {
   PyObject *tuple = PyTuple_New(static_cast<Py_ssize_t>(dims.size()));
   Py_ssize_t i = 0;
   for (int64_t dim : dims) PyTuple_SetItem(tuple, i++, PyLong_FromLongLong(dim));
@@ -27,7 +26,7 @@ template <class managed_type> struct piece {
   int64_t shape[ARRAY_DIMS];
   int64_t strides[ARRAY_DIMS];
 
-  static piece *make(const array &pattern, std::initializer_list<int64_t> dims) {
+  static piece *make(const array &pattern, const dims_list &dims) {
     constexpr size_t line = 64, head = (sizeof(piece) + line - 1) / line * line;
     size_t bytes = pattern.dtype.bits / 8u;
     for (int64_t dim : dims) bytes *= static_cast<size_t>(dim);
@@ -47,7 +46,7 @@ template <class managed_type> struct piece {
 };
 
 // Makes a torch tensor of host memory that is allocated here. Returns an invalid object if torch cannot do that.
-nb::object tensor_of(const array &pattern, std::initializer_list<int64_t> dims, dl_tensor *tensor) {
+nb::object tensor_of(const array &pattern, const dims_list &dims, dl_tensor *tensor) {
   if (const dl_exchange *exchange = known.torch_exchange) {
     if (!exchange->to_object) return nb::object();
     auto *made = piece<dl_managed_versioned>::make(pattern, dims);
@@ -75,7 +74,7 @@ nb::object tensor_of(const array &pattern, std::initializer_list<int64_t> dims, 
 } // namespace
 
 // Takes a third of the time of new_empty(). Returns an invalid object if it does not apply.
-nb::object array::make_torch(nb::handle like, const array &pattern, std::initializer_list<int64_t> dims) {
+nb::object array::make_torch(nb::handle like, const array &pattern, const dims_list &dims) {
   if (Py_TYPE(like.ptr()) != known.torch_tensor || pattern.device.type != DL_CPU) return nb::object();
   dl_tensor tensor;
   nb::object made = tensor_of(pattern, dims, &tensor);
@@ -87,8 +86,8 @@ nb::object array::make_torch(nb::handle like, const array &pattern, std::initial
   return made;
 }
 
-nb::object array::make(const char *argument, nb::handle like, const array &pattern, std::initializer_list<int64_t> dims,
-                       bool f32, const std::string &wanted, void *stream) {
+nb::object array::make(const char *argument, nb::handle like, const array &pattern, const dims_list &dims, bool f32,
+                       const std::string &wanted, void *stream) {
   name = argument;
   if (!f32 && !lasting) {
     nb::object made = make_torch(like, pattern, dims);

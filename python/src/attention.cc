@@ -97,7 +97,7 @@ void read_both(const comm &self, nb::handle q, nb::handle k, nb::handle v, const
   call->read(&self, stream, q, k, v, words);
   combine->desc.tokens = call->rows(), combine->desc.heads = call->desc.heads;
   combine->desc.value_dim = call->desc.value_dim, combine->desc.stream = stream;
-  combine->read_desc(self, combine_words);
+  combine->has_output = read_how(&combine->desc, &combine->algorithm, self, combine_words);
   if (!combine_words.tokens.is_none()) {
     read_tokens(self, combine_words.tokens, stream, &combine->valid_tokens, &combine->tokens_now, &combine->valid);
     combine->desc.valid = &combine->valid;

@@ -93,17 +93,6 @@ void read_tokens(const comm &owner, nb::handle word, void *stream, array *from, 
   }
 }
 
-void combine_call::read_desc(const comm &owner, const combine_words &words) {
-  desc.wire = read_wire(words.wire);
-  desc.scatter = read_scatter(words.scatter);
-  desc.order = read_order(words.order);
-  desc.root = read_int32("root", words.root);
-  const char *text = read_text("algorithm", words.algorithm);
-  if (text) algorithm = text;
-  desc.algorithm = text ? algorithm.c_str() : nullptr;
-  has_output = desc.scatter != BANYAN_SCATTER_ROOT || desc.root == owner.rank();
-}
-
 void combine_call::read_plain(const comm &owner, nb::handle o, nb::handle lse, nb::handle d,
                               const combine_words &words) {
   values.open("o", o, false, owner.device(), desc.stream);
@@ -204,7 +193,7 @@ void combine_call::read(const comm &owner, nb::handle o, nb::handle lse, nb::han
   }
   read_scale("values_scale", owner, words.values_scale, desc.stream, &scale, &scale_now, &in, desc.heads);
   read_valid(owner, words);
-  read_desc(owner, words);
+  has_output = read_how(&desc, &algorithm, owner, words);
   bool in_rows = lse.is_none();
   read_output(owner, o, in_rows ? o : lse, out_arrays, !d.is_none(), values, in_rows ? values : stats, words);
 }

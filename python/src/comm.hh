@@ -122,6 +122,19 @@ private:
   std::atomic<bool> busy_{false};
 };
 
+// Reads how rows are merged into a description, which refers to `algorithm`. Returns whether this rank has a result.
+template <class desc_type, class words_type>
+bool read_how(desc_type *desc, std::string *algorithm, const comm &owner, const words_type &words) {
+  desc->wire = read_wire(words.wire);
+  desc->scatter = read_scatter(words.scatter);
+  desc->order = read_order(words.order);
+  desc->root = read_int32("root", words.root);
+  const char *text = read_text("algorithm", words.algorithm);
+  if (text) *algorithm = text;
+  desc->algorithm = text ? algorithm->c_str() : nullptr;
+  return desc->scatter != BANYAN_SCATTER_ROOT || desc->root == owner.rank();
+}
+
 // The arguments of a combine after reading. They live as long as the operation.
 struct combine_call {
   array values, stats, sum, out_values, out_stats, out_sum, scale, out_scale;
@@ -138,7 +151,6 @@ struct combine_call {
 
   void read(const comm &owner, nb::handle o, nb::handle lse, nb::handle d, nb::handle out_arrays,
             const combine_words &words);
-  void read_desc(const comm &owner, const combine_words &words);
   // Makes or opens the outputs, like `o` and `lse`, which the patterns have read. With `with_sum` the statistics are m
   // and d.
   void read_output(const comm &owner, nb::handle o, nb::handle lse, nb::handle out_arrays, bool with_sum,
@@ -155,6 +167,22 @@ private:
 
 // Reads the number of tokens of a run: None, a number, which is stored at `now`, or an array.
 void read_tokens(const comm &owner, nb::handle word, void *stream, array *from, int32_t *now, banyan_valid_rows *valid);
+
+// The arguments of a sum after reading.
+struct sum_call {
+  array x, result, valid_tokens;
+  banyan_allreduce_desc desc = BANYAN_ALLREDUCE_DESC_INIT;
+  banyan_valid_rows valid = BANYAN_VALID_ROWS_INIT;
+  int32_t tokens_now = 0; // valid.tokens, where it was given as a number
+  std::string algorithm;
+  bool has_output = true;
+  nb::object made;
+
+  void read(const comm &owner, nb::handle array, nb::handle out, const sum_words &words);
+
+private:
+  int64_t shape[ARRAY_DIMS]; // of the sums of this rank
+};
 
 struct heads_call {
   array mine, all, valid_tokens;
@@ -256,6 +284,7 @@ public:
   combine_call combine;
   attention_call attention;
   heads_call heads;
+  sum_call sums;
   array first, second;
   std::vector<size_t> counts;
   nb::object outputs = nb::none();
@@ -294,6 +323,7 @@ template <class reader, class maker> nb::object make_operation(nb::object self, 
   return nb::cast(new operation_handle(std::move(op)), nb::rv_policy::take_ownership);
 }
 
+void define_allreduce(nb::class_<comm> &type);
 void define_calls(nb::class_<comm> &type);
 void define_combine(nb::class_<comm> &type);
 void define_attention(nb::module_ &module, nb::class_<comm> &type);

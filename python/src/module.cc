@@ -94,6 +94,7 @@ NB_MODULE(_core, module) {
           },
           nb::arg("color"), nb::arg("key").none());
   define_combine(type);
+  define_allreduce(type);
   define_calls(type);
   define_attention(module, type);
   define_operation(module);

@@ -29,6 +29,10 @@ int64_t handle_of(comm &self) {
   return self.number;
 }
 
+void want_result(banyan_scatter scatter) {
+  if (scatter == BANYAN_SCATTER_ROOT) reject("scatter", "\"root\" has no result on other ranks, which an op must have");
+}
+
 nb::object call(nb::handle o, nb::handle lse, int64_t number, nb::handle out, nb::handle base, nb::handle empty,
                 nb::handle scatter, nb::handle wire, nb::handle order, int64_t tag) {
   comm &self = comm_of(number);
@@ -39,8 +43,7 @@ nb::object call(nb::handle o, nb::handle lse, int64_t number, nb::handle out, nb
   words.order = order, words.wire = wire;
   self.read(false, [&] {
     request.read(self, o, lse, none, out, words);
-    if (request.desc.scatter == BANYAN_SCATTER_ROOT)
-      reject("scatter", "\"root\" has no result on other ranks, which an op must have");
+    want_result(request.desc.scatter);
   });
   self.call([&] {
     return self.with_tag(tag, [&] { return banyan_combine(self.handle(), &request.desc, &request.in, &request.out); });
@@ -56,6 +59,33 @@ nb::object combine(nb::handle o, nb::handle lse, int64_t number, nb::handle base
 void combine_out(nb::handle o, nb::handle lse, int64_t number, nb::handle base, nb::handle empty, nb::handle scatter,
                  nb::handle wire, nb::handle order, int64_t tag, nb::handle out, nb::handle out_lse) {
   call(o, lse, number, nb::make_tuple(out, out_lse), base, empty, scatter, wire, order, tag);
+}
+
+nb::object sum(nb::handle x, int64_t number, nb::handle out, nb::handle scatter, nb::handle wire, nb::handle order,
+               int64_t tag) {
+  comm &self = comm_of(number);
+  sum_call request;
+  nb::object root = nb::int_(0);
+  sum_words words;
+  words.scatter = scatter, words.wire = wire, words.order = order, words.root = root;
+  self.read(false, [&] {
+    request.read(self, x, out, words);
+    want_result(request.desc.scatter);
+  });
+  self.call([&] {
+    return self.with_tag(
+        tag, [&] { return banyan_allreduce(self.handle(), &request.desc, request.x.data, request.result.data); });
+  });
+  return out.is_none() ? request.made : nb::none();
+}
+
+nb::object allreduce(nb::handle x, int64_t number, nb::handle scatter, nb::handle wire, nb::handle order, int64_t tag) {
+  return sum(x, number, nb::none(), scatter, wire, order, tag);
+}
+
+void allreduce_out(nb::handle x, int64_t number, nb::handle scatter, nb::handle wire, nb::handle order, int64_t tag,
+                   nb::handle out) {
+  sum(x, number, out, scatter, wire, order, tag);
 }
 
 } // namespace
@@ -74,6 +104,10 @@ void define_torch(nb::module_ &module) {
   module.def("torch_combine_out", combine_out, nb::arg("o"), nb::arg("lse"), nb::arg("comm"), nb::arg("base") = "e",
              nb::arg("empty") = "-inf", nb::arg("scatter") = "none", nb::arg("wire") = "f32", nb::arg("order") = "plan",
              nb::arg("tag") = -1, nb::kw_only(), nb::arg("out"), nb::arg("out_lse"));
+  module.def("torch_allreduce", allreduce, nb::arg("x"), nb::arg("comm"), nb::arg("scatter") = "none",
+             nb::arg("wire") = "f32", nb::arg("order") = "plan", nb::arg("tag") = -1);
+  module.def("torch_allreduce_out", allreduce_out, nb::arg("x"), nb::arg("comm"), nb::arg("scatter") = "none",
+             nb::arg("wire") = "f32", nb::arg("order") = "plan", nb::arg("tag") = -1, nb::kw_only(), nb::arg("out"));
 }
 
 } // namespace bny

@@ -16,6 +16,9 @@ namespace bny {
 #define RESULT_WORDS(WORD)                                                                                             \
   WORD(base, "e") WORD(out_empty, "-inf") WORD(scatter, "none") WORD(root, 0) WORD(order, "plan") WORD(wire, "f32")    \
   WORD(algorithm, nb::none()) WORD(stream, nb::none()) WORD(tokens, nb::none())
+#define SUM_WORDS(WORD)                                                                                                \
+  WORD(scatter, "none") WORD(root, 0) WORD(order, "plan") WORD(wire, "f32") WORD(algorithm, nb::none())                \
+  WORD(tokens, nb::none())
 // Each list makes parameters, names, members and arguments by these.
 #define WORD_PARAMETER(name, standard) , nb::handle name
 #define WORD_NAME(name, standard) name,
@@ -26,6 +29,11 @@ namespace bny {
 // The Python arguments that describe a caller's rows and how they are combined.
 struct combine_words {
   COMBINE_WORDS(WORD_MEMBER)
+};
+
+// Those of allreduce().
+struct sum_words {
+  SUM_WORDS(WORD_MEMBER)
 };
 
 banyan_dtype read_wire(nb::handle word);

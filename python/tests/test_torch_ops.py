@@ -35,6 +35,11 @@ def test_ops_and_methods_agree():
         every = torch.ops.banyan.allgather(o, number)
         assert torch.equal(every[comm.rank], o)
         assert torch.equal(torch.ops.banyan.shift(o, number), every[1 - comm.rank])
+        total = torch.ops.banyan.allreduce(o, number)
+        assert torch.equal(total, every[0] + every[1]) and torch.equal(o, every[comm.rank])
+        assert torch.equal(torch.ops.banyan.allreduce(o[0], number, "heads"), total[0].chunk(2, 1)[comm.rank])
+        torch.ops.banyan.allreduce_out(every[comm.rank], number, out=every[comm.rank])
+        assert torch.equal(every[comm.rank], total)
         return out, torch.ops.banyan.combine(o, lse, number, scatter="heads")[0]
 
     results = banyan.run(body, ranks=2, start="thread", timeout=60)
@@ -52,12 +57,14 @@ def test_fake_shapes_are_those_of_the_op(scatter):
         fake = torch.ops.banyan.combine(o.half().to("meta"), lse.to("meta"), number, scatter=scatter)
         q, k = torch.zeros(2, 4, 8).half(), torch.zeros(2, 2, 10, 8).half()
         real += torch.ops.banyan.attention_combine(q, k, k, None, number, scatter=scatter)
+        real += (torch.ops.banyan.allreduce(o[0], number, scatter=scatter),)
         fake += torch.ops.banyan.attention_combine(
             q.to("meta"), k.to("meta"), k.to("meta"), None, number, scatter=scatter
         )
+        fake += (torch.ops.banyan.allreduce(o[0].to("meta"), number, scatter=scatter),)
         return [(a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride()) for a, b in zip(real, fake)]
 
-    assert banyan.run(body, ranks=2, start="thread", timeout=60) == [[True] * 4] * 2
+    assert banyan.run(body, ranks=2, start="thread", timeout=60) == [[True] * 5] * 2
 
 
 def test_rejections(lone):
@@ -66,6 +73,8 @@ def test_rejections(lone):
         torch.ops.banyan.combine(o, lse, 10**6)
     with pytest.raises(ValueError, match="root"):
         torch.ops.banyan.combine(o, lse, torch_ops.handle(lone), scatter="root")
+    with pytest.raises(ValueError, match="root"):
+        torch.ops.banyan.allreduce(o, torch_ops.handle(lone), scatter="root")
 
 
 def test_a_graph_holds_the_op(lone):
@@ -78,7 +87,7 @@ def test_a_graph_holds_the_op(lone):
     torch.testing.assert_close(graph(o, lse), torch.ops.banyan.combine(o * 2, lse, number)[0] + 1)
 
 
-OPS = ["combine", "combine_out", "attention_combine", "allgather", "shift"]
+OPS = ["combine", "combine_out", "allreduce", "allreduce_out", "attention_combine", "allgather", "shift"]
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -91,6 +100,8 @@ def test_opcheck_of_each(lone, name):
     given, named = {
         "combine": ((o, lse, number), {"wire": "bf16"}),
         "combine_out": ((o, lse, number), {"out": torch.empty_like(o), "out_lse": torch.empty_like(lse)}),
+        "allreduce": ((o, number), {"order": "canonical"}),
+        "allreduce_out": ((o, number), {"out": torch.empty_like(o)}),
         "attention_combine": ((q, k, k, None, number), {}),
         "allgather": ((o, number), {}),
         "shift": ((o, number), {}),
@@ -134,7 +145,7 @@ def test_export(lone):
 def drawn_program(seed, rank, number):
     """Returns a function of tensors. Ranks run the same ops of banyan, and differ in everything around them."""
     shared, own = random.Random(seed), random.Random(f"{seed} {rank}")
-    calls = [shared.choice(["combine", "combine_out", "allgather", "shift"]) for _ in range(shared.randint(2, 5))]
+    calls = [shared.choice(["combine", "combine_out", "allreduce", "allreduce_out", "allgather", "shift"]) for _ in range(shared.randint(2, 5))]
     sources = [shared.randint(0, at) for at in range(len(calls))]  # 0: an input; otherwise an earlier result
     detours = [own.randint(0, 3) for _ in calls]
     used = [own.random() < 0.6 for _ in calls]
@@ -155,6 +166,9 @@ def drawn_program(seed, rank, number):
                     y, kept_lse = torch.empty_like(o), torch.empty_like(lse)
                     torch.ops.banyan.combine_out(o, lse, number, out=y, out_lse=kept_lse)
                 y = y.view(4, 4)
+            elif name == "allreduce_out":
+                y = torch.empty_like(x)
+                torch.ops.banyan.allreduce_out(x, number, out=y)
             else:
                 y = getattr(torch.ops.banyan, name)(x, number)
                 y = y[1] if name == "allgather" else y
