@@ -91,6 +91,6 @@ for python; do
   CC=zig-cc CXX=zig-c++ CXXFLAGS="-include cstdio" _PYTHON_HOST_PLATFORM=linux-$arch \
     SETUPTOOLS_EXT_SUFFIX=$("$python" -c "import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX').replace('$here', '$arch-linux-gnu'))") \
     "$venv/bin/python" -m pip wheel --quiet --no-deps --no-build-isolation -w "$work/made" "$top/python" \
-    --config-settings "cmake.define.LIBBANYAN_BUILD=$work/build"
+    --config-settings "cmake.define.LIBBANYAN_BUILD=$work/build" --config-settings cmake.define.BRING_LIBRARIES=OFF
   LD_LIBRARY_PATH=$work/lib "$venv/bin/auditwheel" repair --plat auto -w "$folder" "$work"/made/*.whl
 done

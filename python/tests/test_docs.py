@@ -23,3 +23,16 @@ def test_page(page, monkeypatch, tmp_path):
         except ModuleNotFoundError as error:
             if error.name not in ("torch", "jax", "transformers"):
                 raise
+
+
+def test_package_with_a_library_of_its_own_needs_none_of_the_machine():
+    import banyan
+
+    package = pathlib.Path(banyan.__file__).parent
+    loaded = {line.split()[-1] for line in open("/proc/self/maps") if "/" in line}
+    library = [path for path in loaded if pathlib.Path(path).name.startswith("libbanyan.so")]
+    if pathlib.Path(library[0]).parent != package:
+        pytest.skip("this package uses an installed libbanyan")
+    for path in loaded:
+        if pathlib.Path(path).name.startswith(("libjansson", "libsodium", "libxml2", "libhwloc")):
+            assert pathlib.Path(path).parent in (package, package.parent / "banyan_attention.libs"), path

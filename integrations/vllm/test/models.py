@@ -35,6 +35,17 @@ KINDS = {
             head_dim=64,
         ),
     ),
+    "llama-long": (
+        "LlamaConfig",
+        dict(
+            hidden_size=1024,
+            intermediate_size=2048,
+            num_attention_heads=8,
+            num_key_value_heads=1,
+            head_dim=128,
+            max_position_embeddings=1 << 18,
+        ),
+    ),
     "qwen3": ("Qwen3Config", HEADS),
     "gemma2": (
         "Gemma2Config",
