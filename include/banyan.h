@@ -244,8 +244,8 @@ void banyan_on_wait(int (*check)(void *context), void *context);
  *   all ranks left out are known to have ended, or the ranks are a majority: more than half of all old ranks, or
  *   exactly half with the lowest of them. A rank does not count if another rank of its node saw it end before it
  *   called. The others get BANYAN_ERR_PEER if they hear from a member, else BANYAN_ERR_TIMEOUT.
- * - Members answer while they are in this call. A rank that comes after it has returned on them hears only from those
- *   with which it had exchanged messages over the network before, because these left it their answer.
+ * - A rank that was left out and is late hears from every member that it reaches, however late it calls, until that
+ *   member destroys its new communicator. On each member a library thread, which sleeps meanwhile, answers it.
  * - A rank is known to have ended if a rank of its node saw that, or its node closed its TCP connections. Over RDMA
  *   only a rank of its node can know.
  * - `members` (may be NULL) has room for all old ranks. It receives the old rank of each new one.

@@ -464,6 +464,13 @@ static bool has_silent(const bny_membership *view) {
   return !view->one_node && memchr(view->standings, BNY_SILENT, (size_t)view->nranks);
 }
 
+/* A rank that is left out and alive learns that whenever it comes. */
+static void tell_silent(const rendezvous *self) {
+  bny_transport *transport = self->transport;
+  for (int32_t r = 0; transport->ops->tell && r < transport->nranks; r++)
+    if (self->view.standings[r] == BNY_SILENT) transport->ops->tell(transport, r, (int)(self->view.round & 1));
+}
+
 static void take(rendezvous *self, banyan_comm **shrunk) {
   message_head head = {.attempt = bny_membership_post(&self->view, BNY_POST_DONE).attempt};
   post(self, BNY_POST_DONE, &head, sizeof head, NULL, 0);
@@ -529,6 +536,7 @@ banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_com
   drop_made(&self);
   if (status != BANYAN_OK) bny_fail(status, "%s", why);
   if (status == BANYAN_OK && (comm->ancestor || comm->kept || has_silent(&self.view))) bny_comm_keep(comm, *shrunk);
+  if (status == BANYAN_OK) tell_silent(&self);
   for (int32_t r = 0; status == BANYAN_OK && members && r < comm->nranks; r++)
     if (self.view.members[r]) *members++ = r;
 

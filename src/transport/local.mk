@@ -20,5 +20,6 @@ libbanyan_core_la_SOURCES += \
   %D%/ucx/put.c \
   %D%/ucx/receive.c \
   %D%/ucx/report.c \
-  %D%/ucx/start.c
+  %D%/ucx/start.c \
+  %D%/ucx/tell.c
 endif

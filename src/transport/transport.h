@@ -157,6 +157,9 @@ typedef struct bny_transport_ops {
   bool (*settled)(bny_transport *transport, int32_t *peer);
   /* Sends this rank's rendezvous message of that parity to a rank, also on this node. */
   void (*post)(bny_transport *transport, int32_t rank, int half);
+  /* From now on until close(), sends the message of that parity to a rank of another node whenever this rank hears from
+   * it. A thread does that, which sleeps meanwhile. The caller runs nothing else on this transport. */
+  void (*tell)(bny_transport *transport, int32_t rank, int half);
   /* Reports the last finished run to peers that sent to this rank and got nothing back. */
   void (*acknowledge)(bny_transport *transport, const int32_t *peers, int32_t npeers);
   /* Reports a rejected call to all connected peers. */

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 
+#include "comm/comm.h"
 #include "tests/support/world.h"
 
 enum { HEADS = 4, VALUE_DIM = 16, FLAG_STOPPED = 1, FLAG_DONE = 2 };
@@ -264,6 +265,53 @@ static void shrink_in_vain(world_rank *self) {
 }
 
 TEST(failure_writes_nothing) { WORLD_RUN(shrink_in_vain, .nranks = 3, .processes = true); }
+
+/* The last rank is on a node of its own, and comes when the others have their communicator. All ranks that it has
+ * exchanged messages with are dead. The members wait for nobody then, and some have destroyed the old communicator. */
+typedef struct strange {
+  bool destroys;
+  atomic_int members;
+} strange;
+
+static void come_late_to_strangers(world_rank *self) {
+  int32_t late = self->nranks - 1;
+  strange *strange = self->argument;
+  banyan_comm *left = NULL;
+  if (!world_ok(self, banyan_barrier(self->comm), "barrier") || !world_meet(self)) return;
+  self->comm->exec->timeout_ns = world_is_sanitized() ? 4000000000 : 1000000000; /* ranks meet with a longer one */
+  bool is_stranger = !self->comm->transport->ops->is_connected(self->comm->transport, late);
+  if (self->rank != late) {
+    if (!is_stranger) raise(SIGKILL);
+    go_on(self);
+    if (!world_ok(self, banyan_comm_shrink(self->comm, NULL, &left), "shrink")) return;
+    atomic_fetch_add(&strange->members, 1);
+    if (strange->destroys) banyan_comm_destroy(self->comm), self->comm = NULL;
+    world_signal(self->world, FLAG_STOPPED);
+    world_await(self->world, FLAG_DONE, WORLD_GUARD_S);
+    banyan_comm_destroy(left);
+    return;
+  }
+  world_await(self->world, FLAG_STOPPED, WORLD_GUARD_S);
+  double begun_s = world_now_s();
+  go_on(self);
+  banyan_status status = banyan_comm_shrink(self->comm, NULL, &left);
+  world_check(self, status == BANYAN_ERR_PEER && strstr(banyan_last_error(), "rank 5 was excluded by the others"),
+              "got %s after %g s: %s", banyan_status_string(status), world_now_s() - begun_s, banyan_last_error());
+  world_signal(self->world, FLAG_DONE);
+}
+
+TEST_LOOP(strangers_tell_a_late_rank, 2) {
+#ifdef HAVE_UCX
+  if (!world_has_network()) return;
+  strange *strange = world_share(sizeof *strange);
+  strange->destroys = _i;
+  world_be_nodes("a,a,a,a,a,b");
+  WORLD_RUN(come_late_to_strangers, .nranks = 6, .processes = true, .deaths = true, .argument = strange,
+            .timeout_ns = 20000000000);
+  ck_assert_int_gt(atomic_load(&strange->members), 0);
+  world_unshare(strange, sizeof *strange);
+#endif
+}
 
 /* A shrink that waits for a late rank ends when its communicator is aborted. */
 static void *abort_soon(void *argument) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Explores all schedules of a shrink of two to four ranks, with the library's own decisions (comm/membership.h). At any
  * step a rank may stop or die, and a post may be late or lost for any of its receivers. A state is explored once. In no
- * state may two live ranks have different communicators. */
+ * state may two live ranks have different communicators. A rank that comes when others have theirs learns it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,12 +14,15 @@ typedef enum phase { LATE, READING, WAITING, HAS, FAILED } phase;
 
 typedef struct model {
   int32_t nranks;
-  int deaths;                             /* at most */
-  int silences;                           /* posts that a receiver misses although their sender is alive, at most */
-  bool shared;                            /* shared memory: only a post that is not there yet is missed */
-  bool majority;                          /* the library's rule; else no majority is needed */
+  int deaths;    /* at most */
+  int silences;  /* posts that a receiver misses although their sender is alive, at most */
+  bool shared;   /* shared memory: only a post that is not there yet is missed */
+  bool majority; /* the library's rule; else no majority is needed */
+  int32_t late;  /* 1 + a rank that comes when another has its communicator, and may miss any post; 0: none */
+  bool answers;  /* it hears from a rank with a communicator before its time is up */
   size_t states, outcomes[RANKS_MAX + 1]; /* outcomes: final states by the number of live ranks with a communicator */
   size_t splits, unequal; /* states in which two live ranks differ; final states in which a live rank has an error */
+  size_t told, untold;    /* final states in which the late rank knows that it is left out, or does not */
   uint64_t *seen;
   size_t capacity;
 } model;
@@ -148,6 +151,14 @@ static void proceed(const model *model, state *state, int32_t r) {
   if (++state->ranks[r].next == model->nranks) end_round(model, state, r);
 }
 
+static bool is_late(const model *model, int32_t r) { return r == model->late - 1; }
+
+static bool is_had(const model *model, const state *state) {
+  for (int32_t r = 0; r < model->nranks; r++)
+    if (!state->ranks[r].dead && state->ranks[r].phase == HAS) return true;
+  return false;
+}
+
 static bny_standing of_dead(const state *state, int32_t r) {
   return state->ranks[r].ever_voted ? BNY_GONE : BNY_ABSENT;
 }
@@ -180,7 +191,7 @@ static void explore_miss(model *model, const state *from, int32_t r, int32_t pee
   state to = *from;
   bny_membership self = unpack(model, &to.ranks[r], r);
   bny_membership_miss(&self, peer, standing);
-  if (standing == BNY_SILENT) to.silences++;
+  if (standing == BNY_SILENT && !is_late(model, peer) && !is_late(model, r)) to.silences++;
   pack(&to.ranks[r], &self);
   explore_next(model, &to, r);
 }
@@ -228,18 +239,25 @@ static void explore_reading(model *model, const state *from, int32_t r) {
     explore_read(model, from, r, peer, other->last);
   if (other->dead && !(model->shared && there)) explore_miss(model, from, r, peer, of_dead(from, peer));
   if (other->phase == FAILED && !there) explore_miss(model, from, r, peer, of_dead(from, peer));
-  if (from->silences < model->silences && !(model->shared && there)) explore_miss(model, from, r, peer, BNY_SILENT);
+  bool may_miss = is_late(model, peer) || is_late(model, r) || from->silences < model->silences;
+  if (may_miss && !(model->shared && there)) explore_miss(model, from, r, peer, BNY_SILENT);
 }
 
 static void explore_waiting(model *model, const state *from, int32_t r) {
   const rank_state *rank = &from->ranks[r];
+  bool hears = false; /* from a rank with a communicator */
   for (int32_t peer = 0; peer < model->nranks; peer++) {
+    const rank_state *other = &from->ranks[peer];
+    bool has_news =
+        rank->standings[peer] == BNY_SILENT || (rank->standings[peer] == BNY_MEMBER && other->last > rank->round);
+    hears |= has_news && !other->dead && other->phase == HAS;
     if (rank->standings[peer] == BNY_SILENT) explore_hear(model, from, r, peer);
-    if (rank->standings[peer] != BNY_MEMBER || peer == r || from->ranks[peer].last <= rank->round) continue;
+    if (rank->standings[peer] != BNY_MEMBER || peer == r || other->last <= rank->round) continue;
     state to = *from;
     begin(model, &to, r, BNY_POST_VIEW);
     explore(model, &to);
   }
+  if (is_late(model, r) && model->answers && hears) return;
   state to = *from;
   give_up(model, &to, r); /* its time is up */
   explore(model, &to);
@@ -295,6 +313,11 @@ static void note_end(model *model, const state *state) {
   }
   model->outcomes[having]++;
   model->unequal += having != live;
+  const rank_state *late = model->late ? &state->ranks[model->late - 1] : NULL;
+  if (!late || late->dead || late->phase == LATE) return;
+  bool is_told = late->phase == FAILED && late->flags & 16;
+  model->told += is_told;
+  model->untold += !is_told;
 }
 
 static void explore(model *model, const state *from) {
@@ -309,13 +332,13 @@ static void explore(model *model, const state *from) {
   for (int32_t r = 0; r < model->nranks; r++) {
     const rank_state *rank = &now.ranks[r];
     if (rank->dead) continue;
-    if (now.deaths < model->deaths) {
+    if (now.deaths < model->deaths && !model->late) {
       state to = now;
       to.ranks[r].dead = 1;
       to.deaths++;
       explore(model, &to);
     }
-    if (rank->phase >= HAS) continue;
+    if (rank->phase >= HAS || (rank->phase == LATE && is_late(model, r) && !is_had(model, &now))) continue;
     ended = false;
     if (rank->phase == LATE) {
       state to = now;
@@ -329,14 +352,14 @@ static void explore(model *model, const state *from) {
 }
 
 /* A rank that dies before it calls has never voted. In shared memory, ranks also begin at any time. Elsewhere a late
- * rank is one whose posts all are late. */
+ * rank is one whose posts all are late, or `late`. */
 static void explore_all(model *model) {
   for (int dead = 0; dead < 1 << model->nranks; dead++) {
     state first = {.deaths = (uint8_t)__builtin_popcount((unsigned)dead)};
     if (first.deaths > model->deaths) continue;
     for (int32_t r = 0; r < model->nranks; r++) {
       first.ranks[r].dead = dead >> r & 1;
-      if (!first.ranks[r].dead && !model->shared) begin(model, &first, r, BNY_POST_VIEW);
+      if (!first.ranks[r].dead && !model->shared && !is_late(model, r)) begin(model, &first, r, BNY_POST_VIEW);
     }
     explore(model, &first);
   }
@@ -382,6 +405,30 @@ TEST_LOOP(no_two_communicators, LOSSY) {
   model done = run(lossy[_i]);
   ck_assert_msg(done.splits == 0, "two communicators in %zu states", done.splits);
   ck_assert(done.outcomes[done.nranks] > 0);
+}
+
+/* Each rank in turn comes after the others. One of these may be dead, and one may not hear another. */
+static model run_late(int32_t nranks, bool majority, bool answers) {
+  model sum = {0};
+  for (int32_t late = 1; late <= nranks; late++) {
+    int silences = nranks < RANKS_MAX || is_thorough() ? 1 : 0;
+    model done = run((model){
+        .nranks = nranks, .deaths = 1, .silences = silences, .majority = majority, .late = late, .answers = answers});
+    sum.splits += done.splits;
+    sum.told += done.told;
+    sum.untold += done.untold;
+  }
+  return sum;
+}
+
+TEST_RANGE(a_late_rank_is_told, 2, RANKS_MAX + 1) {
+  model done = run_late(_i, true, true);
+  ck_assert_msg(!done.splits && !done.untold && done.told, "%zu, %zu, %zu", done.splits, done.untold, done.told);
+}
+
+TEST(a_late_rank_needs_answers_and_a_majority) {
+  ck_assert(run_late(3, true, false).untold > 0);
+  ck_assert(run_late(3, false, true).splits > 0);
 }
 
 /* A message is visible to all or to none, and no majority is needed. */

@@ -135,13 +135,10 @@ bny_rendezvous *bny_net_rendezvous_of(bny_transport *transport, int32_t rank, in
   return &net->rendezvous[2 * (size_t)rank + (size_t)half];
 }
 
-void bny_net_post(bny_transport *transport, int32_t rank, int half) {
-  bny_net *net = bny_net_of(transport);
-  if (transport->place[rank] >= 0) return; /* the rank reads it in place */
-  bny_net_take(net);
-  bny_net_peer *peer = bny_net_connect_peer(net, rank);
-  bny_net_packet *packet = peer && bny_net_can_send(peer) ? bny_net_packet_take(peer) : NULL;
-  const bny_rendezvous *own = bny_net_rendezvous_of(transport, transport->rank, half);
+void bny_net_send_rendezvous(bny_net_peer *peer, int half) {
+  bny_net *net = peer->net;
+  bny_net_packet *packet = bny_net_can_send(peer) ? bny_net_packet_take(peer) : NULL;
+  const bny_rendezvous *own = bny_net_rendezvous_of(&net->transport, net->transport.rank, half);
   if (packet && own->bytes) {
     packet->text = malloc(own->bytes); /* a later round may overwrite it before a slow peer has taken it */
     if (!packet->text) {
@@ -150,16 +147,23 @@ void bny_net_post(bny_transport *transport, int32_t rank, int half) {
       packet = NULL;
     }
   }
-  if (packet) {
-    if (own->bytes) memcpy(packet->text, own->text, own->bytes);
-    packet->of.rendezvous = (bny_net_rendezvous){.cookie = net->cookie,
-                                                 .rank = transport->rank,
-                                                 .kind = own->kind,
-                                                 .round = atomic_load_explicit(&own->round, memory_order_relaxed)};
-    packet->counts = true;
-    if (transport->network == BNY_NETWORK_TCP) net->unflushed = true;
-    post(packet, BNY_NET_RENDEZVOUS, sizeof packet->of.rendezvous, packet->text, own->bytes, UCS_MEMORY_TYPE_HOST);
-  }
+  if (!packet) return;
+  if (own->bytes) memcpy(packet->text, own->text, own->bytes);
+  packet->of.rendezvous = (bny_net_rendezvous){.cookie = net->cookie,
+                                               .rank = net->transport.rank,
+                                               .kind = own->kind,
+                                               .round = atomic_load_explicit(&own->round, memory_order_relaxed)};
+  packet->counts = true;
+  if (net->transport.network == BNY_NETWORK_TCP) net->unflushed = true;
+  post(packet, BNY_NET_RENDEZVOUS, sizeof packet->of.rendezvous, packet->text, own->bytes, UCS_MEMORY_TYPE_HOST);
+}
+
+void bny_net_post(bny_transport *transport, int32_t rank, int half) {
+  bny_net *net = bny_net_of(transport);
+  if (transport->place[rank] >= 0) return; /* the rank reads it in place */
+  bny_net_take(net);
+  bny_net_peer *peer = bny_net_connect_peer(net, rank);
+  if (peer) bny_net_send_rendezvous(peer, half);
   bny_net_give(net);
 }
 

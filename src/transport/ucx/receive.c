@@ -129,6 +129,7 @@ static void take_rendezvous(bny_net *net, const bny_net_rendezvous *head, const 
   rendezvous->bytes = (uint32_t)bytes;
   if (bytes) memcpy(rendezvous->text, text, bytes);
   atomic_store_explicit(&rendezvous->round, head->round, memory_order_release);
+  if (net->peers[head->rank]->told) bny_net_want_answer(net->peers[head->rank]);
 }
 
 static ucs_status_t receive_rendezvous(void *argument, const void *header, size_t header_bytes, void *payload,

@@ -134,6 +134,7 @@ void bny_net_answer(bny_net *net) {
     peer->wants_answer = false;
     net->nwaiting--;
     if (!greets) report_self(peer, bny_net_has_left(peer) ? BNY_NET_ANSWER : BNY_NET_NEWS);
+    if (peer->told) bny_net_send_rendezvous(peer, peer->told - 1);
   }
 }
 

@@ -229,6 +229,7 @@ static void free_net(bny_net *net) {
 static void net_close(bny_transport *transport) {
   bny_net *net = bny_net_of(transport);
   if (net->process == bny_process()) {
+    bny_net_tell_no_more(net);
     bny_net_take(net);
     net->closes = true;
     bny_net_send_goodbye(net);
@@ -270,6 +271,7 @@ static const bny_transport_ops net_ops = {
     .trouble = net_trouble,
     .settled = net_settled,
     .post = bny_net_post,
+    .tell = bny_net_tell,
     .acknowledge = net_acknowledge,
     .pass_on = bny_net_forward_rejection,
     .ask = bny_net_ask,

@@ -6,6 +6,7 @@
  * case. Callbacks run inside progress and hold it. */
 #pragma once
 
+#include <pthread.h>
 #include <sys/types.h>
 
 #include "transport/rejection.h"
@@ -138,6 +139,7 @@ typedef struct bny_net_peer {
   int64_t reported_ns;     /* time of its last report; 0: never */
   uint64_t reported_started;
   int32_t under_way; /* messages to it that UCX has not completed */
+  int told;          /* 1 + the half of the rendezvous message that follows each answer; 0: none does */
 } bny_net_peer;
 
 /* A message being sent. UCX reads the header until it is sent. */
@@ -200,6 +202,9 @@ struct bny_net {
   uint64_t spread;            /* the fault that peers have been sent; 0: none */
   uint64_t rejected;          /* messages that do not belong to this communicator */
   bny_rendezvous *rendezvous; /* by rank, for other nodes, [nranks][2]; NULL: none yet */
+  pthread_t teller;           /* answers peers that a shrink has left out */
+  bool tells;                 /* it runs */
+  atomic_bool tells_no_more;
 };
 
 static inline bny_net *bny_net_of(bny_transport *transport) { return (bny_net *)transport; }
@@ -253,6 +258,7 @@ void bny_net_send_sleep(bny_net_peer *peer, const bny_net_wish *wish);
 void bny_net_send_report(bny_net_packet *packet);
 void bny_net_send_rejection(bny_net_packet *packet);
 bny_rendezvous *bny_net_rendezvous_of(bny_transport *transport, int32_t rank, int half);
+void bny_net_send_rendezvous(bny_net_peer *peer, int half);
 void bny_net_post(bny_transport *transport, int32_t rank, int half);
 void bny_net_flush(bny_net_peer *peer); /* sets peer->flushed later */
 void bny_net_free_packets(bny_net *net);
@@ -297,6 +303,11 @@ void bny_net_receive_rejection(bny_net *net, const bny_rejection *rejection);
 /* Asks all peers, and returns the one that has been silent the longest. */
 int32_t bny_net_most_silent(bny_net *net);
 void bny_net_spread(bny_transport *transport, int64_t patience_ns);
+
+/* ---- tell.c: the caller does not hold the worker ----------------------------------------------------------------- */
+
+void bny_net_tell(bny_transport *transport, int32_t rank, int half);
+void bny_net_tell_no_more(bny_net *net);
 
 /* ---- receive.c --------------------------------------------------------------------------------------------------- */
 
