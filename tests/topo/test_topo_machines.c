@@ -17,10 +17,6 @@
   "<pci busid=\"" bus "\"><gpu dev=\"" number "\" sm=\"80\"><nvlink target=\"" other "\" count=\"4\"/></gpu></pci>"
 #define UNKNOWN(bus, number, sm) "<pci busid=\"" bus "\"><gpu dev=\"" number "\" sm=\"" sm "\"/></pci>"
 #define NIC(nets) NCCL_HEAD "<pci busid=\"0000:01:00.0\"><nic>" nets "</nic></pci>" NCCL_TAIL
-#define GDR(gpu, nic)                                                                               \
-  NCCL_HEAD "<pci busid=\"0000:01:00.0\"><pci busid=\"0000:02:00.0\"><gpu dev=\"0\" sm=\"90\" " gpu \
-            "/></pci><pci busid=\"0000:03:00.0\"><nic><net name=\"mlx5_0\" speed=\"400000\" " nic   \
-            "/></nic></pci></pci>" NCCL_TAIL
 #define HOST(name, devices) "host/" name " numa/node0 pci/p0 " devices " ...."
 
 static const struct {
@@ -171,14 +167,6 @@ TEST(newer_generations) {
   ck_assert_int_eq(bny_topo_compute_of("Rubin", "NVIDIA R200"), -1);
   ck_assert_int_eq(bny_topo_compute_of(NULL, "NVIDIA GB300"), 103);
   ck_assert_int_eq(bny_topo_compute_of(NULL, "GH100[H100 PCIe]"), 90);
-}
-
-/* GPUs without GPUDirect do not forward data to a NIC for other GPUs. */
-TEST(routes_without_gdr) {
-  if (!xml_is_read()) return;
-  char *text = corpus_text("nccl/ring-of-four.xml", NULL, NULL), *second = strstr(text, "dev=\"1\"");
-  *(strstr(second, "gdr=\"1\"") + strlen("gdr=\"")) = '0';
-  ck_facts(load(text), "GPU0 mlx5_1 PHB; routed GPU0 mlx5_1 PHB");
 }
 
 /* ---- exports ----------------------------------------------------------------------------------------------------- */

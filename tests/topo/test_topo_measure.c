@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * banyan-topo --save-costs. Short real measurements run undisturbed, with one CPU, and with ranks that die, stop or are
- * interrupted. */
+ * banyan-topo --save-costs: pairs of CPUs, short real measurements, and none with one CPU. */
 #include <sched.h>
-#include <signal.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <time.h>
 
 #include "tools/topo/measure/measure.h"
 #include "tests/topo/topo_sysfs.h"
@@ -93,12 +88,6 @@ static int32_t cpus_allowed(void) {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-static void assert_nothing_left(void) {
-  sigset_t mask;
-  ck_assert(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
-  ck_assert(sigprocmask(SIG_BLOCK, NULL, &mask) == 0 && !sigismember(&mask, SIGINT) && !sigismember(&mask, SIGTERM));
-}
-
 TEST(pairs_are_measured) {
   if (cpus_allowed() < 2) return;
   tree t = make_packages();
@@ -108,7 +97,6 @@ TEST(pairs_are_measured) {
   ck_assert_msg(topo_measure(t.root, 0.4, &measured, &error), "%s", error.text);
   double seconds = (double)(tool_now_ns() - begin) / 1e9;
   ck_assert_msg(seconds < 10, "%g s", seconds);
-  assert_nothing_left();
   const topo_measured_kind *kind = &measured.kinds[TOPO_NEAR_SYSTEM];
   ck_assert(measured.nsweeps >= 1 && kind->npairs >= 1 && measured.kinds[TOPO_NEAR_NUMA].npairs == 0);
   /* The copy ran, because no core copies at 2000 GB/s. */
@@ -125,78 +113,13 @@ TEST(one_cpu_has_no_pairs) {
   tool_error error = {.text = ""};
   ck_assert(!topo_measure(NULL, 0.1, &measured, &error));
   ck_assert_ptr_nonnull(strstr(error.text, "cannot be measured on 1 CPU"));
-  assert_nothing_left();
 }
 
-/* The loop index selects whether a rank is killed or stopped. */
-TEST_LOOP(ranks_that_fail_are_noticed, 2) {
-  int sent = _i == 0 ? SIGKILL : SIGSTOP;
-  topo_place *places;
-  int32_t count;
+TEST(a_cpu_that_cannot_be_had_is_named) {
+  topo_side sides[2] = {{.cpu = 0}, {.cpu = 1 << 14}};
   tool_error error = {.text = ""};
-  ck_assert(topo_places(NULL, &places, &count, &error));
-  topo_place two[2] = {places[0], places[count > 1]};
-  topo_ranks ranks;
-  ck_assert_msg(topo_ranks_start(&ranks, two, 2, &error), "%s", error.text);
-  ranks.patience_ns = 300000000;
-  ck_assert_int_eq(kill(ranks.pids[1], sent), 0);
-  int32_t who[2] = {0, 1};
-  topo_order orders[2] = {{.peer = 1, .leads = true}, {.peer = 0}};
-  int64_t begin = tool_now_ns();
-  ck_assert(!topo_ranks_do(&ranks, who, orders, 2, &error));
-  ck_assert(tool_now_ns() - begin < 5000000000);
-  ck_assert_msg(strstr(error.text, _i == 0 ? "was ended by signal 9" : "did not answer within 0.3 s") != NULL, "%s",
-                error.text);
-  topo_ranks_stop(&ranks);
-  assert_nothing_left();
-}
-
-/* Returns the children of a process, separated by spaces. */
-static void children_of(pid_t pid, char text[256]) {
-  char path[64];
-  snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
-  FILE *stream = fopen(path, "r");
-  size_t bytes = stream == NULL ? 0 : fread(text, 1, 255, stream);
-  text[bytes] = '\0';
-  if (stream != NULL) fclose(stream);
-}
-
-static void sleep_ms(long ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL); }
-
-TEST_LOOP(signals_leave_nothing, 3) {
-  if (cpus_allowed() < 2) return;
-  static const int signals[] = {SIGINT, SIGTERM, SIGKILL};
-  pid_t pid = fork();
-  if (pid == 0) {
-    for (int i = 0; i < 3; i++) signal(signals[i], SIG_DFL);
-    topo_measured measured;
-    tool_error error;
-    for (;;) topo_measure(NULL, 20, &measured, &error);
-  }
-  char children[256] = "";
-  for (int i = 0; i < 100 && children[0] == '\0'; i++) {
-    sleep_ms(30);
-    children_of(pid, children);
-  }
-  int how;
-  ck_assert_int_eq(kill(pid, signals[_i]), 0);
-  ck_assert_int_eq(waitpid(pid, &how, 0), pid);
-  ck_assert(WIFSIGNALED(how) && WTERMSIG(how) == signals[_i]);
-  char *rest = children;
-  for (long child; (child = strtol(rest, &rest, 10)) > 0;) {
-    bool gone = false;
-    for (int i = 0; i < 100 && !gone; i++) {
-      char path[64], state = 'Z';
-      snprintf(path, sizeof path, "/proc/%ld/stat", child);
-      FILE *stream = fopen(path, "r");
-      if (stream != NULL && fscanf(stream, "%*d %*s %c", &state) != 1)
-        state = 'Z'; /* reaped between fopen and fscanf */
-      if (stream != NULL) fclose(stream);
-      gone = state == 'Z' || state == 'X';
-      if (!gone) sleep_ms(20);
-    }
-    ck_assert_msg(gone, "process %ld is still there", child);
-  }
+  ck_assert(!topo_pair_measure(sides, &error));
+  ck_assert_msg(strstr(error.text, "cannot run on CPU 16384") != NULL, "%s", error.text);
 }
 
 int main(void) { return suite_main(suite_with("topo_measure", 30, NULL, drop_kept)); }

@@ -352,7 +352,7 @@ static inline bool ck_whole(const bny_topo *topo, const bny_topo_levels *levels,
 
 /* Checks facts such as these, with a semicolon between them:
  *   "3 gpu"                 counts of nodes, links or groups of a level; "4 ranks", "0 notes"
- *   "GPU0 mlx5_0 PIX"       the path; "routed GPU0 mlx5_0 PXN" as NCCL routes it
+ *   "GPU0 mlx5_0 PIX"       the path
  *   "GPU0 GPU1 link 2x41.2" the latest link between two nodes: how many, and their GB/s together
  *   "GPU0 compute 90"       and number, vendor, bus, guid, links, rail, device, parent, numa, package, nic, kind,
  *                           source
@@ -379,8 +379,7 @@ static inline void ck_facts(const bny_topo *topo, const char *facts) {
       ck_assert_msg(has_finding(&found, (topo_severity)severity, text + (*text == ' ')) != no, "%s", fact);
       continue;
     }
-    bool routed = strcmp(w[0], "routed") == 0;
-    int32_t a = node_of(topo, w[routed]), b = node_of(topo, w[routed + 1]);
+    int32_t a = node_of(topo, w[0]), b = node_of(topo, w[1]);
     if (words == 2) {
       snprintf(is, sizeof is, "%d", count_of(topo, levels, &found, w[1]));
     } else if (a >= 0 && b >= 0 && strcmp(w[2], "link") == 0) {
@@ -388,8 +387,7 @@ static inline void ck_facts(const bny_topo *topo, const char *facts) {
       while (l >= 0 && bny_topo_other_end(topo, a, l) != b) l = bny_topo_next_link(topo, a, l);
       if (l >= 0) snprintf(is, sizeof is, "%dx%.6g", topo->links[l].count, topo->links[l].gbytes_per_s);
     } else if (a >= 0 && b >= 0) {
-      snprintf(is, sizeof is, "%s",
-               bny_topo_path_name(routed ? bny_topo_path_routed(topo, a, b) : bny_topo_path_between(topo, a, b)));
+      snprintf(is, sizeof is, "%s", bny_topo_path_name(bny_topo_path_between(topo, a, b)));
     } else {
       write_quality(topo, levels, w[0], w[1], is);
     }

@@ -17,8 +17,7 @@ topo_ink topo_ink_of_kind(bny_topo_kind kind) {
 
 topo_ink topo_ink_of_path(bny_topo_path path) {
   static const topo_ink inks[BNY_TOPO_PATHS] = {
-      [BNY_TOPO_PATH_SELF] = TOPO_INK_DIM,  [BNY_TOPO_PATH_NVL] = TOPO_INK_NEAR,  [BNY_TOPO_PATH_NVB] = TOPO_INK_FAIR,
-      [BNY_TOPO_PATH_C2C] = TOPO_INK_NEAR,  [BNY_TOPO_PATH_P2C] = TOPO_INK_FAIR,  [BNY_TOPO_PATH_PXN] = TOPO_INK_FAIR,
+      [BNY_TOPO_PATH_SELF] = TOPO_INK_DIM,  [BNY_TOPO_PATH_NVL] = TOPO_INK_NEAR,  [BNY_TOPO_PATH_C2C] = TOPO_INK_NEAR,
       [BNY_TOPO_PATH_PIX] = TOPO_INK_FAIR,  [BNY_TOPO_PATH_PXB] = TOPO_INK_FAIR,  [BNY_TOPO_PATH_PHB] = TOPO_INK_FAR,
       [BNY_TOPO_PATH_NODE] = TOPO_INK_FAR,  [BNY_TOPO_PATH_SYS] = TOPO_INK_WORST, [BNY_TOPO_PATH_NET] = TOPO_INK_PLAIN,
       [BNY_TOPO_PATH_NONE] = TOPO_INK_WORST};
@@ -231,56 +230,4 @@ const char *topo_model(const bny_topo_node *node) {
   }
   if (node->compute == 910) return "AMD gfx90a";
   return node->compute < 0 ? "" : tool_format(node->compute >= 300 ? "AMD gfx%d" : "NVIDIA sm_%d", (int)node->compute);
-}
-
-/* ---- names that tell nodes apart --------------------------------------------------------------------------------- */
-
-#define ELLIPSIS "\xe2\x80\xa6"
-
-static const char separators[] = "-_.:;/ ";
-
-/* Returns the length of the part that begins here, including the separators after it. */
-static size_t part_of(const char *text) {
-  size_t bytes = strcspn(text, separators);
-  return bytes + strspn(text + bytes, separators);
-}
-
-/* Adds a part of a name. If the part is empty, or parts before it were omitted, trailing separators are removed
- * first. */
-static void part_add(topo_string *text, bool left, const char *part, size_t bytes) {
-  size_t end = strlen(text->text);
-  while ((left || bytes == 0) && end > 0 && strchr(separators, text->text[end - 1])) text->text[--end] = '\0';
-  topo_append(text, "%s%.*s", left && end > 0 && bytes > 0 ? ELLIPSIS : "", (int)bytes, part);
-}
-
-/* Adds the next part of all names, unless it is the same in all of them. Returns false if a name has no further
- * part. */
-static bool parts_add(topo_string *texts, const char **rest, int32_t count, bool *left) {
-  bool same = true;
-  for (int32_t i = 0; i < count; i++) {
-    size_t own = part_of(rest[i]);
-    if (own == 0) return false;
-    same = same && own == part_of(rest[0]) && strncmp(rest[i], rest[0], own) == 0;
-  }
-  for (int32_t i = 0; i < count; i++) {
-    if (!same) part_add(&texts[i], *left, rest[i], part_of(rest[i]));
-    rest[i] += part_of(rest[i]);
-  }
-  *left = same;
-  return count > 1;
-}
-
-topo_string *topo_names_shortened(const char *const *names, int32_t count) {
-  const char **rest = tool_new((size_t)count, sizeof *rest);
-  topo_string *texts = tool_new((size_t)count, sizeof *texts);
-  bool left = false;
-  memcpy(rest, names, (size_t)count * sizeof *rest);
-  while (count > 1 && parts_add(texts, rest, count, &left)) {
-  }
-  for (int32_t i = 0; i < count; i++) {
-    part_add(&texts[i], left, rest[i], strlen(rest[i]));
-    part_add(&texts[i], false, "", 0);
-    if (texts[i].text[0] == '\0') topo_append(&texts[i], "%s", names[i]);
-  }
-  return texts;
 }

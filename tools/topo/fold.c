@@ -210,17 +210,6 @@ static void find_tiers(topo_fold *fold) {
   }
 }
 
-static void find_short_names(topo_fold *fold) {
-  const bny_topo *topo = fold->topo;
-  const char **names = tool_new((size_t)topo->nnodes, sizeof *names);
-  int32_t count = 0;
-  for (int32_t n = 0; n < topo->nnodes; n++) {
-    fold->short_name[n] = fold->tier[n] == 1 ? count : -1;
-    if (fold->tier[n] == 1) names[count++] = topo->nodes[n].name;
-  }
-  fold->short_names = topo_names_shortened(names, count);
-}
-
 /* ---- equal looks ------------------------------------------------------------------------------------------------- */
 
 static uint64_t mix_text(uint64_t hash, const char *text) {
@@ -261,8 +250,7 @@ topo_fold topo_fold_make(const topo_view *view) {
   const bny_topo *topo = view->topo;
   size_t n = (size_t)topo->nnodes;
   topo_fold fold = {.topo = topo, .levels = view->levels};
-  int32_t **const numbers[] = {&fold.host, &fold.above, &fold.child, &fold.next,
-                               &fold.port, &fold.rank,  &fold.tier,  &fold.short_name};
+  int32_t **const numbers[] = {&fold.host, &fold.above, &fold.child, &fold.next, &fold.port, &fold.rank, &fold.tier};
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) *numbers[i] = tool_new(n, sizeof **numbers[i]);
   fold.shown = tool_new(n, sizeof *fold.shown);
   fold.severity = tool_new(n, sizeof *fold.severity);
@@ -270,7 +258,6 @@ topo_fold topo_fold_make(const topo_view *view) {
   find_shown(&fold);
   find_places(&fold, &view->findings);
   find_tiers(&fold);
-  find_short_names(&fold);
   find_looks(&fold);
   return fold;
 }

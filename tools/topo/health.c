@@ -502,19 +502,6 @@ static void nic_uncabled(checker *c) {
   }
 }
 
-static void gdr_off(checker *c) {
-  bool *seen = tool_new((size_t)c->topo->nnodes, sizeof *seen);
-  for (int32_t r = 0; has_gpus(c) && r < c->levels->nranks; r++) {
-    const bny_topo_rank *rank = &c->levels->ranks[r];
-    bool port = rank->nic >= 0 && rank->nic + 1 < c->topo->nnodes && c->topo->nodes[rank->nic + 1].parent == rank->nic;
-    if (rank->nic < 0 || seen[rank->nic] || !bny_topo_gdr_off(c->topo, rank->nic + port) ||
-        bny_topo_gdr_off(c->topo, rank->node))
-      continue;
-    seen[rank->nic] = true;
-    find(c, rank->nic, "GPUDirect RDMA is off, so data between GPU and network goes through the host's memory");
-  }
-}
-
 static void nic_numa(checker *c) {
   for (int32_t h = 0; has_gpus(c) && h < c->hosts->ngroups; h++) {
     const bny_topo_group *host = &c->hosts->groups[h];
@@ -528,16 +515,6 @@ static void nic_numa(checker *c) {
     if (far > 0)
       find(c, host->node, "%d of %d GPUs reach a NIC only across NUMA nodes, over the link between CPUs", (int)far,
            (int)host->count);
-  }
-}
-
-static void nic_implausible(checker *c) {
-  for (int32_t l = 0; l < c->topo->nlinks; l++) {
-    const bny_topo_link *link = &c->topo->links[l];
-    int32_t nic = bny_topo_ancestor(c->topo, link->from, BNY_TOPO_NIC);
-    if (link->kind == BNY_TOPO_LINK_NET && link->gbytes_per_s > 0 && bny_topo_net_speed(c->topo, link) <= 0)
-      find(c, nic >= 0 ? nic : bny_topo_ancestor(c->topo, link->to, BNY_TOPO_NIC),
-           "it is said to run at %.0f GB/s, which no NIC does: its speed counts as unknown", link->gbytes_per_s);
   }
 }
 
@@ -623,11 +600,9 @@ static const rule rules[] = {
     {"nic-missing", TOPO_FAULT, nic_missing, "look for the card in lspci and for its driver in the kernel's log"},
     {"nic-far", TOPO_FAULT, nic_far, "look for the card beside this GPU in lspci and for its driver"},
     {"nic-slow", TOPO_FAULT, nic_slow, "check cable, transceiver and the port of the switch; see ibstat or ethtool"},
-    {"gdr-off", TOPO_FAULT, gdr_off, "load nvidia-peermem, or a kernel and drivers with dma-buf"},
     {"nic-uncabled", TOPO_FAULT, nic_uncabled, "check its port and its cable"},
     {"network-apart", TOPO_FAULT, networks, "check the links between their switches"},
     {"pci-below-rating", TOPO_NOTE, pci_doubt, "use a slot with all lanes, or reseat the card"},
-    {"nic-speed-implausible", TOPO_NOTE, nic_implausible, "the source is wrong"},
     {"input-odd", TOPO_NOTE, input_odd, "read the machine anew, or with another tool"},
     {"probe-failed", TOPO_NOTE, probe_failed, ""},
     {"network-mixed", TOPO_INFO, networks_mixed, ""},

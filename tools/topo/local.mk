@@ -5,12 +5,10 @@ banyan_topo_SOURCES = \
   %D%/draw.c \
   %D%/findings.c \
   %D%/fold.c \
-  %D%/inputs.c \
   %D%/json.c %D%/json.h \
   %D%/level_table.c \
   %D%/line.c \
   %D%/main.c \
-  %D%/matrix.c \
   %D%/network.c \
   %D%/output.c \
   %D%/tree.c
@@ -21,8 +19,7 @@ banyan_topo_LDADD = libbanyan_topo.la libbanyan_options.la libbanyan_core.la $(J
 libbanyan_launch_la_SOURCES += \
   %D%/measure/cpus.c \
   %D%/measure/measure.c %D%/measure/measure.h \
-  %D%/measure/ranks.c \
-  %D%/measure/work.c
+  %D%/measure/pair.c
 libbanyan_options_la_SOURCES += \
   %D%/measure/costs.c
 

@@ -36,9 +36,7 @@ typedef struct machine {
 
 typedef struct arguments {
   task task;
-  const char *from; /* NULL: this machine */
-  char **more;      /* --check: further inputs */
-  int nmore;
+  const char *from;   /* NULL: this machine */
   const char *format; /* NULL: by the suffix of output, otherwise text */
   const char *output; /* NULL: standard output */
   colouring colour;
@@ -109,8 +107,7 @@ static const tool_option options[] = {
     {"check", NULL,
      "Check the health of the machine. Prints a line for each fault and note: severity, id, what is wrong where, and "
      "what to do. A healthy machine prints nothing. The exit status is 0 if it is healthy, 1 if there are only notes, "
-     "3 if there are faults. With several files, or a folder, each line begins with the file. See CHECKING in the man "
-     "page.",
+     "3 if there are faults. See CHECKING in the man page.",
      TOOL_VALUE_AT(task, TASK_CHECK)},
     {"save-costs", "FILE",
      "Measure latency and bandwidth between the CPUs of this machine, and write them to this file, as costs that the "
@@ -125,14 +122,9 @@ static const tool_option options[] = {
 static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
   arguments *a = opaque;
   int rest = argc - optind;
-  if (rest > 0 && a->task != TASK_CHECK && (rest > 1 || a->from != NULL)) {
-    return tool_error_set(error, "%.100s: one file at a time, but with --check", argv[argc - 1]);
-  } else if (rest > 0) {
-    int first = a->from == NULL;
-    a->from = first ? argv[optind] : a->from;
-    a->more = argv + optind + first;
-    a->nmore = rest - first;
-  }
+  if (rest > 1 || (rest == 1 && a->from != NULL))
+    return tool_error_set(error, "%.100s: one file at a time", argv[argc - 1]);
+  a->from = rest == 1 ? argv[optind] : a->from;
   if (a->format == NULL && a->output != NULL && strcmp(a->output, "-") != 0) {
     a->format = topo_format_of_path(a->output);
     if (a->format == NULL) {
@@ -155,7 +147,6 @@ static const tool_program program = {
     .name = PROGRAM,
     .title = "what a machine or cluster is made of, how its parts are joined, and what is wrong with it",
     .usage = "[FILE|DESCRIPTION|-] [--levels|--check] [OPTION]...\n"
-             "--check [FILE|FOLDER]... [--all] [--json] [-o FILE]\n"
              "--save-costs FILE [--seconds S]",
     .about = "Shows this machine, or one that a file or a line of text describes: packages, NUMA nodes, GPUs and NICs, "
              "the links between them and their speeds, the levels that plans use, and faults.",
@@ -195,15 +186,15 @@ static void set_title(machine *m, const char *from) {
   bny_printable(m->title, "");
 }
 
-static bool load(const arguments *a, const char *from, machine *m, tool_error *error) {
+static bool load(const arguments *a, machine *m, tool_error *error) {
   bny_topo_error why = {.text = ""};
   int32_t nreports = 0;
-  m->topo = from == NULL ? bny_topo_probe_machine(NULL, m->reports, &nreports, &why)
-                         : bny_topo_load_waiting(from, NULL, &why);
+  m->topo = a->from == NULL ? bny_topo_probe_machine(NULL, m->reports, &nreports, &why)
+                            : bny_topo_load_waiting(a->from, NULL, &why);
   if (m->topo == NULL) return tool_error_set(error, "%s", why.text);
   m->levels = bny_topo_derive(m->topo);
   if (m->levels == NULL) tool_no_memory();
-  set_title(m, from);
+  set_title(m, a->from);
   m->view = (topo_view){.topo = m->topo,
                         .levels = m->levels,
                         .findings = topo_diagnose(m->topo, m->levels, m->reports, nreports),
@@ -228,46 +219,12 @@ static char *save_costs(const arguments *a, tool_error *error) {
   return text != NULL && topo_output(a->save_costs, text, error) ? tool_format("%s", "") : NULL;
 }
 
-static char *check(const arguments *a, const machine *m, int *exit_status) {
-  return topo_check(&m->view, strcmp(a->format, "json") == 0, exit_status);
-}
-
-/* Appends the check of one input. An input that cannot be read gives an error line, and the others are still
- * checked. */
-static void check_one(const arguments *a, const char *name, FILE *out, int *worst, bool *first) {
-  tool_error why = {.text = ""};
-  int exit_status = TOOL_EXIT_OK;
-  size_t mark = tool_mark();
-  machine m = {.topo = NULL};
-  bool loaded = load(a, name, &m, &why);
-  m.view.titled = true;
-  char *text = loaded ? check(a, &m, &exit_status) : NULL;
-  unload(&m);
-  if (text == NULL) fprintf(stderr, PROGRAM ": %s\n", why.text);
-  if (text == NULL) exit_status = TOOL_EXIT_USAGE;
-  *worst = exit_status > *worst ? exit_status : *worst; /* in this order */
-  if (text != NULL) fprintf(out, "%s%s", strcmp(a->format, "json") != 0 ? "" : *first ? "[\n" : ",\n", text);
-  *first = *first && text == NULL;
-  tool_release(mark);
-}
-
-/* Checks several inputs. JSON is an array. */
-static char *check_all(const arguments *a, const topo_inputs *inputs, int *exit_status) {
-  tool_page page;
-  bool first = true;
-  FILE *out = tool_page_begin(&page);
-  *exit_status = TOOL_EXIT_OK;
-  for (int32_t i = 0; i < inputs->count; i++) check_one(a, inputs->names[i], out, exit_status, &first);
-  if (strcmp(a->format, "json") == 0) fputs(first ? "[]\n" : "]\n", out);
-  return tool_page_end(&page);
-}
-
 /* Returns the text to write. On failure it returns NULL and sets *error. */
 static char *work(const arguments *a, const machine *m, int *exit_status, tool_error *error) {
   *exit_status = TOOL_EXIT_OK;
   switch (a->task) {
   case TASK_LEVELS: return (strcmp(a->format, "json") == 0 ? topo_view_json : topo_view_levels)(&m->view);
-  case TASK_CHECK: return check(a, m, exit_status);
+  case TASK_CHECK: return topo_check(&m->view, strcmp(a->format, "json") == 0, exit_status);
   case TASK_COSTS: return save_costs(a, error);
   default: return topo_format_text(topo_format_find(a->format), &m->view, error);
   }
@@ -280,12 +237,8 @@ int main(int argc, char **argv) {
   int exit_status;
   setlocale(LC_CTYPE, "");
   if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) return exit_status;
-  topo_inputs inputs = {.names = NULL};
-  bool ok = a.task != TASK_CHECK || a.from == NULL || topo_inputs_add(&inputs, a.from, &error);
-  for (int i = 0; ok && i < a.nmore; i++) ok = topo_inputs_add(&inputs, a.more[i], &error);
-  bool several = inputs.count > 1 || (inputs.count == 1 && strcmp(inputs.names[0], a.from) != 0);
-  ok = ok && (several || a.task == TASK_COSTS || load(&a, a.from, &m, &error));
-  char *text = !ok ? NULL : several ? check_all(&a, &inputs, &exit_status) : work(&a, &m, &exit_status, &error);
+  bool ok = a.task == TASK_COSTS || load(&a, &m, &error);
+  char *text = ok ? work(&a, &m, &exit_status, &error) : NULL;
   ok = text != NULL && topo_output(a.output, text, &error);
   unload(&m);
   tool_release(0);

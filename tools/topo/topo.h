@@ -23,7 +23,6 @@ typedef struct topo_view {
   bool colour;                          /* text: escape sequences */
   bool utf8;                            /* text: box characters, otherwise ASCII */
   bool all;                             /* text: do not fold equal parts */
-  bool titled;                          /* --check: lines begin with the title */
   int32_t columns;                      /* text: maximum width */
   const bny_topo_probe_report *reports; /* reports of this machine's probes */
   int32_t nreports;
@@ -84,10 +83,6 @@ void topo_append(topo_string *string, const char *format, ...) __attribute__((fo
 void topo_append_names(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count, int32_t columns,
                        bool in_short);
 
-/* Returns the names without their common parts: "B09-P1-LEAF-02" and "A09-P1-LEAF-01" become "B09…02" and
- * "A09…01". */
-topo_string *topo_names_shortened(const char *const *names, int32_t count);
-
 /* Appends ascending numbers as "0-7, 16-23" or "0-56 by 8". */
 void topo_append_numbers(topo_string *string, const int32_t *numbers, int32_t count, int32_t columns);
 
@@ -95,12 +90,6 @@ void topo_append_numbers(topo_string *string, const int32_t *numbers, int32_t co
 const char *topo_speed(double gbytes_per_s, bool assumed); /* "50 GB/s", "~371 GB/s" if assumed, "" if unknown */
 const char *topo_count(int32_t count, bny_topo_kind kind); /* "1 GPU", "8 GPUs" or "2 NUMA nodes" */
 const char *topo_model(const bny_topo_node *node);         /* "NVIDIA H100 80GB HBM3", or the generation */
-
-/* Writes four texts that describe a level: "4 groups of 8 GPUs", "371 GB/s", "all to all", "NVL". */
-void topo_level_words(const bny_topo_levels *levels, const bny_topo_level *level, topo_string words[4]);
-
-/* Returns the displayed name of a level. The package level is called "NUMA node" if packages are unknown. */
-const char *topo_level_name(const topo_view *view, const bny_topo_level *level);
 
 /* Writes the title of a part of the picture. */
 void topo_put_heading(FILE *out, const topo_view *view, const char *text);
@@ -118,16 +107,14 @@ typedef struct topo_fold {
   const bny_topo *topo;
   const bny_topo_levels *levels;
   bool *shown;
-  int32_t *host;            /* host of each node, itself included; -1 none */
-  int32_t *above;           /* next shown node above; -1 none */
-  int32_t *child, *next;    /* first shown child, next sibling; -1 none; switches are last */
-  int32_t *port;            /* first port of a NIC; `next` links the others */
-  int32_t *rank;            /* -1 */
-  int32_t *tier;            /* network switches: from 1 for switches with NICs or no ports; 0: none */
-  topo_string *short_names; /* names of leaf switches, without their common parts */
-  int32_t *short_name;      /* by node: index in short_names; -1 none */
-  int8_t *severity;         /* severity of the worst finding; -1: none above INFO */
-  uint64_t *look;           /* equal for subtrees that look alike apart from names */
+  int32_t *host;         /* host of each node, itself included; -1 none */
+  int32_t *above;        /* next shown node above; -1 none */
+  int32_t *child, *next; /* first shown child, next sibling; -1 none; switches are last */
+  int32_t *port;         /* first port of a NIC; `next` links the others */
+  int32_t *rank;         /* -1 */
+  int32_t *tier;         /* network switches: from 1 for switches with NICs or no ports; 0: none */
+  int8_t *severity;      /* severity of the worst finding; -1: none above INFO */
+  uint64_t *look;        /* equal for subtrees that look alike apart from names */
 } topo_fold;
 
 topo_fold topo_fold_make(const topo_view *view);
@@ -204,24 +191,10 @@ void topo_line_say(topo_line *line, topo_ink ink, topo_line_rank rank, const cha
 /* Draws the nodes above hosts (network.c): network switches by tier, and switches of NVLink domains. */
 void topo_network_draw(const topo_fold *fold, const topo_view *view, topo_lines *lines);
 
-/* Writes the paths between the devices of a host (matrix.c). */
-void topo_put_matrix(FILE *out, const topo_view *view, const topo_fold *fold, int32_t host);
-
 /* Returns lines of "SEVERITY: ID: TEXT", or an empty text. Infos are omitted unless view->all is set. JSON is
  * {"status", "source", "hosts", "gpus", "nics", "findings", "probes"} with status "healthy", "note" or "fault". *status
  * receives the exit status. */
 char *topo_check(const topo_view *view, bool json, int *status);
-
-/* The inputs of one call: files, descriptions, "-" for standard input, and folders of files. */
-
-typedef struct topo_inputs {
-  const char **names; /* a name from the command line, or FOLDER/FILE */
-  int32_t count;
-} topo_inputs;
-
-/* Adds an input. A folder stands for its files in the order of their names, without hidden files and subfolders.
- * Returns false and sets *error if a folder cannot be read or has no file. */
-bool topo_inputs_add(topo_inputs *inputs, const char *name, tool_error *error);
 
 /* Output formats of banyan-topo, one row each, and the writing of output. */
 

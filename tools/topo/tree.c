@@ -105,13 +105,7 @@ static void say_network(drawing *d, const int32_t *nodes, int32_t count, const t
       if (leaf >= 0 && (found == 0 || leaves[found - 1] != leaf)) leaves[found++] = leaf;
     }
     topo_string on = {.text = "on "};
-    int32_t place = d->fold.short_name[leaves[0]];
-    if (topo_width(d->fold.topo->nodes[leaves[0]].name) > 24 && place >= 0) {
-      topo_append(&on, "%s", d->fold.short_names[place].text);
-      if (found > 1) topo_append(&on, " and %d more", found - 1);
-    } else {
-      topo_append_names(&on, d->fold.topo, leaves, found, 30, true);
-    }
+    topo_append_names(&on, d->fold.topo, leaves, found, 30, true);
     topo_line_say(line, TOPO_INK_SWITCH, TOPO_LINE_SERVICE, on.text);
   }
 }
@@ -294,10 +288,9 @@ static void order_groups(const drawing *d, const int32_t *hosts, host_group *gro
   if (ngroups > 1) qsort(groups + 1, (size_t)ngroups - 1, sizeof *groups, by_severity);
 }
 
-static void draw_groups(drawing *d, const int32_t *hosts, host_group *groups, int32_t ngroups, int32_t *first) {
+static void draw_groups(drawing *d, const int32_t *hosts, host_group *groups, int32_t ngroups) {
   int32_t drawn = d->view->all ? ngroups : HOSTS_DRAWN, left = 0;
   order_groups(d, hosts, groups, ngroups);
-  *first = ngroups > 0 ? hosts[groups[0].start] : -1;
   for (int32_t g = 0; g < ngroups; g++) {
     const int32_t *group = &hosts[groups[g].start];
     if (g == drawn) topo_lines_add(&d->lines);
@@ -312,8 +305,8 @@ static void draw_groups(drawing *d, const int32_t *hosts, host_group *groups, in
     topo_append(&topo_lines_add(&d->lines)->label, "and %d hosts more, none like these; --all draws them", (int)left);
 }
 
-/* Draws hosts, and other nodes at the top. *first receives the first drawn host; -1 if none. */
-static void draw_hosts(drawing *d, int32_t *first) {
+/* Draws hosts, and other nodes at the top. */
+static void draw_hosts(drawing *d) {
   const bny_topo *topo = d->fold.topo;
   int32_t *tops = tool_new((size_t)topo->nnodes, sizeof *tops), *ends = tool_new((size_t)topo->nnodes, sizeof *ends);
   int32_t nhosts = 0, nothers = 0;
@@ -323,7 +316,7 @@ static void draw_hosts(drawing *d, int32_t *first) {
   host_group *groups = tool_new((size_t)ngroups, sizeof *groups);
   for (int32_t g = 0, start = 0; g < ngroups; start = ends[g++])
     groups[g] = (host_group){.start = start, .count = ends[g] - start};
-  draw_groups(d, tops, groups, ngroups, first);
+  draw_groups(d, tops, groups, ngroups);
   for (int32_t n = 0; n < topo->nnodes; n++) {
     bool other = d->fold.shown[n] && d->fold.above[n] < 0 && topo->nodes[n].kind != BNY_TOPO_HOST &&
                  topo->nodes[n].kind != BNY_TOPO_SWITCH;
@@ -356,10 +349,9 @@ static void put_title(FILE *out, const topo_view *view) {
 
 char *topo_view_tree(const topo_view *view) {
   tool_page page;
-  int32_t first = -1;
   drawing d = {.view = view, .fold = topo_fold_make(view)};
   topo_network_draw(&d.fold, view, &d.lines);
-  draw_hosts(&d, &first);
+  draw_hosts(&d);
   FILE *out = tool_page_begin(&page);
   put_title(out, view);
   topo_lines_put(&d.lines, view, out);
@@ -367,7 +359,6 @@ char *topo_view_tree(const topo_view *view) {
     topo_put(out, view, TOPO_INK_DIM, "~ assumed: what hardware of that kind does; not read from this machine or file");
     fputc('\n', out);
   }
-  topo_put_matrix(out, view, &d.fold, first);
   topo_put_levels(out, view);
   topo_put_findings(out, view);
   topo_put_probes(out, view);

@@ -15,8 +15,8 @@ static const double absurd_gbytes_per_s = 1e6;
 static const char *const kind_names[BNY_TOPO_KINDS] = {"host", "package", "numa", "pci",
                                                        "gpu",  "nic",     "port", "switch"};
 static const char *const link_names[BNY_TOPO_LINK_KINDS] = {"pci", "nvlink", "xgmi", "c2c", "sys", "net"};
-static const char *const path_names[BNY_TOPO_PATHS] = {"SELF", "NVL", "NVB",  "C2C", "PIX", "PXB", "P2C",
-                                                       "PXN",  "PHB", "NODE", "SYS", "NET", "NONE"};
+static const char *const path_names[BNY_TOPO_PATHS] = {"SELF", "NVL",  "C2C", "PIX", "PXB",
+                                                       "PHB",  "NODE", "SYS", "NET", "NONE"};
 enum { SOURCES = BNY_TOPO_MEASURED + 1 };
 static const char *const source_names[SOURCES] = {"assumed", "file", "probed", "measured"};
 static const char *const note_names[BNY_TOPO_NOTE_KINDS] = {"input",     "lost",    "fabric",

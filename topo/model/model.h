@@ -39,17 +39,13 @@ typedef enum bny_topo_link_kind {
   BNY_TOPO_LINK_KINDS
 } bny_topo_link_kind;
 
-/* Path types between two devices, nearest first. NVB, P2C and PXN are routes as NCCL defines them: they leave the PCI
- * path and pass through another device. Only bny_topo_path_routed() returns them. */
+/* Path types between two devices, nearest first. */
 typedef enum bny_topo_path {
   BNY_TOPO_PATH_SELF,
   BNY_TOPO_PATH_NVL, /* NVLink or xGMI, directly or through NVSwitch */
-  BNY_TOPO_PATH_NVB, /* NVLink through one other GPU */
   BNY_TOPO_PATH_C2C,
   BNY_TOPO_PATH_PIX,  /* at most one PCI bridge */
   BNY_TOPO_PATH_PXB,  /* several PCI bridges, not the host bridge */
-  BNY_TOPO_PATH_P2C,  /* GPU to NIC: C2C to the CPU, and PCI from there */
-  BNY_TOPO_PATH_PXN,  /* GPU to NIC: NVLink to a GPU that is as near to the NIC as PXB or P2C */
   BNY_TOPO_PATH_PHB,  /* the host bridge */
   BNY_TOPO_PATH_NODE, /* several host bridges of one NUMA node */
   BNY_TOPO_PATH_SYS,  /* between NUMA nodes */
@@ -197,7 +193,6 @@ int32_t bny_topo_find_name(const bny_topo *topo, bny_topo_kind kind, const char 
 int32_t bny_topo_find_numa(const bny_topo *topo, int32_t number);
 int32_t bny_topo_ancestor(const bny_topo *topo, int32_t node, bny_topo_kind kind); /* itself included; -1 if none */
 bool bny_topo_is_below(const bny_topo *topo, int32_t node, int32_t above);         /* itself included */
-bool bny_topo_gdr_off(const bny_topo *topo, int32_t node);   /* it is known to do no GPUDirect RDMA */
 int32_t bny_topo_nic_of(const bny_topo *topo, int32_t node); /* the NIC itself, or that of a port; -1 if none */
 int32_t bny_topo_count(const bny_topo *topo, bny_topo_kind kind);
 
@@ -212,9 +207,6 @@ bny_topo_path bny_topo_path_between(const bny_topo *topo, int32_t a, int32_t b);
  * joined by switches, it returns the smaller of both counts. Sets *xgmi if a GPU has xGMI links. */
 int32_t bny_topo_links_between(const bny_topo *topo, int32_t a, int32_t b, bool *xgmi);
 
-/* Returns the same as bny_topo_path_between(), with two exceptions. Where NCCL would use such a route, the result is
- * NVB, P2C or PXN. Where GPUDirect RDMA is off, it is PHB. Searches all nodes. */
-bny_topo_path bny_topo_path_routed(const bny_topo *topo, int32_t a, int32_t b);
 const char *bny_topo_path_name(bny_topo_path path);       /* "NVL" .. */
 const char *bny_topo_kind_name(bny_topo_kind kind);       /* "host" .. */
 const char *bny_topo_link_name(bny_topo_link_kind kind);  /* "nvlink" .. */

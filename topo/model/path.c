@@ -10,8 +10,8 @@ static bool holds_cpus(const bny_topo_node *node) {
   return node->kind == BNY_TOPO_NUMA || node->kind == BNY_TOPO_PACKAGE;
 }
 
-/* A node between two devices: a switch or a GPU with NVLinks or xGMI links, or a CPU with coherent links. */
-typedef enum between { BETWEEN_SWITCH, BETWEEN_GPU, BETWEEN_CPU } between;
+/* A node between two devices: a switch with NVLinks or xGMI links, or a CPU with coherent links. */
+typedef enum between { BETWEEN_SWITCH, BETWEEN_CPU } between;
 
 static bool fits(between way, const bny_topo_link *link) {
   return way == BETWEEN_CPU ? link->kind == BNY_TOPO_LINK_C2C : bny_topo_joins_gpus(link);
@@ -24,8 +24,7 @@ static bool are_joined(const bny_topo *topo, int32_t a, int32_t b, between way) 
     if (!fits(way, &topo->links[l]) || middle == a) continue;
     if (middle == b) return true;
     const bny_topo_node *node = node_at(topo, middle);
-    bool passes =
-        way == BETWEEN_CPU ? holds_cpus(node) : node->kind == (way == BETWEEN_GPU ? BNY_TOPO_GPU : BNY_TOPO_SWITCH);
+    bool passes = way == BETWEEN_CPU ? holds_cpus(node) : node->kind == BNY_TOPO_SWITCH;
     /* The search runs from b's side, because a switch may have more links than a GPU. */
     for (int32_t m = bny_topo_first_link(topo, b); passes && m >= 0; m = bny_topo_next_link(topo, b, m))
       if (fits(way, &topo->links[m]) && bny_topo_other_end(topo, b, m) == middle) return true;
@@ -171,59 +170,4 @@ int32_t bny_topo_links_between(const bny_topo *topo, int32_t a, int32_t b, bool 
     }
   }
   return direct > 0 ? direct : to_switch[0] < to_switch[1] ? to_switch[0] : to_switch[1];
-}
-
-/* ---- routes of NCCL ---------------------------------------------------------------------------------------------- */
-
-/* Returns the path from a GPU to a NIC that does not pass another GPU. It is P2C if the GPU has a coherent link to the
- * CPU that holds the NIC. */
-static bny_topo_path path_to_nic(const bny_topo *topo, int32_t gpu, int32_t nic) {
-  bny_topo_path path = bny_topo_path_between(topo, gpu, nic);
-  bool by_cpu = path == BNY_TOPO_PATH_PHB || path == BNY_TOPO_PATH_NODE;
-  for (int32_t l = bny_topo_first_link(topo, gpu); by_cpu && l >= 0; l = bny_topo_next_link(topo, gpu, l)) {
-    int32_t cpu = topo->links[l].kind == BNY_TOPO_LINK_C2C ? bny_topo_other_end(topo, gpu, l) : gpu;
-    if (bny_topo_is_below(topo, nic, cpu) && holds_cpus(node_at(topo, cpu))) return BNY_TOPO_PATH_P2C;
-  }
-  return path;
-}
-
-bool bny_topo_gdr_off(const bny_topo *topo, int32_t node) {
-  char gdr[BNY_TOPO_ATTRIBUTES_BYTES];
-  return bny_topo_attribute(node_at(topo, node), "gdr", gdr) && strcmp(gdr, "0") == 0;
-}
-
-/* Returns whether a GPU and a NIC can use GPUDirect RDMA, as far as the model shows. They cannot if the GPU or the
- * first port of the NIC has gdr="0". Neither can a GPU in MLOPart partitions, because NCCL does not use it there by
- * default. */
-static bool can_gdr(const bny_topo *topo, int32_t gpu, int32_t nic) {
-  char part[BNY_TOPO_ATTRIBUTES_BYTES];
-  bool parts = bny_topo_attribute(node_at(topo, gpu), "mlopart", part) && strcmp(part, "-1") != 0;
-  bool port = nic + 1 < topo->nnodes && node_at(topo, nic + 1)->parent == nic;
-  return !parts && !bny_topo_gdr_off(topo, gpu) && !(port && bny_topo_gdr_off(topo, nic + 1));
-}
-
-/* Without GPUDirect RDMA, the path is at least PHB, because data then passes the CPU. */
-static bny_topo_path route_to_nic(const bny_topo *topo, int32_t gpu, int32_t nic) {
-  bny_topo_path path = path_to_nic(topo, gpu, nic);
-  int32_t host = bny_topo_ancestor(topo, gpu, BNY_TOPO_HOST);
-  for (int32_t peer = 0; path > BNY_TOPO_PATH_PXN && path < BNY_TOPO_PATH_NET && peer < topo->nnodes; peer++) {
-    bool candidate = node_at(topo, peer)->kind == BNY_TOPO_GPU && peer != gpu;
-    if (candidate && are_joined(topo, gpu, bny_topo_device(topo, peer), BETWEEN_SWITCH) &&
-        bny_topo_ancestor(topo, peer, BNY_TOPO_HOST) == host && can_gdr(topo, peer, nic) &&
-        path_to_nic(topo, peer, nic) <= BNY_TOPO_PATH_P2C)
-      return BNY_TOPO_PATH_PXN;
-  }
-  return path < BNY_TOPO_PATH_PHB && !can_gdr(topo, gpu, nic) ? BNY_TOPO_PATH_PHB : path;
-}
-
-bny_topo_path bny_topo_path_routed(const bny_topo *topo, int32_t a, int32_t b) {
-  bny_topo_path path = bny_topo_path_between(topo, a, b);
-  a = device_of(topo, a);
-  b = device_of(topo, b);
-  bny_topo_kind kinds[2] = {node_at(topo, a)->kind, node_at(topo, b)->kind};
-  if (path <= BNY_TOPO_PATH_NVB || path >= BNY_TOPO_PATH_NET) return path;
-  if (kinds[0] == BNY_TOPO_GPU && kinds[1] == BNY_TOPO_GPU)
-    return are_joined(topo, a, b, BETWEEN_GPU) ? BNY_TOPO_PATH_NVB : path;
-  if (kinds[0] == BNY_TOPO_GPU && kinds[1] == BNY_TOPO_NIC) return route_to_nic(topo, a, b);
-  return kinds[0] == BNY_TOPO_NIC && kinds[1] == BNY_TOPO_GPU ? route_to_nic(topo, b, a) : path;
 }

@@ -69,12 +69,12 @@ topo_near topo_near_between(const topo_place *a, const topo_place *b) {
 
 /* ---- pairs ------------------------------------------------------------------------------------------------------- */
 
-topo_pair *topo_pairs_choose(const topo_place *places, int32_t nranks, int32_t *npairs) {
+topo_pair *topo_pairs_choose(const topo_place *places, int32_t nplaces, int32_t *npairs) {
   topo_pair(*lists)[TOPO_PAIRS_OF_KIND] = tool_new(TOPO_NEARS, sizeof *lists);
   topo_pair *chosen = tool_new((size_t)TOPO_NEARS * TOPO_PAIRS_OF_KIND, sizeof *chosen);
   uint64_t counts[TOPO_NEARS] = {0}, random = UINT64_C(0x62616e79616e);
-  for (int32_t a = 0; a < nranks; a++) {
-    for (int32_t b = a + 1; b < nranks; b++) {
+  for (int32_t a = 0; a < nplaces; a++) {
+    for (int32_t b = a + 1; b < nplaces; b++) {
       /* The n-th pair of a kind replaces a chosen one with probability TOPO_PAIRS_OF_KIND / n. */
       topo_near near = topo_near_between(&places[a], &places[b]);
       uint64_t at = counts[near]++;

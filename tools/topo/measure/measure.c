@@ -21,17 +21,15 @@ static double block_median(const blocks *all) {
   return tool_percentile(all->values + all->capacity - all->ndisturbed, (size_t)all->ndisturbed, 50);
 }
 
-static bool measure_pair(topo_ranks *ranks, const topo_pair *pair, bool a_leads, blocks kind[TOPO_METRICS],
+static bool measure_pair(const topo_place *places, const topo_pair *pair, bool a_leads, blocks kind[TOPO_METRICS],
                          tool_error *error) {
-  int32_t who[2] = {pair->a, pair->b};
-  topo_order orders[2] = {{.peer = pair->b, .leads = a_leads}, {.peer = pair->a, .leads = !a_leads}};
-  if (!topo_ranks_do(ranks, who, orders, 2, error)) return false;
-  const topo_answer *answers[2] = {&ranks->mailboxes[pair->a].answer, &ranks->mailboxes[pair->b].answer};
-  for (int m = 0; m < TOPO_METRICS; m++) {
-    bool disturbed = answers[0]->disturbed[m] || answers[1]->disturbed[m];
+  topo_side sides[2] = {{.cpu = places[a_leads ? pair->a : pair->b].cpu},
+                        {.cpu = places[a_leads ? pair->b : pair->a].cpu}};
+  if (!topo_pair_measure(sides, error)) return false;
+  for (int m = 0; m < TOPO_METRICS; m++)
     for (int i = 0; i < 2; i++)
-      if (orders[i].leads || m >= TOPO_TAKE) block_add(&kind[m], answers[i]->value[m], disturbed);
-  }
+      if (i == 0 || m >= TOPO_TAKE)
+        block_add(&kind[m], sides[i].value[m], sides[0].disturbed[m] || sides[1].disturbed[m]);
   return true;
 }
 
@@ -64,7 +62,7 @@ static void kind_fill(topo_measured_kind *kind, const blocks blocks[TOPO_METRICS
 }
 
 /* The first sweep may take longer than asked for, so that each kind has figures. */
-static bool measure_all(topo_ranks *ranks, const topo_pair *pairs, int32_t npairs, double seconds,
+static bool measure_all(const topo_place *places, const topo_pair *pairs, int32_t npairs, double seconds,
                         topo_measured *measured, tool_error *error) {
   enum { FIRST_SWEEP = 3 };
   int64_t begin_ns = tool_now_ns();
@@ -78,7 +76,7 @@ static bool measure_all(topo_ranks *ranks, const topo_pair *pairs, int32_t npair
   bool in_time = true;
   for (int32_t sweep = 0; in_time && sweep < TOPO_SWEEPS_MAX; sweep++) {
     for (int32_t p = 0; in_time && p < npairs; p++) {
-      if (!measure_pair(ranks, &pairs[p], sweep % 2 == 0, all[pairs[p].near], error)) return false;
+      if (!measure_pair(places, &pairs[p], sweep % 2 == 0, all[pairs[p].near], error)) return false;
       measured->kinds[pairs[p].near].npairs += sweep == 0;
       in_time = (double)(tool_now_ns() - begin_ns) / 1e9 < seconds * (sweep == 0 ? FIRST_SWEEP : 1);
     }
@@ -91,14 +89,10 @@ static bool measure_all(topo_ranks *ranks, const topo_pair *pairs, int32_t npair
 
 bool topo_measure(const char *sysfs, double seconds, topo_measured *measured, tool_error *error) {
   topo_place *places;
-  topo_ranks ranks;
-  int32_t nranks, npairs;
+  int32_t nplaces, npairs;
   *measured = (topo_measured){.nsweeps = 0};
-  if (!topo_places(sysfs, &places, &nranks, error)) return false;
-  if (nranks < 2) return tool_error_set(error, "costs of links between ranks cannot be measured on 1 CPU: allow two");
-  const topo_pair *pairs = topo_pairs_choose(places, nranks, &npairs);
-  if (!topo_ranks_start(&ranks, places, nranks, error)) return false;
-  bool good = measure_all(&ranks, pairs, npairs, seconds, measured, error);
-  topo_ranks_stop(&ranks);
-  return good;
+  if (!topo_places(sysfs, &places, &nplaces, error)) return false;
+  if (nplaces < 2) return tool_error_set(error, "costs of links between ranks cannot be measured on 1 CPU: allow two");
+  const topo_pair *pairs = topo_pairs_choose(places, nplaces, &npairs);
+  return measure_all(places, pairs, npairs, seconds, measured, error);
 }
