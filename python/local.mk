@@ -27,6 +27,7 @@ EXTRA_DIST += \
   %D%/banyan/prune.py \
   %D%/banyan/py.typed \
   %D%/banyan/rounds.py \
+  %D%/banyan/torch_backend.py \
   %D%/banyan/torch_ops.py \
   %D%/banyan/transformers.py \
   %D%/bench/bench_calls.py \
@@ -73,6 +74,7 @@ EXTRA_DIST += \
   %D%/tests/test_ownership.py \
   %D%/tests/test_rounds.py \
   %D%/tests/test_stubs.py \
+  %D%/tests/test_torch_backend.py \
   %D%/tests/test_torch_ops.py \
   %D%/tests/test_transformers.py \
   %D%/tests/test_wheel.sh

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend "banyan" of torch.distributed, for tensors in host memory. Importing this module registers it.
+
+    import banyan.torch_backend
+    torch.distributed.init_process_group("cpu:banyan")
+
+Sums of f32, f16 and bf16 are Communicator.allreduce(), in f32 with one rounding. All other reductions are all-gathers
+that each rank reduces in the order of ranks. Calls complete before they return, with or without async_op, except isend
+and irecv. If a rank fails, all others get an exception of banyan that names it. What the backend lacks, such as
+all-to-all with uneven splits, goes to a gloo group made from the same store. The log says so once.
+"""
+
+import itertools
+import logging
+import queue
+import threading
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ReduceOp
+from torch.distributed import distributed_c10d as c10d
+
+from .communicator import Communicator
+from .errors import UnsupportedError
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_PIECE = 4 << 20  # bytes that all ranks together gather at once to reduce them
+_SUM, _AVG = ReduceOp.RedOpType.SUM, ReduceOp.RedOpType.AVG
+_REDUCTIONS = {
+    _SUM: lambda every: every.sum(0, dtype=every.dtype),
+    ReduceOp.RedOpType.PRODUCT: lambda every: every.prod(0, dtype=every.dtype),
+    ReduceOp.RedOpType.MAX: lambda every: every.amax(0),
+    ReduceOp.RedOpType.MIN: lambda every: every.amin(0),
+    ReduceOp.RedOpType.BAND: lambda every: _fold(torch.bitwise_and, every),
+    ReduceOp.RedOpType.BOR: lambda every: _fold(torch.bitwise_or, every),
+    ReduceOp.RedOpType.BXOR: lambda every: _fold(torch.bitwise_xor, every),
+}
+
+
+def _fold(function, every):
+    total = every[0]
+    for each in every[1:]:
+        total = function(total, each)
+    return total
+
+
+class _Work(dist.Work):
+    """A call that is complete, or one of a channel, which completes later."""
+
+    def __init__(self, result=(), pending=None):
+        super().__init__()
+        self._result, self._pending, self._error = result, pending, None
+
+    def wait(self, timeout=None):
+        if self._pending and not self._pending.wait(timeout.total_seconds() if timeout else None):
+            raise TimeoutError("the message of a peer has not arrived in the time of this wait")
+        if self._error:
+            raise self._error
+        return True
+
+    def is_completed(self):
+        return not self._pending or self._pending.is_set()
+
+    def is_success(self):
+        return self.is_completed() and not self._error
+
+    def exception(self):
+        return self._error
+
+    def result(self):
+        return list(self._result)
+
+    def get_future(self):
+        future = torch.futures.Future()
+        self.wait()
+        future.set_result(list(self._result))
+        return future
+
+
+class _Channel:
+    """Messages from one rank to another: a communicator of the two, which a thread makes and uses."""
+
+    def __init__(self, store, name, rank, timeout):
+        self._made = (store, name, rank, timeout)
+        self._calls = queue.SimpleQueue()
+        threading.Thread(target=self._run, name=f"banyan {name}", daemon=True).start()
+
+    def add(self, tensor, tag):
+        work = _Work([tensor], threading.Event())
+        self._calls.put((work, tensor, tag))
+        return work
+
+    def close(self):
+        self._calls.put(None)
+
+    def _run(self):
+        store, name, rank, timeout = self._made
+        comm = error = None
+        for work, tensor, tag in iter(self._calls.get, None):
+            try:
+                if error:
+                    raise error
+                if comm is None:
+                    how = {"timeout": timeout, "first_timeout": timeout, "arena_bytes": 1 << 20}
+                    comm = Communicator.from_torch(store=store, rank=rank, nranks=2, prefix=name, **how)
+                comm.set_tag(tag)
+                whole = tensor if tensor.is_contiguous() else tensor.contiguous()
+                comm.broadcast(whole, 0)
+                if rank and whole is not tensor:
+                    tensor.copy_(whole)
+            except Exception as failure:  # noqa: BLE001  (it is raised by wait())
+                work._error = error = failure
+            work._pending.set()
+        if comm:
+            comm.close()
+
+
+def _dense(tensor, name="the tensor"):
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        raise UnsupportedError(f"{name} is of {tensor.device} and {tensor.layout}: banyan has dense tensors of the CPU")
+    return tensor.detach().contiguous()
+
+
+class ProcessGroup(dist.ProcessGroup):
+    """The ranks of a group, as torch.distributed calls them. `communicator` is theirs."""
+
+    def __init__(self, store, rank, size, timeout):
+        super().__init__(rank, size)
+        self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
+        seconds = timeout.total_seconds()
+        self.communicator = Communicator.from_torch(
+            store=store, rank=rank, nranks=size, prefix="banyan", timeout=seconds, first_timeout=seconds
+        )
+        self._channels = {}
+        self._gloo = None
+
+    supports_coalescing = supports_splitting = False
+
+    def _get_backend(self, device):  # torch asks it what it supports
+        return self
+
+    def getBackendName(self):
+        return "banyan"
+
+    def _set_group_name(self, name):
+        super()._set_group_name(name)
+        self._name = name
+
+    @property
+    def group_name(self):  # that of the base needs a backend in C++
+        return self._name
+
+    def size(self):
+        return self._size
+
+    def rank(self):
+        return self._rank
+
+    def shutdown(self):
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+        self._gloo = None
+        self.communicator.close()
+
+    def abort(self):
+        self.communicator.abort("the process group was aborted")
+
+    def _by_gloo(self, name, *given):
+        if self._gloo is None:
+            logging.getLogger("banyan").warning("%s goes to gloo, because the backend banyan does not have it", name)
+            store = dist.PrefixStore("gloo", self._store)
+            self._gloo = dist.ProcessGroupGloo(store, self._rank, self._size, self._timeout)
+        return getattr(self._gloo, name)(*given)
+
+    # Reductions. Each writes `to`, a contiguous tensor that may be `of`.
+
+    def _sum(self, of, to, operation, **how):
+        self.communicator.allreduce(of, out=to, **how)
+        if operation == _AVG and to is not None:
+            to.div_(self._size)
+
+    def _is_sum(self, tensor, operation):
+        return tensor.dtype in _FLOATS and operation in (_SUM, _AVG)
+
+    def _reduce(self, tensor, operation):
+        """Reduces a contiguous tensor in place."""
+        if self._is_sum(tensor, operation):
+            return self._sum(tensor, tensor, operation)
+        reduction = _REDUCTIONS.get(operation)
+        if reduction is None:
+            raise UnsupportedError(f"banyan has no reduction {operation} of {tensor.dtype}")
+        flat = tensor.view(-1)
+        for piece in flat.split(max(1, _PIECE // self._size // tensor.element_size())):
+            piece.copy_(reduction(self.communicator.allgather(piece)))
+
+    def allreduce(self, tensors, opts=c10d.AllreduceOptions()):
+        for tensor in tensors:
+            if tensor.is_sparse:
+                return self._by_gloo("allreduce", tensors, opts)
+            whole = _dense(tensor)
+            self._reduce(whole, opts.reduceOp.op)
+            if whole.data_ptr() != tensor.data_ptr():
+                tensor.copy_(whole)
+        return _Work(tensors)
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors, opts=c10d.ReduceOptions()):
+        (tensor,) = tensors
+        whole, is_root = _dense(tensor), self._rank == opts.rootRank
+        if self._is_sum(whole, opts.reduceOp.op):
+            self._sum(whole, whole if is_root else None, opts.reduceOp.op, scatter="root", root=opts.rootRank)
+        else:
+            whole = whole.clone()
+            self._reduce(whole, opts.reduceOp.op)
+        if is_root and whole.data_ptr() != tensor.data_ptr():
+            tensor.copy_(whole)
+        return _Work(tensors)
+
+    def reduce_scatter_single(self, output, of, opts=c10d.ReduceScatterOptions()):
+        whole, out = _dense(of).view(self._size, -1), _dense(output)
+        if self._is_sum(whole, opts.reduceOp.op):
+            self._sum(whole, out.view(1, -1), opts.reduceOp.op, scatter="tokens")
+        else:
+            whole = whole.clone()
+            self._reduce(whole, opts.reduceOp.op)
+            out.view(-1).copy_(whole[self._rank])
+        if out.data_ptr() != output.data_ptr():
+            output.copy_(out)
+        return _Work([output])
+
+    def reduce_scatter(self, outputs, inputs, opts=c10d.ReduceScatterOptions()):
+        return self.reduce_scatter_single(outputs[0], torch.stack(inputs[0]), opts)
+
+    # Copies.
+
+    def broadcast(self, tensors, opts=c10d.BroadcastOptions()):
+        for tensor in tensors:
+            whole = _dense(tensor)
+            self.communicator.broadcast(whole, opts.rootRank)
+            if whole.data_ptr() != tensor.data_ptr():
+                tensor.copy_(whole)
+        return _Work(tensors)
+
+    def all_gather_single(self, output, of, opts=c10d.AllgatherOptions()):
+        out = _dense(output)
+        self.communicator.allgather(_dense(of), out=out)
+        if out.data_ptr() != output.data_ptr():
+            output.copy_(out)
+        return _Work([output])
+
+    def allgather(self, outputs, inputs, opts=c10d.AllgatherOptions()):
+        for out, of in zip(outputs, inputs):
+            counts = [each.numel() for each in out]
+            every = self.communicator.allgather(_dense(of).view(-1), counts=counts)
+            for to, piece in zip(out, every.split(counts)):
+                to.copy_(piece.view(to.shape))
+        return _Work(list(itertools.chain(*outputs)))
+
+    def gather(self, outputs, inputs, opts=c10d.GatherOptions()):
+        every = self.communicator.allgather(_dense(inputs[0]))
+        for to, of in zip(outputs[0] if self._rank == opts.rootRank else [], every):
+            to.copy_(of)
+        return _Work(outputs[0] if outputs else [])
+
+    def scatter(self, outputs, inputs, opts=c10d.ScatterOptions()):
+        is_root = self._rank == opts.rootRank
+        every = torch.stack(inputs[0]) if is_root else outputs[0].new_empty((self._size, *outputs[0].shape))
+        self.communicator.broadcast(every, opts.rootRank)
+        outputs[0].copy_(every[self._rank])
+        return _Work(outputs)
+
+    def all_to_all_single(self, output, of, output_splits=(), input_splits=(), opts=c10d.AllToAllOptions()):
+        if len(set(output_splits or ())) > 1 or len(set(input_splits or ())) > 1:
+            return self._by_gloo("alltoall_base", output, of, output_splits, input_splits, opts)
+        every = _dense(of).view(self._size, -1)
+        made = torch.empty_like(every)
+        for distance in range(self._size):
+            to, source = (self._rank + distance) % self._size, (self._rank - distance) % self._size
+            self.communicator.shift(every[to], distance, out=made[source])
+        output.copy_(made.view(output.shape))
+        return _Work([output])
+
+    def alltoall(self, outputs, inputs, opts=c10d.AllToAllOptions()):
+        if len({each.numel() for each in outputs + inputs}) > 1:
+            return self._by_gloo("alltoall", outputs, inputs, opts)
+        made = torch.empty_like(torch.stack(outputs))
+        self.all_to_all_single(made, torch.stack(inputs))
+        for to, of in zip(outputs, made):
+            to.copy_(of)
+        return _Work(outputs)
+
+    def barrier(self, opts=c10d.BarrierOptions()):
+        self.communicator.barrier()
+        return _Work()
+
+    def _pairwise(call):  # several of one kind, as the coalesced forms take them
+        def run(self, outputs, inputs, *opts):
+            for out, of in zip(outputs, inputs):
+                call(self, out, of, *opts)
+            return _Work(outputs)
+
+        return run
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced = _pairwise(all_gather_single)
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced = _pairwise(reduce_scatter_single)
+    # Names in torch before 2.14.
+    _allgather_base, _reduce_scatter_base, alltoall_base = all_gather_single, reduce_scatter_single, all_to_all_single
+    del _pairwise
+
+    # Messages. Those from one rank to another arrive in the order of their sends, and ranks compare their tags.
+
+    def _channel(self, source, target):
+        if source == target:
+            raise ValueError(f"rank {source} cannot send to itself")
+        if (source, target) not in self._channels:
+            name, rank = f"banyan from {source} to {target}", int(self._rank == target)
+            self._channels[source, target] = _Channel(self._store, name, rank, self._timeout.total_seconds())
+        return self._channels[source, target]
+
+    def send(self, tensors, target, tag):
+        return self._channel(self._rank, target).add(_dense(tensors[0]), tag)
+
+    def recv(self, tensors, source, tag):
+        _dense(tensors[0])
+        return self._channel(source, self._rank).add(tensors[0].detach(), tag)
+
+    def recv_anysource(self, tensors, tag):
+        raise UnsupportedError("recv without a source: the backend banyan needs the rank that sends")
+
+
+dist.Backend.register_backend("banyan", ProcessGroup, devices=["cpu"])
