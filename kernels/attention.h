@@ -39,6 +39,7 @@ enum {
   BNY_ATTENTION_VALUE_DIM_MAX = 512,
   BNY_ATTENTION_LANES_MAX = 16, /* rows of work memory are padded to a multiple of so many floats */
   BNY_ATTENTION_HEADS_MAX = 16, /* most rows of one task */
+  BNY_ATTENTION_MANY = 14,      /* most tasks of run_many(): they have whole tiles of 14 rows */
   BNY_ATTENTION_BLOCK = 512,    /* keys whose sums are in f32; sums over such blocks are in double */
   /* Floats of all rows of a task, padded. Tasks with more rows read keys less often. */
   BNY_ATTENTION_QUERY_FLOATS = BNY_ATTENTION_HEADS_MAX * BNY_ATTENTION_HEAD_DIM_MAX,
@@ -154,6 +155,13 @@ typedef struct bny_attention_kernels {
   /* masses[r]: at least the sum, over the keys that row r sees, of 2^(logit - tops[r]), by less than 2 %; INFINITY if
    * something is not finite. tops[r] is kept if it serves, else set to another whole number; -INFINITY at first. */
   void (*code_masses)(const bny_code_query *query, const bny_code_keys *keys, float *tops, float *masses);
+
+  /* Computes the sums of up to BNY_ATTENTION_MANY tasks that have the same keys and differ in rows alone. All but the
+   * last have BNY_ATTENTION_HEADS_MAX rows. A row's bits do not depend on other rows, but may differ from run()'s.
+   * memory: many_bytes() of all rows, aligned to a cache line. Both are NULL in tables without such kernels. */
+  void (*run_many)(const bny_attention_task *const *tasks, int32_t count, int32_t first, int32_t last,
+                   bny_attention_sums *const *sums, void *memory);
+  size_t (*many_bytes)(int32_t rows, int32_t head_dim, int32_t value_dim);
 } bny_attention_kernels;
 
 extern const bny_attention_kernels bny_attention_portable;

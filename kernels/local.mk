@@ -19,6 +19,7 @@ libbanyan_core_la_SOURCES += \
   %D%/cpu/attention_loop.h \
   %D%/cpu/attention_plain.h \
   %D%/cpu/attention_portable.c \
+  %D%/cpu/attention_prompt.h \
   %D%/cpu/attention_table.c \
   %D%/cpu/attention_vector.h \
   %D%/cpu/attention_wide.h \

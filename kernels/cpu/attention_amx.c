@@ -119,17 +119,6 @@ static void attention_convert(const char *row, int32_t count, banyan_dtype dtype
   }
 }
 
-/* Transposes 4 x 4 quarters of the four vectors z[0], z[step], z[2 step] and z[3 step]. */
-INLINE void transpose_quarters(__m512i *z, int step) {
-  __m512i low = _mm512_shuffle_i32x4(z[0], z[step], 0x44), high = _mm512_shuffle_i32x4(z[0], z[step], 0xee);
-  __m512i low2 = _mm512_shuffle_i32x4(z[2 * step], z[3 * step], 0x44);
-  __m512i high2 = _mm512_shuffle_i32x4(z[2 * step], z[3 * step], 0xee);
-  z[0] = _mm512_shuffle_i32x4(low, low2, 0x88);
-  z[step] = _mm512_shuffle_i32x4(low, low2, 0xdd);
-  z[2 * step] = _mm512_shuffle_i32x4(high, high2, 0x88);
-  z[3 * step] = _mm512_shuffle_i32x4(high, high2, 0xdd);
-}
-
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
 
 /* Cuts off the upper eight bits of a number, so that the rest is exact. */
@@ -370,16 +359,6 @@ INLINE void weigh(int32_t rows, int32_t count, int32_t pairs_each, attention_wor
     const float *sum = by_lane + h;
     work->tile_d[ATTENTION_QUAD * h] += (sum[0] + sum[rows]) + (sum[2 * rows] + sum[3 * rows]);
   }
-}
-
-/* Transposes 4 x 4 numbers within each quarter of four vectors. */
-INLINE void transpose_in_quarters(__m512i *z) {
-  __m512i a = _mm512_unpacklo_epi32(z[0], z[1]), b = _mm512_unpackhi_epi32(z[0], z[1]);
-  __m512i c = _mm512_unpacklo_epi32(z[2], z[3]), d = _mm512_unpackhi_epi32(z[2], z[3]);
-  z[0] = _mm512_unpacklo_epi64(a, c);
-  z[1] = _mm512_unpackhi_epi64(a, c);
-  z[2] = _mm512_unpacklo_epi64(b, d);
-  z[3] = _mm512_unpackhi_epi64(b, d);
 }
 
 /* Returns where a tile has the pair of `key`. Pairs are ordered by keys modulo 4 for any number of rows, so the bits of
@@ -738,4 +717,18 @@ static void run(const bny_attention_task *task, int32_t first, int32_t last, bny
   }
 }
 
-const bny_attention_kernels bny_attention_amx = {"amx", "avx512", bny_cpu_has_amx, run, attention_code_masses};
+static void run_many(const bny_attention_task *const *tasks, int32_t count, int32_t first, int32_t last,
+                     bny_attention_sums *const *sums, void *memory) {
+  if (!is_taken(tasks[0])) {
+    bny_attention_avx512_bf16.run_many(tasks, count, first, last, sums, memory);
+    return;
+  }
+  for (int32_t i = 0; i < count; i++) run(tasks[i], first, last, sums[i]);
+}
+
+static size_t many_bytes(int32_t rows, int32_t head_dim, int32_t value_dim) {
+  return bny_attention_avx512_bf16.many_bytes(rows, head_dim, value_dim);
+}
+
+const bny_attention_kernels bny_attention_amx = {"amx",    "avx512",  bny_cpu_has_amx, run, attention_code_masses,
+                                                 run_many, many_bytes};

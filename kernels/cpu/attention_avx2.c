@@ -409,7 +409,40 @@ INLINE void attention_accumulate(const bny_attention_task *task, banyan_dtype dt
     value_tile(dtype, v, step, dim, count, &next, work);
 }
 
+enum { PROMPT_ROWS = 6 };
+
+INLINE vec vec_most(vec a, vec b) { return _mm256_max_ps(a, b); }
+
+INLINE vec vec_kept(uint32_t bits, vec a, vec b) {
+  const __m256i each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  __m256i kept = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)bits), each), each);
+  return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(kept));
+}
+
+INLINE bool vec_all_zero(vec a) {
+  return _mm256_movemask_ps(_mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_EQ_OQ)) == 0xff;
+}
+
+INLINE void vec_transpose(vec *v) {
+  vec halves[VEC_LANES];
+  UNROLL for (int i = 0; i < VEC_LANES; i += 4) {
+    __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(v[i], v[i + 1])),
+            b = _mm256_castps_pd(_mm256_unpackhi_ps(v[i], v[i + 1])),
+            c = _mm256_castps_pd(_mm256_unpacklo_ps(v[i + 2], v[i + 3])),
+            d = _mm256_castps_pd(_mm256_unpackhi_ps(v[i + 2], v[i + 3]));
+    halves[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, c));
+    halves[i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, c));
+    halves[i + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d));
+    halves[i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
+  }
+  UNROLL for (int i = 0; i < 4; i++) {
+    v[i] = _mm256_permute2f128_ps(halves[i], halves[i + 4], 0x20);
+    v[i + 4] = _mm256_permute2f128_ps(halves[i], halves[i + 4], 0x31);
+  }
+}
+
+#include "attention_prompt.h"
 #include "attention_bounds.h"
 
-const bny_attention_kernels bny_attention_avx2 = {"avx2", "avx2", bny_cpu_has_avx2, attention_run,
-                                                  attention_code_masses};
+const bny_attention_kernels bny_attention_avx2 = {
+    "avx2", "avx2", bny_cpu_has_avx2, attention_run, attention_code_masses, attention_run_many, attention_many_bytes};

@@ -85,12 +85,34 @@ INLINE vec vec_least(vec a, vec b) { return _mm512_min_ps(a, b); }
 INLINE bool vec_any_positive(vec a) { return _mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_GT_OQ) != 0; }
 
 #include "attention_wide.h"
+
+enum { PROMPT_ROWS = 14 };
+
+INLINE vec vec_most(vec a, vec b) { return _mm512_max_ps(a, b); }
+
+INLINE vec vec_kept(uint32_t bits, vec a, vec b) { return _mm512_mask_mov_ps(b, (__mmask16)bits, a); }
+
+INLINE bool vec_all_zero(vec a) { return _mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_EQ_OQ) == 0xffff; }
+
+INLINE void vec_transpose(vec *v) {
+  __m512i *z = (__m512i *)(void *)v;
+  UNROLL for (int i = 0; i < VEC_LANES; i += 4) transpose_in_quarters(z + i);
+  UNROLL for (int i = 0; i < 4; i++) transpose_quarters(z + i, 4);
+}
+
+#include "attention_prompt.h"
 #include "attention_bounds.h"
 
 #ifdef ATTENTION_AVX512_BF16
-const bny_attention_kernels bny_attention_avx512_bf16 = {"avx512_bf16", "avx512", bny_cpu_has_avx512_bf16,
-                                                         attention_run, attention_code_masses};
+const bny_attention_kernels bny_attention_avx512_bf16 = {
+    "avx512_bf16",         "avx512",           bny_cpu_has_avx512_bf16, attention_run,
+    attention_code_masses, attention_run_many, attention_many_bytes};
 #else
-const bny_attention_kernels bny_attention_avx512 = {"avx512", "avx512", bny_cpu_has_avx512, attention_run,
-                                                    attention_code_masses};
+const bny_attention_kernels bny_attention_avx512 = {"avx512",
+                                                    "avx512",
+                                                    bny_cpu_has_avx512,
+                                                    attention_run,
+                                                    attention_code_masses,
+                                                    attention_run_many,
+                                                    attention_many_bytes};
 #endif

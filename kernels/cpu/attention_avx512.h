@@ -53,3 +53,24 @@ INLINE vec vec_exp2(vec x) {
   vec whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   return _mm512_maskz_scalef_ps(kept, exp2_fraction(_mm512_sub_ps(x, whole)), whole);
 }
+
+/* Transposes 4 x 4 quarters of the four vectors z[0], z[step], z[2 step] and z[3 step]. */
+INLINE void transpose_quarters(__m512i *z, int step) {
+  __m512i low = _mm512_shuffle_i32x4(z[0], z[step], 0x44), high = _mm512_shuffle_i32x4(z[0], z[step], 0xee);
+  __m512i low2 = _mm512_shuffle_i32x4(z[2 * step], z[3 * step], 0x44);
+  __m512i high2 = _mm512_shuffle_i32x4(z[2 * step], z[3 * step], 0xee);
+  z[0] = _mm512_shuffle_i32x4(low, low2, 0x88);
+  z[step] = _mm512_shuffle_i32x4(low, low2, 0xdd);
+  z[2 * step] = _mm512_shuffle_i32x4(high, high2, 0x88);
+  z[3 * step] = _mm512_shuffle_i32x4(high, high2, 0xdd);
+}
+
+/* Transposes 4 x 4 numbers within each quarter of four vectors. */
+INLINE void transpose_in_quarters(__m512i *z) {
+  __m512i a = _mm512_unpacklo_epi32(z[0], z[1]), b = _mm512_unpackhi_epi32(z[0], z[1]);
+  __m512i c = _mm512_unpacklo_epi32(z[2], z[3]), d = _mm512_unpackhi_epi32(z[2], z[3]);
+  z[0] = _mm512_unpacklo_epi64(a, c);
+  z[1] = _mm512_unpackhi_epi64(a, c);
+  z[2] = _mm512_unpacklo_epi64(b, d);
+  z[3] = _mm512_unpackhi_epi64(b, d);
+}

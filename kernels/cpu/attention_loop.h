@@ -71,6 +71,13 @@ typedef struct attention_next {
   int32_t row_bytes, rows;
 } attention_next;
 
+/* Factors that queries, logits and values get. */
+typedef struct attention_factors {
+  float k;  /* from logits as the hooks compute them to true ones */
+  double v; /* from sums as the hooks compute them to true ones */
+  double q; /* a power of two of queries, so that sums overflow with logits alone */
+} attention_factors;
+
 typedef struct attention_work {
   float q[BNY_ATTENTION_QUERY_FLOATS];
   float n[BNY_ATTENTION_VALUE_FLOATS];                                          /* sums of this block, relative to m */
@@ -78,9 +85,8 @@ typedef struct attention_work {
   float minus_m[ATTENTION_LANES + ATTENTION_SPARE];                             /* FLT_MAX: no key so far */
   float tile_d[ATTENTION_LANES + ATTENTION_SPARE];                              /* sums of this tile, relative to m */
   double d[ATTENTION_LANES + ATTENTION_SPARE];                                  /* sums of the tiles before */
-  float k_factor;                /* from logits as the hooks compute them to true ones */
-  double v_factor;               /* from sums as the hooks compute them to true ones */
-  double q_factor;               /* a power of two of queries, so that sums overflow with logits alone */
+  float k_factor;                                                               /* as in attention_factors */
+  double v_factor;
   int32_t q_stride, n_stride;    /* floats between rows */
   int32_t row, rows;             /* the rows that hooks work on */
   attention_next next_k, next_v; /* the next tile, if it is known */
@@ -257,17 +263,13 @@ static inline void attention_scale_query(double factor, int32_t count, float *q)
   for (int32_t i = 0; i < count; i += 8) *(attention_floats *)(q + i) *= single;
 }
 
-/* Converts the task's queries to f32 rows in work->q, padded with zeros, and brings them into a form. */
-static void attention_queries(const bny_attention_task *task, banyan_dtype form, attention_work *work) {
+/* Converts row h of the task's queries to f32, times a factor and padded with zeros to `count`. */
+static void attention_query(const bny_attention_task *task, int32_t h, double factor, int32_t count, float *q) {
   int32_t plain = task->head_dim - task->rope_dim;
-  for (int32_t h = 0; h < task->heads; h++) {
-    float *q = work->q + h * work->q_stride;
-    attention_convert(task->q[h], plain, task->q_dtype, q);
-    if (task->rope_dim > 0) attention_convert(task->q_rope[h], task->rope_dim, task->q_dtype, q + plain);
-    for (int32_t i = task->head_dim; i < work->q_stride; i++) q[i] = 0;
-    attention_scale_query(work->q_factor, work->q_stride, q);
-    attention_pack(task, form, work, h);
-  }
+  attention_convert(task->q[h], plain, task->q_dtype, q);
+  if (task->rope_dim > 0) attention_convert(task->q_rope[h], task->rope_dim, task->q_dtype, q + plain);
+  for (int32_t i = task->head_dim; i < count; i++) q[i] = 0;
+  attention_scale_query(factor, count, q);
 }
 
 /* Adds `count` keys of a tile, which all current rows see. */
@@ -362,18 +364,32 @@ typedef struct attention_rows {
 static inline bool attention_is_scaled(const bny_attention_task *task) { return task->k_scales || task->v_scales; }
 
 #ifndef ATTENTION_MATRIX_ONLY
+/* Converts a row of FlashMLA to f32. */
+static inline void attention_flashmla_row(const char *row, float *to) {
+  for (int32_t j = 0; j < BNY_FLASHMLA_CODES; j += BNY_FLASHMLA_GROUP) {
+    float scale;
+    memcpy(&scale, row + BNY_FLASHMLA_CODES + j / BNY_FLASHMLA_GROUP * (int32_t)sizeof scale, sizeof scale);
+    attention_unpack(row + j, BNY_FLASHMLA_GROUP, BANYAN_E4M3, scale, to + j);
+  }
+  attention_unpack(row + BNY_FLASHMLA_ROPE_AT, BNY_FLASHMLA_ROPE, BANYAN_BF16, 1, to + BNY_FLASHMLA_CODES);
+}
+
+/* Converts a row of keys or values to f32, times its scale, with zeros up to a padded length. */
+static inline void attention_scaled_row(const char *row, int32_t columns, banyan_dtype dtype, float scale, float *to) {
+  int32_t whole = columns / BNY_ATTENTION_LANES_MAX * BNY_ATTENTION_LANES_MAX, rest = columns - whole;
+  char last[4 * BNY_ATTENTION_LANES_MAX] = {0};
+  attention_unpack(row, whole, dtype, scale, to);
+  if (rest == 0) return;
+  memcpy(last, row + (size_t)whole * attention_element_bytes(dtype), (size_t)rest * attention_element_bytes(dtype));
+  attention_unpack(last, BNY_ATTENTION_LANES_MAX, dtype, scale, to + whole);
+}
+
 /* Converts the FlashMLA rows of keys that are seen to f32, and returns a task over them. */
 static inline bny_attention_task attention_flashmla(const bny_attention_task *task, int32_t first, int32_t count,
                                                     uint64_t seen, attention_rows *to) {
   for (int32_t i = 0; i < count; i++) {
-    if (!(seen >> i & 1)) continue;
-    const char *row = attention_row(task->k, task->k_token_stride, first + i, BANYAN_E4M3);
-    for (int32_t j = 0; j < BNY_FLASHMLA_CODES; j += BNY_FLASHMLA_GROUP) {
-      float scale;
-      memcpy(&scale, row + BNY_FLASHMLA_CODES + j / BNY_FLASHMLA_GROUP * (int32_t)sizeof scale, sizeof scale);
-      attention_unpack(row + j, BNY_FLASHMLA_GROUP, BANYAN_E4M3, scale, to->rows[i] + j);
-    }
-    attention_unpack(row + BNY_FLASHMLA_ROPE_AT, BNY_FLASHMLA_ROPE, BANYAN_BF16, 1, to->rows[i] + BNY_FLASHMLA_CODES);
+    if (seen >> i & 1)
+      attention_flashmla_row(attention_row(task->k, task->k_token_stride, first + i, BANYAN_E4M3), to->rows[i]);
   }
   bny_attention_task one = *task;
   one.k = one.v = to->rows;
@@ -386,17 +402,10 @@ static inline bny_attention_task attention_flashmla(const bny_attention_task *ta
 static inline void attention_unpack_scaled(const void *base, int64_t stride, int32_t columns, const float *scales,
                                            const bny_attention_task *task, int32_t first, int32_t count, uint64_t seen,
                                            attention_rows *to) {
-  int32_t whole = columns / BNY_ATTENTION_LANES_MAX * BNY_ATTENTION_LANES_MAX, rest = columns - whole;
   for (int32_t i = 0; i < count; i++) {
-    if (!(seen >> i & 1)) continue;
-    const char *row = attention_row(base, stride, first + i, task->kv_dtype);
-    float scale = scales ? scales[(first + i) * task->scale_token_stride] : 1;
-    attention_unpack(row, whole, task->kv_dtype, scale, to->rows[i]);
-    if (rest == 0) continue;
-    char last[4 * BNY_ATTENTION_LANES_MAX] = {0};
-    memcpy(last, row + (size_t)whole * attention_element_bytes(task->kv_dtype),
-           (size_t)rest * attention_element_bytes(task->kv_dtype));
-    attention_unpack(last, BNY_ATTENTION_LANES_MAX, task->kv_dtype, scale, to->rows[i] + whole);
+    if (seen >> i & 1)
+      attention_scaled_row(attention_row(base, stride, first + i, task->kv_dtype), columns, task->kv_dtype,
+                           scales ? scales[(first + i) * task->scale_token_stride] : 1, to->rows[i]);
   }
 }
 
@@ -611,8 +620,10 @@ static inline bool attention_is_wide(const bny_attention_task *task, banyan_dtyp
 
 /* Splits the factor of logits. Queries take a power of two that makes it at least 1, and any part that f32 cannot
  * hold. */
-static inline void attention_split_factor(const bny_attention_task *task, double factor, attention_work *work) {
+static inline attention_factors attention_factors_of(const bny_attention_task *task, banyan_dtype form) {
   const uint64_t exponent = UINT64_C(0x7ff) << 52, one = UINT64_C(0x3ff) << 52, most = one + (UINT64_C(126) << 52);
+  const double exact = attention_factor(form), factor = task->scale_log2 * task->k_scale / exact;
+  attention_factors factors = {.v = task->v_scale / exact};
   uint64_t bits;
   memcpy(&bits, &factor, sizeof bits);
   bits &= exponent;
@@ -621,8 +632,9 @@ static inline void attention_split_factor(const bny_attention_task *task, double
     bits -= most - one;
   else if (bits == 0 || bits > one || (!can_overflow && fabs(factor) >= 0x1p-100))
     bits = one;
-  memcpy(&work->q_factor, &bits, sizeof bits);
-  work->k_factor = (float)(factor / work->q_factor);
+  memcpy(&factors.q, &bits, sizeof bits);
+  factors.k = (float)(factor / factors.q);
+  return factors;
 }
 
 /* Computes the sums of keys [first, last). `top` is -INFINITY, or an initial max that no logit exceeds. */
@@ -643,10 +655,13 @@ static __attribute__((noinline)) void attention_pass(const bny_attention_task *t
   work.far = attention_prefetches_far();
   bool is_plain = task->kv_rows == BANYAN_KV_ROWS_PLAIN;
   banyan_dtype form = is_plain && !attention_is_scaled(task) ? attention_form(task) : BANYAN_F32;
-  double factor = attention_factor(form);
-  attention_split_factor(task, task->scale_log2 * task->k_scale / factor, &work);
-  attention_queries(task, form, &work);
-  work.v_factor = task->v_scale / factor;
+  attention_factors factors = attention_factors_of(task, form);
+  work.k_factor = factors.k;
+  work.v_factor = factors.v;
+  for (int32_t h = 0; h < task->heads; h++) {
+    attention_query(task, h, factors.q, work.q_stride, work.q + h * work.q_stride);
+    attention_pack(task, form, &work, h);
+  }
 #ifndef ATTENTION_MATRIX_ONLY
   if (attention_is_scaled(task))
     attention_over_scaled(task, first, last, &work, sums);

@@ -91,5 +91,5 @@ INLINE vec vec_exp2(vec x) {
 #include "attention_wide.h"
 #include "attention_bounds.h"
 
-const bny_attention_kernels bny_attention_neon = {"neon", "portable", bny_cpu_any, attention_run,
-                                                  attention_code_masses};
+const bny_attention_kernels bny_attention_neon = {"neon", "portable", bny_cpu_any, attention_run, attention_code_masses,
+                                                  NULL,   NULL};

@@ -108,5 +108,5 @@ INLINE void attention_accumulate(const bny_attention_task *task, banyan_dtype dt
     work->n[j] += sums[j];
 }
 
-const bny_attention_kernels bny_attention_portable = {"portable", "portable", bny_cpu_any, attention_run,
-                                                      attention_code_masses};
+const bny_attention_kernels bny_attention_portable = {
+    "portable", "portable", bny_cpu_any, attention_run, attention_code_masses, NULL, NULL};

@@ -22,8 +22,8 @@ banyan_status bny_attention_run(const bny_attention_kernels *attention, const bn
   if (job.prunes)
     status = bny_job_prune(&job, mine);
   else
-    bny_job_run(&job, mine);
-  if (!job.prunes) status = bny_sweep_run(&sweep, mine);
+    status = bny_job_run(&job, mine);
+  if (!job.prunes && status == BANYAN_OK) status = bny_sweep_run(&sweep, mine);
   bny_pool_give(mine);
   if (status != BANYAN_OK) return status;
   bny_job_write_padding(&job);

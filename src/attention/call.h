@@ -31,6 +31,9 @@ static inline int32_t bny_attention_value_dim(const banyan_attention_desc *desc)
 
 enum { BNY_ATTENTION_PARTS_MAX = 8 };
 
+/* From so many queries on, row blocks of a sequence attend in groups, with kernels of their own. */
+enum { BNY_ATTENTION_MANY_QUERIES = 24 };
+
 typedef struct bny_attention_room {
   banyan_attention_desc desc;
   banyan_queries queries;

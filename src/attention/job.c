@@ -11,6 +11,7 @@
 #include <float.h>
 #include <math.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/status.h"
@@ -42,8 +43,9 @@ int32_t bny_job_segment_keys(const bny_job *job, int32_t sequence) {
     keys += bny_attention_keys(part, sequence);
     parts++;
   }
-  return bny_job_divide_up(bny_job_divide_up(keys, SEGMENTS_MAX - (parts > 1 ? parts : 0)), BNY_ATTENTION_BLOCK) *
-         BNY_ATTENTION_BLOCK;
+  int32_t most = SEGMENTS_MAX - (parts > 1 ? parts : 0), each = bny_job_divide_up(keys, most);
+  if (bny_job_is_many(job, sequence)) each = keys > 0 ? bny_job_many_segment(keys, most) : 0;
+  return bny_job_divide_up(each, BNY_ATTENTION_BLOCK) * BNY_ATTENTION_BLOCK;
 }
 
 static int32_t segments_of_part(const bny_job *job, int32_t sequence, int32_t part, int32_t keys) {
@@ -57,7 +59,7 @@ int32_t bny_job_segments(const bny_job *job, int32_t sequence) {
   return count > 0 ? count : 1;
 }
 
-static bny_key_run segment_at(const bny_job *job, int32_t sequence, int32_t index) {
+bny_key_run bny_job_segment_at(const bny_job *job, int32_t sequence, int32_t index) {
   int32_t keys = bny_job_segment_keys(job, sequence);
   for (int32_t i = 0; i < bny_attention_parts(job->desc); i++) {
     int32_t count = segments_of_part(job, sequence, i, keys);
@@ -200,12 +202,17 @@ static __attribute__((noinline)) void leave_out_nan(const bny_attention_kernels 
   }
 }
 
-void bny_job_attend(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t last,
-                    bny_attention_sums *sums) {
-  job->attention->run(task, first, last, sums);
+void bny_job_leave_out_nan(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t last,
+                           bny_attention_sums *sums) {
   bool any = false;
   for (int32_t h = 0; job->desc->empty == BANYAN_EMPTY_NAN && h < task->heads; h++) any = any || is_nan_row(sums, h);
   if (any) leave_out_nan(job->attention, task, first, last, sums);
+}
+
+void bny_job_attend(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t last,
+                    bny_attention_sums *sums) {
+  job->attention->run(task, first, last, sums);
+  bny_job_leave_out_nan(job, task, first, last, sums);
 }
 
 static void run_keys(const bny_job *job, bny_row_task *rows, const bny_key_run *run, bny_attention_sums *sums) {
@@ -223,7 +230,7 @@ void bny_job_sum(const bny_job *job, bny_row_task *rows, int32_t first, int32_t 
     bny_attention_merge(&rows->task, sums, &right);
     return;
   }
-  bny_key_run run = segment_at(job, rows->block.sequence, first);
+  bny_key_run run = bny_job_segment_at(job, rows->block.sequence, first);
   if (skipped >> first & 1) run.end = run.first;
   run_keys(job, rows, &run, sums);
 }
@@ -263,7 +270,7 @@ static void add_keys_exact(const bny_job *job, bny_row_task *rows, const bny_key
 static void sum_exact(const bny_job *job, bny_row_task *rows, int32_t first, int32_t count, void *to) {
   for (int32_t i = 0; i < rows->task.heads; i++) job->kernels->exact_clear(exact_row(job, to, i), job->row_bytes);
   for (int32_t i = first; i < first + count; i++) {
-    bny_key_run run = segment_at(job, rows->block.sequence, i);
+    bny_key_run run = bny_job_segment_at(job, rows->block.sequence, i);
     add_keys_exact(job, rows, &run, to);
   }
 }
@@ -436,15 +443,15 @@ static int32_t parts_of(const bny_job *job, int32_t sequence) {
   return bny_job_divide_up(bny_job_segments(job, sequence), job->part_segments);
 }
 
-void bny_job_merge(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t count) {
+void bny_job_merge(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t count, int32_t step) {
   if (count < 2) return;
-  int32_t half = bny_job_left_half(count);
-  bny_job_merge(job, task, first, half);
-  bny_job_merge(job, task, first + half, count - half);
+  int32_t half = bny_job_left_half(count), right = first + half * step;
+  bny_job_merge(job, task, first, half, step);
+  bny_job_merge(job, task, right, count - half, step);
   if (job->is_exact)
-    add_exact(job, task->heads, bny_job_sums(job, first), bny_job_sums(job, first + half));
+    add_exact(job, task->heads, bny_job_sums(job, first), bny_job_sums(job, right));
   else
-    bny_attention_merge(task, bny_job_sums(job, first), bny_job_sums(job, first + half));
+    bny_attention_merge(task, bny_job_sums(job, first), bny_job_sums(job, right));
 }
 
 static int32_t sequence_of(const bny_job *job, int32_t part) {
@@ -459,25 +466,33 @@ static int32_t sequence_of(const bny_job *job, int32_t part) {
   return low;
 }
 
-static void run_part(bny_job *job, int32_t part) {
+static void run_part(bny_job *job, int32_t part, int32_t place) {
   int32_t b = sequence_of(job, part), parts = parts_of(job, b), of_sequence = part - job->part_first[b];
-  int32_t number = of_sequence / parts, index = of_sequence % parts, chunks = bny_job_chunks(job, b);
-  bny_row_block block = {b, number / chunks, number % chunks};
+  int32_t number = of_sequence / parts, index = of_sequence % parts, groups = bny_job_groups(job, b);
+  int32_t first = index * job->part_segments, first_sums = (part - index) * job->many;
+  int32_t count = smaller(bny_job_segments(job, b) - first, job->part_segments);
+  bny_row_block block = {b, number / groups, number % groups};
+  _Atomic int32_t *left = &job->left[job->block_first[b] + number];
+  if (bny_job_is_many(job, b)) {
+    bny_group_part group = {b, block.kv_head, block.chunk, first, count, index, parts, first_sums, NULL};
+    if (parts > 1) group.left = left;
+    bny_job_run_group(job, &group, job->rooms + (size_t)place * job->room_bytes);
+    return;
+  }
   if (parts == 1) {
     run_row_block(job, &block);
     return;
   }
   bny_row_task rows;
+  bny_attention_sums *sums = bny_job_sums(job, first_sums + index * job->many);
   bny_job_set_rows(job, &block, &rows);
-  int32_t first = index * job->part_segments;
-  int32_t count = smaller(bny_job_segments(job, b) - first, job->part_segments);
   if (job->is_exact)
-    sum_exact(job, &rows, first, count, bny_job_sums(job, part));
+    sum_exact(job, &rows, first, count, sums);
   else
-    bny_job_sum(job, &rows, first, count, 0, bny_job_sums(job, part));
-  if (atomic_fetch_sub_explicit(&job->left[job->block_first[b] + number], 1, memory_order_acq_rel) > 1) return;
-  bny_job_merge(job, &rows.task, part - index, parts);
-  deliver(job, &rows, bny_job_sums(job, part - index));
+    bny_job_sum(job, &rows, first, count, 0, sums);
+  if (atomic_fetch_sub_explicit(left, 1, memory_order_acq_rel) > 1) return;
+  bny_job_merge(job, &rows.task, first_sums, parts, job->many);
+  deliver(job, &rows, bny_job_sums(job, first_sums));
 }
 
 static void run_parts(void *context, int32_t place) {
@@ -487,7 +502,7 @@ static void run_parts(void *context, int32_t place) {
     for (;;) {
       int32_t part = atomic_fetch_add_explicit(&range->next, 1, memory_order_relaxed);
       if (part >= range->end) break;
-      run_part(job, part);
+      run_part(job, part, place);
     }
   }
 }
@@ -498,7 +513,7 @@ static int64_t choose_parts(bny_job *job) {
   for (job->part_segments = SEGMENTS_MAX;; job->part_segments /= 2) {
     count = 0;
     for (int32_t b = 0; b < job->desc->batch; b++)
-      count += (int64_t)parts_of(job, b) * bny_job_chunks(job, b) * job->desc->kv_heads;
+      count += (int64_t)parts_of(job, b) * bny_job_groups(job, b) * job->desc->kv_heads;
     if (count >= (int64_t)PARTS_PER_THREAD * job->threads || job->part_segments == 1) return count;
   }
 }
@@ -508,6 +523,9 @@ void bny_job_set_up(bny_job *job) {
   job->value_dim = bny_attention_value_dim(desc);
   job->is_exact = job->out->values_dtype == BNY_EXACT_ROWS;
   job->prunes = bny_prune_is_wanted(desc);
+  job->has_many = job->attention->run_many && !job->is_exact && !job->prunes;
+  for (int32_t i = 0; i < bny_attention_parts(desc); i++)
+    job->has_many = job->has_many && bny_attention_part(desc, i)->read_ahead_bytes == 0;
   job->row_bytes = bny_wire_row_bytes(BNY_WIRE_EXACT, job->value_dim);
   size_t rows = (size_t)(ROWS_MAX * bny_attention_padded(job->value_dim));
   job->sums_bytes = bny_job_aligned(job->is_exact ? ROWS_MAX * job->row_bytes
@@ -520,23 +538,25 @@ void bny_job_set_up(bny_job *job) {
  * are numbers. */
 static bool share_out(bny_job *job, bny_pool *pool) {
   job->threads = bny_pool_threads(pool);
+  size_t rooms = (size_t)job->threads * bny_job_set_many(job, job->threads);
   int64_t parts = choose_parts(job), blocks = 0;
-  for (int32_t b = 0; b < job->desc->batch; b++) blocks += (int64_t)bny_job_chunks(job, b) * job->desc->kv_heads;
-  if (parts > INT32_MAX - job->threads * 2) return false;
+  for (int32_t b = 0; b < job->desc->batch; b++) blocks += (int64_t)bny_job_groups(job, b) * job->desc->kv_heads;
+  if (parts > (INT32_MAX - job->threads * 2) / job->many) return false;
   size_t ranges = bny_job_aligned((size_t)job->threads * sizeof *job->ranges);
   size_t firsts = bny_job_aligned(((size_t)job->desc->batch + 1) * sizeof *job->part_first);
   size_t left = bny_job_aligned((size_t)blocks * sizeof *job->left);
-  char *memory =
-      bny_pool_memory(pool, ranges + 2 * firsts + left + (parts > blocks ? (size_t)parts * job->sums_bytes : 0));
+  size_t sums = parts > blocks ? (size_t)(parts * job->many) * job->sums_bytes : 0;
+  char *memory = bny_pool_memory(pool, ranges + 2 * firsts + left + sums + rooms);
   if (!memory) return false;
   job->ranges = (bny_part_range *)(void *)memory;
   job->part_first = (int32_t *)(void *)(memory + ranges);
   job->block_first = (int32_t *)(void *)(memory + ranges + firsts);
   job->left = (_Atomic int32_t *)(void *)(memory + ranges + 2 * firsts);
   job->sums = memory + ranges + 2 * firsts + left;
+  job->rooms = job->sums + sums;
   int32_t first = 0, block = 0;
   for (int32_t b = 0; b < job->desc->batch; b++) {
-    int32_t each = job->desc->kv_heads * bny_job_chunks(job, b);
+    int32_t each = job->desc->kv_heads * bny_job_groups(job, b);
     job->part_first[b] = first;
     job->block_first[b] = block;
     first += parts_of(job, b) * each;
@@ -551,12 +571,25 @@ static bool share_out(bny_job *job, bny_pool *pool) {
   return true;
 }
 
-void bny_job_run(bny_job *job, bny_pool *pool) {
+banyan_status bny_job_run(bny_job *job, bny_pool *pool) {
   if (bny_pool_threads(pool) > 1 && share_out(job, pool)) {
     bny_pool_run(pool, run_parts, job);
-    return;
+    return BANYAN_OK;
   }
+  size_t bytes = bny_job_set_many(job, 1);
+  char *room = bytes == 0 ? NULL : pool ? bny_pool_memory(pool, bytes) : aligned_alloc(LINE_BYTES, bytes);
+  if (bytes > 0 && !room)
+    return bny_fail(BANYAN_ERR_MEMORY, "banyan_attention: out of memory: many queries take %zu bytes", bytes);
   for (bny_row_block at = {0, 0, 0}; at.sequence < job->desc->batch; at.sequence++)
     for (at.kv_head = 0; at.kv_head < job->desc->kv_heads; at.kv_head++)
-      for (at.chunk = 0; at.chunk < bny_job_chunks(job, at.sequence); at.chunk++) run_row_block(job, &at);
+      for (at.chunk = 0; at.chunk < bny_job_groups(job, at.sequence); at.chunk++) {
+        bny_group_part whole = {.sequence = at.sequence, .kv_head = at.kv_head, .number = at.chunk, .parts = 1};
+        whole.count = bny_job_segments(job, at.sequence);
+        if (bny_job_is_many(job, at.sequence))
+          bny_job_run_group(job, &whole, room);
+        else
+          run_row_block(job, &at);
+      }
+  if (!pool) free(room);
+  return BANYAN_OK;
 }

@@ -26,12 +26,16 @@ typedef struct bny_job {
   int32_t *part_first;    /* by sequence, batch + 1 of them: number of its first part */
   int32_t *block_first;   /* by sequence: number of its first row block */
   bny_part_range *ranges; /* by thread */
-  _Atomic int32_t *left;  /* by row block: its parts that are not complete */
+  _Atomic int32_t *left;  /* by row block or group: its parts that are not complete */
   bool is_exact;          /* the output has rows of the exact order */
   size_t row_bytes;       /* bytes of such a row */
   bool prunes;
+  bool has_many;                      /* kernels take sequences of many queries together */
+  int32_t many;                       /* most row blocks of a group, in such sequences; 1 without one */
+  char *rooms;                        /* by thread */
+  size_t room_bytes;                  /* 0: no sequence has many queries */
   const bny_certificate *certificate; /* NULL: errors go to desc->prune.error */
-  char *sums; /* by part: a bny_attention_sums, cut off after its last row; in the exact order 16 rows */
+  char *sums; /* by part and row block: a bny_attention_sums, cut off after its last row; exact order: 16 rows */
   size_t sums_bytes;
   char *kept; /* likewise by row block: sums to which the keys that are read ahead are added; NULL: there are none */
   int64_t *kept_first;  /* by sequence: number of its first row block */
@@ -60,8 +64,8 @@ typedef struct bny_key_run {
 /* Sets the members that follow from the descriptor, the output and the certificate. */
 void bny_job_set_up(bny_job *job);
 
-/* Attends to all keys in memory, and writes the rows that have no others. */
-void bny_job_run(bny_job *job, bny_pool *pool);
+/* Attends to all keys in memory, and writes the rows that have no others. Fails only without memory for prompts. */
+banyan_status bny_job_run(bny_job *job, bny_pool *pool);
 
 /* Writes empty rows for the tokens before and after those of the batch. */
 void bny_job_write_padding(const bny_job *job);
@@ -80,6 +84,8 @@ void bny_job_set_part(const bny_job *job, bny_row_task *rows, int32_t part);
 /* Returns how many keys a segment of a sequence has, and how many segments there are. */
 int32_t bny_job_segment_keys(const bny_job *job, int32_t sequence);
 int32_t bny_job_segments(const bny_job *job, int32_t sequence);
+
+bny_key_run bny_job_segment_at(const bny_job *job, int32_t sequence, int32_t index);
 
 static inline int32_t bny_job_divide_up(int32_t a, int32_t b) { return a / b + (a % b != 0); }
 
@@ -103,13 +109,17 @@ static inline int32_t bny_job_left_half(int32_t count) {
 void bny_job_attend(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t last,
                     bny_attention_sums *sums);
 
+/* With BANYAN_EMPTY_NAN: sums rows that have NaN logits again, without the keys of those logits. */
+void bny_job_leave_out_nan(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t last,
+                           bny_attention_sums *sums);
+
 /* Sums the keys of `count` segments from `first` on, as a subtree. Segments whose bit is set in `skipped` are left
  * out. */
 void bny_job_sum(const bny_job *job, bny_row_task *rows, int32_t first, int32_t count, uint64_t skipped,
                  bny_attention_sums *sums);
 
-/* Merges the sums of `count` parts into the first, as the upper levels of the tree. */
-void bny_job_merge(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t count);
+/* Merges the sums of `count` parts, `step` apart, into the first, as the upper levels of the tree. */
+void bny_job_merge(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t count, int32_t step);
 
 /* Returns the sink of a row as a log2 that m can hold. -inf: none. */
 double bny_job_sink(const bny_job *job, const bny_row_task *rows, int32_t index);
@@ -125,6 +135,30 @@ static inline void *bny_job_kept(const bny_job *job, const bny_row_block *block)
   int64_t number = job->kept_first[block->sequence] + block->kv_head * bny_job_chunks(job, block->sequence);
   return job->kept + (size_t)(number + block->chunk) * job->sums_bytes;
 }
+
+/* Some segments of a group: segments [first, first + count). */
+typedef struct bny_group_part {
+  int32_t sequence, kv_head, number; /* number: the group's */
+  int32_t first, count;
+  int32_t index, parts;  /* this part, and how many the group has */
+  int32_t first_sums;    /* place of the sums of part 0 */
+  _Atomic int32_t *left; /* parts that are not complete; NULL: there is one */
+} bny_group_part;
+
+/* Returns true if the row blocks of the sequence attend in groups. */
+bool bny_job_is_many(const bny_job *job, int32_t sequence);
+
+/* Returns how many groups of row blocks a KV head of a sequence has: row blocks, if they are not grouped. */
+int32_t bny_job_groups(const bny_job *job, int32_t sequence);
+
+/* Returns how many keys a segment of such a sequence has at least, if there may be `most` segments. */
+int32_t bny_job_many_segment(int32_t keys, int32_t most);
+
+/* Chooses groups for a number of threads. Returns the bytes of the room that each thread needs. */
+size_t bny_job_set_many(bny_job *job, int32_t threads);
+
+/* Sums a part of a group, in the room of this thread. Writes the rows of the group if no part is left. */
+void bny_job_run_group(bny_job *job, const bny_group_part *part, void *room);
 
 /* Some keys of a sequence in a mapped file. All row blocks of the sequence attend to them at the same time. */
 typedef struct bny_leaf {

@@ -4,6 +4,7 @@ libbanyan_core_la_SOURCES += \
   %D%/call.h \
   %D%/check.c \
   %D%/job.c %D%/job.h \
+  %D%/many.c \
   %D%/parts_check.c \
   %D%/pruned.c \
   %D%/queries.c %D%/queries.h \

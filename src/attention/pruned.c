@@ -186,7 +186,7 @@ static void end_stage(const wave *wave, bny_prune_block *b) {
     bny_prune_choose(b);
   } else {
     bool lossy = b->stage == BNY_PRUNE_READ && bny_prune_is_lossy(job->desc);
-    bny_job_merge(job, b->task, b->first_part, b->parts);
+    bny_job_merge(job, b->task, b->first_part, b->parts, 1);
     if (lossy)
       bny_attention_merge(b->task, b->sums, bny_job_sums(job, b->first_part));
     else

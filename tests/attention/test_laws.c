@@ -75,11 +75,12 @@ static banyan_kv_part part_of(const banyan_kv_part *of, int32_t b, int32_t h) {
   return kv;
 }
 
-/* One head of one query token gives the same bits as in the whole call. */
+/* One head of `count` query tokens of a sequence gives the same bits as in the whole call. */
 static void check_alone(const drawn *p, const bny_attention_kernels *table, const result *all, int32_t b, int32_t token,
-                        int32_t h) {
+                        int32_t count, int32_t h) {
   const banyan_attention_desc *d = &p->desc;
   const int32_t kv_head = h / (d->heads / d->kv_heads), start = p->start[b] + token - p->loc[b];
+  const int32_t loc[] = {0, count};
   banyan_attention_desc one = *d;
   banyan_queries queries = p->queries;
   banyan_kv_part parts[DRAWN_PARTS_MAX];
@@ -88,30 +89,36 @@ static void check_alone(const drawn *p, const bny_attention_kernels *table, cons
   one.q = moved(d->q, token * d->q_batch_stride + h * d->q_head_stride, d->q_dtype);
   if (d->rope.dim) one.rope.q = moved(d->rope.q, token * d->rope.batch_stride + h * d->rope.head_stride, d->q_dtype);
   if (d->sinks) one.sinks += h;
-  queries.tokens = 1, queries.query_start_loc = NULL, queries.query_start = &start;
+  queries.tokens = count, queries.query_start_loc = loc, queries.query_start = &start;
   if (queries.key_start) queries.key_start += b;
   if (queries.key_mask) queries.key_mask += b * queries.key_mask_stride;
   if (d->queries) one.queries = &queries;
   if (d->parts) one.parts = parts, one.kv.seq_lens += b;
   if (!d->parts) one.kv = parts[0];
   result r = run(table, &one);
-  const int64_t row = (int64_t)token * d->heads + h;
-  ck_assert_msg(memcmp(r.values, (char *)all->values + row * (int64_t)r.values_bytes, r.values_bytes) == 0 &&
-                    memcmp(r.lse, &all->lse[row], sizeof(float)) == 0,
-                "%s: token %d, head %d has other bits alone (features %#x)", table->name, token, h,
-                (unsigned)p->features);
+  const size_t bytes = r.values_bytes / (size_t)count;
+  for (int32_t i = 0; i < count; i++) {
+    const int64_t row = (int64_t)(token + i) * d->heads + h;
+    ck_assert_msg(memcmp((char *)r.values + (size_t)i * bytes, (char *)all->values + (size_t)row * bytes, bytes) == 0 &&
+                      memcmp(&r.lse[i], &all->lse[row], sizeof(float)) == 0,
+                  "%s: token %d, head %d has other bits alone (features %#x)", table->name, token + i, h,
+                  (unsigned)p->features);
+  }
   result_free(&r);
 }
 
+/* A sequence of many queries has kernels of its own, and the number of its queries decides that. */
 TEST_RANDOM(rows_do_not_change_each_other, 60) {
   drawn p;
   make(&p, _i, _i, _i % 2 ? DRAWN_SEVERAL : 0,
        (DRAWN_SHAPES & ~DRAWN_TREE) | DRAWN_NANS | DRAWN_HUGE | DRAWN_PAGES | DRAWN_PARTS | DRAWN_AHEAD | DRAWN_MIXED);
   EACH_TABLE(table) {
     result all = run(table, &p.desc);
-    for (int32_t b = 0; b < p.desc.batch; b++)
-      for (int32_t token = p.loc[b]; token < p.loc[b + 1]; token++)
-        for (int32_t h = 0; h < p.desc.heads; h++) check_alone(&p, table, &all, b, token, h);
+    for (int32_t b = 0; b < p.desc.batch; b++) {
+      const int32_t tokens = p.loc[b + 1] - p.loc[b], count = tokens < BNY_ATTENTION_MANY_QUERIES ? 1 : tokens;
+      for (int32_t token = p.loc[b]; token < p.loc[b + 1]; token += count)
+        for (int32_t h = 0; h < p.desc.heads; h++) check_alone(&p, table, &all, b, token, count, h);
+    }
     result_free(&all);
   }
   drawn_free(&p);

@@ -6,6 +6,7 @@ usage: tests/bench/bench.py VIEW [--rounds N] [--json] [OPTION]...
 
 attention  one rank's attention next to a loop of reads and to torch's scaled_dot_product_attention, over types: with
            enable_gqa (on repeated KV heads before torch 2.5), and with the query heads of a KV head folded into queries
+prefill    prompts: causal attention of many queries next to a loop of FMA and to torch, over numbers of queries and keys
 shapes     attention over types, groups, head_dim and batch, 128 MiB of keys and values each; ratios to the loop of reads
 mla        128 heads on one KV head, over 8,192 keys, and over 2,048 of 65,536 in random order; shares of a loop of FMA
 paper      the comparison of the Tree Attention paper (arXiv 2408.04093): one combine, Ring Attention, three allreduces, with
@@ -152,6 +153,45 @@ def attention(options):
 
     head = ["KV, us", "banyan", "loop of reads", "torch", "torch, folded"]
     table(options, head, rows())
+
+
+PROMPTS = (128, 2048), (512, 512), (512, 8192), (2048, 2048)
+
+
+def prefill(options):
+    """Ratios of rounds: torch and banyan take turns. The better of torch's forms counts: enable_gqa, and repeated heads."""
+    import torch
+
+    attend, group = torch.nn.functional.scaled_dot_product_attention, options.heads // options.kv_heads
+    torch.set_num_threads(options.threads)
+
+    def rows():
+        for dtype in options.dtypes:
+            kind = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype]
+            for queries, keys in PROMPTS:
+                q = torch.randn(1, options.heads, queries, options.head_dim, dtype=kind)
+                k, v = torch.randn(2, 1, options.kv_heads, keys, options.head_dim, dtype=kind)
+                mask = None if queries == keys else torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+                wide = [x.repeat_interleave(group, 1) for x in (k, v)]
+                forms = {"gqa": lambda: attend(q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=True),
+                         "repeated": lambda: attend(q, *wide, attn_mask=mask, is_causal=mask is None)}
+                times, fma = Times(), 0
+                for turn in range(options.rounds + 1):
+                    one = alone(options, dtype, tokens=keys, queries=queries, heads=options.heads, kv_heads=options.kv_heads,
+                                head_dim=options.head_dim)
+                    for name, form in forms.items():
+                        since = time.perf_counter()
+                        form()
+                        if turn > 0:
+                            times.add(dtype, name, 1e6 * (time.perf_counter() - since))
+                    if turn > 0:
+                        times.add(dtype, "banyan", one["attention_us"])
+                        fma = max(fma, one["fma_gflops"])
+                us, rival = times(dtype, "banyan"), min(times(dtype, name) for name in forms)
+                flops = one["gflops"] * one["attention_us"]
+                yield [dtype, f"{queries} x {keys}", us, rival, rival / us, flops / us, flops / us / fma]
+
+    table(options, ["type", "queries x keys", "banyan, us", "torch, us", "torch / banyan", "Gflop/s", "of FMA"], rows())
 
 
 def shapes(options):
@@ -409,7 +449,7 @@ def overlap(options):
     table(options, ["network", "batch", "keys", "one piece, us", "2", "4", "8", "chosen", "ratio"], rows())
 
 
-VIEWS = {"attention": (attention, 9), "shapes": (shapes, 3), "mla": (mla, 3), "paper": (paper, 3), "record": (record, 12),
+VIEWS = {"attention": (attention, 9), "prefill": (prefill, 5), "shapes": (shapes, 3), "mla": (mla, 3), "paper": (paper, 3), "record": (record, 12),
          "latency": (latency, 5), "levels": (levels, 5), "overlap": (overlap, 3)}
 
 

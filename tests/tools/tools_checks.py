@@ -209,7 +209,9 @@ class Decode(Tools):
         for speed, size, time in ("kv_gbps", "kv_bytes", "attention_us"), ("read_gbps", "read_bytes", "read_us"):
             self.assertAlmostEqual(found[speed] / (found[size] / found[time] * 1e-3), 1, 6)
         self.assertAlmostEqual(found["ratio"] / (found["kv_gbps"] / found["read_gbps"]), 1, 6)
-        work = 2e-3 * found["heads"] * found["keys"] * (found["head_dim"] + found["value_dim"])
+        queries = found["queries"]  # each sees the keys up to its own
+        pairs = queries * (found["keys"] - found["batch"] * (queries - 1) / 2)
+        work = 2e-3 * found["heads"] * pairs * (found["head_dim"] + found["value_dim"])
         self.assertAlmostEqual(found["gflops"] / (work / found["attention_us"]), 1, 6)
         self.assertGreaterEqual(found["fma_gflops"], 0)
         self.assertTrue(found["local_pages"] is None or 0 <= found["local_pages"] <= 1, found["local_pages"])
@@ -229,6 +231,13 @@ class Decode(Tools):
         self.assertTrue(600 < found["keys"] < 7 * 600, found["keys"])
         key = 2 * 4 * found["kv_heads"] * found["head_dim"]
         self.assertEqual((found["kv_bytes"], found["read_bytes"]), (found["keys"] * key, 7 * 600 * key))
+
+    def test_local_attention_of_prompts(self):
+        for options in ("1", "60"), ("40", "300"), ("300", "300", "--batch", "2", "--dtype", "bf16"):
+            found = self.kernel_only("--kernel-only", "--queries", options[0], "--tokens", *options[1:], "--repeat", "1")
+            self.assertEqual(found["queries"], int(options[0]))
+        for options in ("--queries", "5"), ("--kernel-only", "--queries", "7", "--tokens", "6"):
+            self.assertIn("--queries", self.expect(run(DECODE, *options), 2).stderr)
 
     def test_local_attention_over_all_caches(self):
         """Every type of keys, plain and of MLA; those of eight bits and of MLA are rejected elsewhere."""

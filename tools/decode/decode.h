@@ -30,6 +30,7 @@ typedef struct decode_problem {
   int32_t head_dim;
   int32_t value_dim;      /* below head_dim: values are the first elements of keys (MLA) */
   int32_t tokens;         /* keys of the longest sequence */
+  int32_t queries, query; /* query tokens of each sequence, its last ones; and which of them is read */
   int32_t *lengths;       /* [batch]: keys of each sequence */
   int32_t split_keys;     /* shards are multiples of this many keys; 0: any number */
   banyan_dtype dtype;     /* type of k and v in the cache */
@@ -59,7 +60,7 @@ bool decode_problem_open(const char *path, banyan_dtype dtype, decode_problem *p
 /* The shape of one layer of random values. With `ragged`, only the first sequence has all tokens, and the others have
  * fewer. */
 typedef struct decode_shape {
-  int32_t batch, tokens, heads, kv_heads, head_dim;
+  int32_t batch, tokens, heads, kv_heads, head_dim, queries; /* queries 0: 1 */
   bool ragged;
 } decode_shape;
 
@@ -72,7 +73,7 @@ void decode_problem_close(decode_problem *problem);
 bool decode_problem_read(const decode_problem *problem, int32_t layer, decode_tensor tensor, int32_t sequence,
                          int32_t kv_head, int32_t first, int32_t count, float *values, tool_error *error);
 
-/* Returns the query [batch][heads][head_dim] in problem->q_dtype. */
+/* Returns the queries [batch][queries][heads][head_dim] in problem->q_dtype. */
 bool decode_problem_query(const decode_problem *problem, int32_t layer, void **q, tool_error *error);
 
 /* Writes the number of keys of each sequence on `rank`. */

@@ -132,18 +132,29 @@ static bool measure(banyan_op *op, const decode_parts *parts, const decode_shard
   return status == BANYAN_OK || tool_error_banyan(error, status, "attention");
 }
 
-/* All runs give the same bits, so it compares only the rows of the last run. */
+/* Compares the rows of one query token: of all sequences if each has one, else of the first sequence. */
+static bool compare_token(const decode_problem *problem, int32_t token, const float *out, banyan_comm *comm,
+                          kernel_result *result, tool_error *error) {
+  tool_world alone = {.comm = comm, .nranks = 1, .how = "one process", .program = "banyan-decode"};
+  decode_problem one = *problem;
+  int32_t keys = problem->tokens - problem->queries + token + 1;
+  double *want;
+  if (problem->queries > 1) one.batch = 1, one.query = token, one.lengths = &keys;
+  if (!decode_reference_make(&alone, &one, 0, &want, error)) return false;
+  size_t dim = (size_t)problem->value_dim, rows = (size_t)one.batch * (size_t)problem->heads;
+  for (size_t row = 0; row < rows; row++)
+    decode_row_error(out + ((size_t)token * rows + row) * dim, want + row * dim, problem->value_dim,
+                     &result->max_abs_error, &result->max_rel_error);
+  return true;
+}
+
+/* All runs give the same bits, so it compares only the rows of the last run; of many tokens, three. */
 static bool compare(const decode_problem *problem, const float *out, banyan_comm *comm, kernel_result *result,
                     tool_error *error) {
-  tool_world alone = {.comm = comm, .nranks = 1, .how = "one process", .program = "banyan-decode"};
-  double *want;
-  if (!decode_reference_make(&alone, problem, 0, &want, error)) return false;
-  size_t dim = (size_t)problem->value_dim, rows = (size_t)problem->batch * (size_t)problem->heads;
-  for (size_t row = 0; row < rows; row++) {
-    decode_row_error(out + row * dim, want + row * dim, problem->value_dim, &result->max_abs_error,
-                     &result->max_rel_error);
-  }
-  return true;
+  const int32_t last = problem->queries - 1, tokens[] = {0, last / 2, last};
+  bool ok = true;
+  for (int i = 0; ok && i < (last > 0 ? 3 : 1); i++) ok = compare_token(problem, tokens[i], out, comm, result, error);
+  return ok;
 }
 
 /* Copies the keys of the only sequence to random places of a cache for `room` keys, and lists them as pages of one
@@ -178,11 +189,20 @@ static decode_shard spread(const decode_problem *problem, int32_t room, const de
 static bool measure_shard(const decode_kernel_settings *settings, const decode_problem *problem, const void *q,
                           const decode_shard *shard, decode_parts *parts, banyan_comm *comm, kernel_result *result,
                           tool_error *error) {
-  size_t rows = (size_t)problem->batch * (size_t)problem->heads, values = rows * (size_t)problem->value_dim;
+  int32_t tokens = problem->batch * problem->queries;
+  size_t rows = (size_t)tokens * (size_t)problem->heads, values = rows * (size_t)problem->value_dim;
+  banyan_queries queries = BANYAN_QUERIES_INIT;
+  int32_t *starts = tool_new(2 * (size_t)problem->batch + 1, sizeof *starts), *firsts = starts + problem->batch;
   float *out = tool_take((values + rows) * sizeof *out);
   banyan_attention_desc desc = decode_shard_attention(problem, q, shard, problem->lengths);
   decode_shard wide = *shard;
   if (parts != NULL) decode_parts_describe(problem, parts, &desc);
+  for (int32_t b = 0; b < problem->batch; b++) {
+    starts[b] = problem->tokens - problem->queries;
+    firsts[b + 1] = (b + 1) * problem->queries;
+  }
+  queries.tokens = tokens, queries.query_start_loc = firsts, queries.query_start = starts;
+  if (problem->queries > 1) desc.queries = &queries;
   if (settings->room > 0) wide = spread(problem, settings->room, shard, &desc);
   result->read_bytes = wide.bytes;
   banyan_partial partial;
@@ -239,10 +259,11 @@ static bool run(const decode_kernel_settings *settings, const decode_problem *pr
 
 /* ---- report ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the rate of multiplications and additions. It limits the speed where many heads share a key, as in MLA. */
+/* Returns the rate of multiplications and additions. It limits the speed where many heads or queries share a key. */
 static double gflops(const decode_problem *problem, const kernel_result *result) {
-  double each = 2.0 * problem->heads * (problem->head_dim + problem->value_dim);
-  return result->attention_us > 0 ? each * (double)result->keys / result->attention_us * 1e-3 : 0;
+  double each = 2.0 * problem->heads * (problem->head_dim + problem->value_dim), hidden = problem->queries - 1;
+  double pairs = problem->queries * ((double)result->keys - problem->batch * hidden / 2); /* each query sees its past */
+  return result->attention_us > 0 ? each * pairs / result->attention_us * 1e-3 : 0;
 }
 
 static double gbytes_per_s(uint64_t bytes, double us) { return us > 0 ? (double)bytes / us * 1e-3 : 0; }
@@ -259,6 +280,7 @@ static bool print_text(const decode_kernel_settings *settings, const decode_prob
          problem->batch == 1 ? "" : "s", result->keys == (int64_t)problem->batch * problem->tokens ? "" : "up to ",
          problem->tokens, problem->heads, problem->kv_heads, problem->head_dim, tool_dtype_name(problem->dtype),
          result->threads, result->threads == 1 ? "" : "s");
+  if (problem->queries > 1) printf("%d queries of each sequence, causal\n", problem->queries);
   printf("attention  %10.1f us  %7.2f GB/s of keys and values  %.1f Gflop/s\n", result->attention_us, kv,
          gflops(problem, result));
   printf("read loop  %10.1f us  %7.2f GB/s of %s\n", result->read_us, read,
@@ -278,7 +300,7 @@ static bool print_json(const decode_kernel_settings *settings, const decode_prob
          read = gbytes_per_s(result->read_bytes, result->read_us);
   json_t *o = json_pack(
       "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:b, s:o, s:i, s:i, s:i, s:I, s:i, s:i, s:i, s:i, s:s, "
-      "s:i}",
+      "s:i, s:i}",
       "kv_gbps", tool_json_real(kv), "read_gbps", tool_json_real(read), "ratio", tool_json_real(kv / read), "gflops",
       tool_json_real(gflops(problem, result)), "fma_gflops", tool_json_real(result->fma_gflops), "attention_us",
       tool_json_real(result->attention_us), "read_us", tool_json_real(result->read_us), "kv_bytes",
@@ -287,7 +309,8 @@ static bool print_json(const decode_kernel_settings *settings, const decode_prob
       is_verified(result), "local_pages", result->local_share < 0 ? json_null() : tool_json_real(result->local_share),
       "threads", result->threads, "batch", problem->batch, "tokens", problem->tokens, "keys", (json_int_t)result->keys,
       "heads", problem->heads, "kv_heads", problem->kv_heads, "head_dim", problem->head_dim, "value_dim",
-      problem->value_dim, "dtype", tool_dtype_name(problem->dtype), "repeat", settings->repeat);
+      problem->value_dim, "dtype", tool_dtype_name(problem->dtype), "repeat", settings->repeat, "queries",
+      problem->queries);
   return tool_json_write(o, stdout, error);
 }
 

@@ -96,6 +96,10 @@ static const tool_option options[] = {
      "see OUTPUT in the man page. Keys and values may also be e4m3 and int8, with queries of bf16 and scales of 1. "
      "With --head-dim 576 (MLA) the values are the first 512 columns of the keys.",
      TOOL_FLAG_AT(kernel_only)},
+    {"queries", "N",
+     "Each sequence has N new tokens, its last ones, as in a prompt: each of them attends to the keys up to its own. "
+     "Default one token, which attends to all.",
+     TOOL_INT_AT(shape.queries, 1, 1 << 20)},
     {"threads", "N", "The threads of --kernel-only; default one for each core of this process.",
      TOOL_INT_AT(threads, 1, 1024)},
     {"parts", "T",
@@ -130,6 +134,9 @@ static bool complete_for_kernel(const arguments *a, tool_error *error) {
     return tool_error_set(error, "--kernel-only is one rank on the host, with random values: it takes none of --input, "
                                  "--ranks, --method, --algorithm, --scatter, --order, --epsilon and --device");
   }
+  if (a->shape.queries > 0 && (a->recent > 0 || a->room > 0 || a->shape.ragged || a->shape.queries > a->shape.tokens))
+    return tool_error_set(error, "--queries takes none of --ragged, --parts and --spread, and N is at most --tokens %d",
+                          a->shape.tokens);
   if (a->room > 0 && (a->shape.batch > 1 || a->recent > 0 || a->room < a->shape.tokens))
     return tool_error_set(error, "--spread is for one sequence without --parts, and P is at least --tokens %d",
                           a->shape.tokens);
@@ -159,7 +166,7 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
   if (a->shape.kv_heads == 0) a->shape.kv_heads = a->shape.heads % 4 == 0 ? a->shape.heads / 4 : a->shape.heads;
   if (a->shape.heads % a->shape.kv_heads != 0)
     return tool_error_set(error, "--heads %d is not a multiple of --kv-heads %d", a->shape.heads, a->shape.kv_heads);
-  if ((int64_t)a->shape.batch * a->shape.heads > 1 << 24) {
+  if ((int64_t)a->shape.batch * a->shape.heads * (a->shape.queries > 0 ? a->shape.queries : 1) > 1 << 24) {
     return tool_error_set(error, "--batch %d with --heads %d: more than 16 million rows", a->shape.batch,
                           a->shape.heads);
   }
@@ -167,8 +174,11 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
     return tool_error_set(error,
                           "--threads goes with --kernel-only; fused and overlap take BANYAN_THREADS, and the other "
                           "methods attend by one thread in each rank");
-  if ((a->recent > 0 || a->room > 0) && !a->kernel_only)
-    return tool_error_set(error, "--%s goes with --kernel-only", a->recent > 0 ? "parts" : "spread");
+  if ((a->recent > 0 || a->room > 0 || a->shape.queries > 0) && !a->kernel_only)
+    return tool_error_set(error, "--%s goes with --kernel-only",
+                          a->recent > 0 ? "parts"
+                          : a->room > 0 ? "spread"
+                                        : "queries");
   if (a->kernel_only) return complete_for_kernel(a, error);
   if (a->dtype != 0 && tool_dtype_bytes(a->dtype) == 1)
     return tool_error_set(error, "--dtype %s goes with --kernel-only", tool_dtype_name(a->dtype));

@@ -140,7 +140,7 @@ static bool set_scale(decode_problem *problem, tool_error *error) {
 static banyan_dtype query_dtype(banyan_dtype dtype) { return tool_dtype_bytes(dtype) == 1 ? BANYAN_BF16 : dtype; }
 
 bool decode_problem_open(const char *path, banyan_dtype dtype, decode_problem *problem, tool_error *error) {
-  decode_problem opened = {.dtype = dtype == 0 ? BANYAN_F32 : dtype};
+  decode_problem opened = {.dtype = dtype == 0 ? BANYAN_F32 : dtype, .queries = 1};
   opened.q_dtype = query_dtype(opened.dtype);
   if (!safetensors_open(path, &opened.file, error)) return false;
   if (!find_layers(&opened, error) || !check_shapes(&opened, error) || !set_scale(&opened, error)) {
@@ -162,6 +162,7 @@ void decode_problem_make(const decode_shape *shape, banyan_dtype dtype, uint64_t
                          .head_dim = shape->head_dim,
                          .value_dim = shape->head_dim == DECODE_LATENT_DIM ? DECODE_LATENT_VALUE_DIM : shape->head_dim,
                          .tokens = shape->tokens,
+                         .queries = shape->queries > 0 ? shape->queries : 1,
                          .dtype = dtype == 0 ? BANYAN_F32 : dtype,
                          .seed = seed};
   made.q_dtype = query_dtype(made.dtype);
@@ -215,8 +216,8 @@ static bool keep(const decode_problem *problem, int32_t layer, decode_tensor ten
 bool decode_problem_read(const decode_problem *problem, int32_t layer, decode_tensor tensor, int32_t sequence,
                          int32_t kv_head, int32_t first, int32_t count, float *values, tool_error *error) {
   uint64_t dim = (uint64_t)problem->head_dim;
-  uint64_t line =
-      tensor == DECODE_Q ? (uint64_t)sequence : (uint64_t)sequence * (uint64_t)problem->kv_heads + (uint64_t)kv_head;
+  uint64_t line = tensor == DECODE_Q ? (uint64_t)sequence * (uint64_t)problem->queries + (uint64_t)problem->query
+                                     : (uint64_t)sequence * (uint64_t)problem->kv_heads + (uint64_t)kv_head;
   uint64_t length = (uint64_t)(tensor == DECODE_Q ? problem->heads : problem->tokens);
   uint64_t place = (line * length + (uint64_t)first) * dim;
   size_t elements = (size_t)count * (size_t)dim;
@@ -232,11 +233,15 @@ bool decode_problem_read(const decode_problem *problem, int32_t layer, decode_te
 bool decode_problem_query(const decode_problem *problem, int32_t layer, void **q, tool_error *error) {
   size_t line = (size_t)problem->heads * (size_t)problem->head_dim;
   size_t element = tool_dtype_bytes(problem->q_dtype);
-  char *kept = tool_take((size_t)problem->batch * line * element);
+  int32_t tokens = problem->batch * problem->queries;
+  char *kept = tool_take((size_t)tokens * line * element);
   float *values = tool_new(line, sizeof *values);
-  for (int32_t b = 0; b < problem->batch; b++) {
-    if (!decode_problem_read(problem, layer, DECODE_Q, b, 0, 0, problem->heads, values, error)) return false;
-    tool_floats_store(problem->q_dtype, values, line, kept + (size_t)b * line * element);
+  for (int32_t t = 0; t < tokens; t++) {
+    decode_problem one = *problem;
+    one.query = t % problem->queries;
+    if (!decode_problem_read(&one, layer, DECODE_Q, t / problem->queries, 0, 0, problem->heads, values, error))
+      return false;
+    tool_floats_store(problem->q_dtype, values, line, kept + (size_t)t * line * element);
   }
   *q = kept;
   return true;

@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attention of many rows, as two products of matrices. A block of keys and values is converted to f32 and packed once
+ * for all rows of a call. A tile of rows is multiplied with it while its scores stay in the first-level cache. The
+ * including file defines the operations of attention_vector.h, and:
+ *
+ *   PROMPT_ROWS                  rows of a tile, whose sums with two vectors fit in the registers
+ *   vec_most                     the greater of two; the second if one is NaN
+ *   vec_kept                     a vector, with those of another in the lanes whose bit is 0
+ *   vec_all_zero                 whether all lanes are 0
+ *   vec_transpose                transposes VEC_LANES vectors
+ *
+ * A row's sums begin with its first key, and keys that it does not see have weight 0. A sum does not change by 0, so
+ * its bits do not depend on other rows. Values that are not finite are no part of the product, because 0 times such a
+ * value is NaN. Rows that see them add them one by one.
+ */
+#pragma once
+
+#include "attention_vector.h"
+
+enum {
+  PROMPT_KEYS = 256, /* keys of a block, whose sums are in f32 */
+  PROMPT_WORDS = PROMPT_KEYS / 64,
+  PROMPT_PANEL = 2 * VEC_LANES, /* keys or columns that are multiplied together */
+  PROMPT_P_STRIDE = PROMPT_KEYS + 16
+};
+
+/* The keys of a block that a row sees, as bits. */
+typedef struct prompt_seen {
+  uint64_t bits[PROMPT_WORDS];
+} prompt_seen;
+
+/* The rows of a call, and its work memory. */
+typedef struct prompt {
+  const bny_attention_task *const *tasks;
+  const bny_attention_task *task; /* the first, which has the keys of all */
+  bny_attention_sums *const *sums;
+  int32_t rows, head_dim, value_stride; /* value_stride: columns, padded */
+  int32_t first, count;                 /* keys of the block */
+  attention_factors factors;
+  prompt_seen all, lost; /* keys that any row sees; those of them whose values are not finite */
+  prompt_seen *seen;     /* by row */
+  float *q;              /* [tile][head_dim][PROMPT_ROWS] */
+  float *k;              /* [panel of keys][head_dim][PROMPT_PANEL] */
+  float *v;              /* [panel of columns][PROMPT_KEYS][PROMPT_PANEL] */
+  float *p;              /* [PROMPT_ROWS][PROMPT_P_STRIDE]: scores of a tile, then weights */
+} prompt;
+
+static inline size_t prompt_panels(int32_t columns) {
+  return (size_t)((columns + PROMPT_PANEL - 1) / PROMPT_PANEL * PROMPT_PANEL);
+}
+
+static inline size_t prompt_lines(size_t bytes) { return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES; }
+
+/* Lays out the memory of `rows` rows from `memory` on, and returns its bytes. */
+static size_t prompt_lay_out(int32_t rows, int32_t head_dim, int32_t value_dim, char *memory, prompt *to) {
+  const size_t tiles = (size_t)((rows + PROMPT_ROWS - 1) / PROMPT_ROWS);
+  const size_t bytes[] = {
+      prompt_lines((size_t)rows * sizeof *to->seen),
+      prompt_lines((tiles * PROMPT_ROWS * (size_t)bny_attention_padded(head_dim) + VEC_LANES) * sizeof(float)),
+      (size_t)PROMPT_KEYS * (size_t)head_dim * sizeof(float), PROMPT_KEYS * prompt_panels(value_dim) * sizeof(float),
+      PROMPT_ROWS * PROMPT_P_STRIDE * sizeof(float)};
+  if (memory) {
+    to->seen = (prompt_seen *)(void *)memory;
+    to->q = (float *)(void *)(memory + bytes[0]);
+    to->k = (float *)(void *)(memory + bytes[0] + bytes[1]);
+    to->v = (float *)(void *)(memory + bytes[0] + bytes[1] + bytes[2]);
+    to->p = (float *)(void *)(memory + bytes[0] + bytes[1] + bytes[2] + bytes[3]);
+  }
+  return bytes[0] + bytes[1] + bytes[2] + bytes[3] + bytes[4];
+}
+
+static size_t attention_many_bytes(int32_t rows, int32_t head_dim, int32_t value_dim) {
+  return prompt_lay_out(rows, head_dim, value_dim, NULL, NULL);
+}
+
+/* ---- what rows see ----------------------------------------------------------------------------------------------- */
+
+/* Returns the bits of a word from `low` on and below `high`, which may be outside of it. */
+INLINE uint64_t prompt_between(int32_t low, int32_t high) {
+  uint64_t below = high >= 64 ? UINT64_MAX : high <= 0 ? 0 : (UINT64_C(1) << high) - 1;
+  return low <= 0 ? below : low >= 64 ? 0 : below & ~((UINT64_C(1) << low) - 1);
+}
+
+INLINE bool prompt_has(const prompt_seen *seen, int32_t key) { return seen->bits[key / 64] >> (key % 64) & 1; }
+
+static prompt_seen prompt_sees(const bny_attention_sight *sight, const prompt_seen *counted, int32_t first,
+                               int32_t count) {
+  prompt_seen seen;
+  for (int32_t w = 0; w < PROMPT_WORDS; w++) {
+    int32_t base = first + 64 * w, tree = sight ? sight->tree_first - base : 0;
+    seen.bits[w] = sight ? prompt_between(sight->first - base, sight->end - base) : UINT64_MAX;
+    if (sight && tree >= 0 && tree < 64) seen.bits[w] |= sight->tree_bits << tree;
+    if (sight && tree < 0 && tree > -64) seen.bits[w] |= sight->tree_bits >> -tree;
+    seen.bits[w] &= counted->bits[w] & prompt_between(0, count - 64 * w);
+  }
+  return seen;
+}
+
+/* Finds what each row sees of the block. Returns false if no row sees a key. */
+static bool prompt_look(prompt *at) {
+  const uint8_t *mask = at->task->key_mask;
+  prompt_seen counted;
+  uint64_t any = 0;
+  memset(&counted, mask ? 0 : 0xff, sizeof counted);
+  for (int32_t i = 0; mask && i < at->count; i++)
+    counted.bits[i / 64] |= (uint64_t)(mask[at->first + i] != 0) << (i % 64);
+  memset(&at->all, 0, sizeof at->all);
+  const bny_attention_sight *last = NULL;
+  for (int32_t r = 0; r < at->rows; r++) {
+    const bny_attention_task *task = at->tasks[r / BNY_ATTENTION_HEADS_MAX];
+    const bny_attention_sight *sight = task->sights ? &task->sights[r % BNY_ATTENTION_HEADS_MAX] : NULL;
+    if (r > 0 && (!sight || memcmp(sight, last, sizeof *sight) == 0))
+      at->seen[r] = at->seen[r - 1]; /* heads of a token see the same */
+    else
+      at->seen[r] = prompt_sees(sight, &counted, at->first, at->count);
+    last = sight;
+    for (int32_t w = 0; w < PROMPT_WORDS; w++) any |= at->all.bits[w] |= at->seen[r].bits[w];
+  }
+  return any != 0;
+}
+
+/* Sets the first key that a tile's rows see, and the one after the last. Returns false if they see none. */
+static bool prompt_range(const prompt *at, int32_t row, int32_t rows, int32_t *low, int32_t *high) {
+  uint64_t any[PROMPT_WORDS] = {0};
+  for (int32_t r = row; r < row + rows; r++)
+    for (int32_t w = 0; w < PROMPT_WORDS; w++) any[w] |= at->seen[r].bits[w];
+  *low = *high = 0;
+  for (int32_t w = PROMPT_WORDS - 1; w >= 0; w--) {
+    if (any[w] == 0) continue;
+    if (*high == 0) *high = 64 * w + 64 - __builtin_clzll(any[w]);
+    *low = 64 * w + __builtin_ctzll(any[w]);
+  }
+  return *high > 0;
+}
+
+/* ---- packing ----------------------------------------------------------------------------------------------------- */
+
+/* Packs `lanes` rows of `stride` floats, at most VEC_LANES of them, as columns of a matrix of rows of `to_stride`. */
+INLINE void prompt_pack(int lanes, const float *rows, int32_t stride, int32_t columns, float *to, int32_t to_stride) {
+  for (int32_t j = 0; j < columns; j += VEC_LANES) {
+    vec block[VEC_LANES];
+    UNROLL for (int i = 0; i < VEC_LANES; i++) block[i] = i < lanes ? vec_load(rows + i * stride + j) : vec_zero();
+    vec_transpose(block);
+    UNROLL for (int i = 0; i < VEC_LANES; i++) {
+      if (j + i < columns) vec_store(to + (j + i) * to_stride, block[i]);
+    }
+  }
+}
+
+/* Packs the queries. A store of a row of fewer than VEC_LANES floats is overwritten by the next. */
+static void prompt_queries(prompt *at) {
+  enum { TURNS = (PROMPT_ROWS + VEC_LANES - 1) / VEC_LANES };
+  _Static_assert(TURNS == 1, "a tile has as many rows as a vector has lanes, or fewer");
+  float rows[PROMPT_ROWS][BNY_ATTENTION_HEAD_DIM_MAX];
+  const int32_t padded = bny_attention_padded(at->head_dim);
+  for (int32_t row = 0; row < at->rows; row += PROMPT_ROWS) {
+    for (int32_t i = 0; i < PROMPT_ROWS; i++) {
+      const int32_t r = row + i;
+      if (r < at->rows)
+        attention_query(at->tasks[r / BNY_ATTENTION_HEADS_MAX], r % BNY_ATTENTION_HEADS_MAX, at->factors.q, padded,
+                        rows[i]);
+      else
+        memset(rows[i], 0, (size_t)padded * sizeof(float));
+    }
+    prompt_pack(PROMPT_ROWS, rows[0], BNY_ATTENTION_HEAD_DIM_MAX, at->head_dim, at->q + row * padded, PROMPT_ROWS);
+  }
+}
+
+/* Returns the row of key `key` in memory. */
+INLINE const char *prompt_key(const bny_attention_task *task, const void *base, int64_t page_stride,
+                              int64_t token_stride, int32_t key) {
+  if (!task->pages) return attention_row(base, token_stride, key, task->kv_dtype);
+  const char *page = attention_row(base, page_stride, task->pages[key / task->page_keys], task->kv_dtype);
+  return attention_row(page, token_stride, key % task->page_keys, task->kv_dtype);
+}
+
+INLINE float prompt_scale(const bny_attention_task *task, const float *scales, int32_t key) {
+  if (!task->pages) return scales[key * task->scale_token_stride];
+  return scales[task->pages[key / task->page_keys] * task->scale_page_stride +
+                key % task->page_keys * task->scale_token_stride];
+}
+
+/* Converts a row of keys or values to f32, with zeros up to a padded length. */
+static void prompt_row(const bny_attention_task *task, bool is_value, int32_t key, float *to) {
+  const int32_t columns = is_value ? task->value_dim : task->head_dim;
+  const float *scales = is_value ? task->v_scales : task->k_scales;
+  const char *row = is_value ? prompt_key(task, task->v, task->v_page_stride, task->v_token_stride, key)
+                             : prompt_key(task, task->k, task->k_page_stride, task->k_token_stride, key);
+  if (task->kv_rows != BANYAN_KV_ROWS_PLAIN)
+    attention_flashmla_row(is_value ? prompt_key(task, task->k, task->k_page_stride, task->k_token_stride, key) : row,
+                           to);
+  else if (attention_is_scaled(task))
+    attention_scaled_row(row, columns, task->kv_dtype, scales ? prompt_scale(task, scales, key) : 1, to);
+  else {
+    attention_convert(row, columns, task->kv_dtype, to);
+    for (int32_t j = columns; j < bny_attention_padded(columns); j++) to[j] = 0;
+  }
+}
+
+/* Packs the keys that some row sees, with zeros for others. */
+static void prompt_keys(prompt *at) {
+  float rows[VEC_LANES][BNY_ATTENTION_HEAD_DIM_MAX];
+  for (int32_t i = 0; i < at->count; i += VEC_LANES) {
+    const uint64_t some = at->all.bits[i / 64] >> (i % 64);
+    if ((at->all.bits[i / 64] >> (i / PROMPT_PANEL * PROMPT_PANEL % 64) & prompt_between(0, PROMPT_PANEL)) == 0)
+      continue;
+    for (int32_t lane = 0; lane < VEC_LANES; lane++) {
+      if (some >> lane & 1)
+        prompt_row(at->task, false, at->first + i + lane, rows[lane]);
+      else
+        memset(rows[lane], 0, (size_t)bny_attention_padded(at->head_dim) * sizeof(float));
+    }
+    prompt_pack(VEC_LANES, rows[0], BNY_ATTENTION_HEAD_DIM_MAX, at->head_dim,
+                at->k + i / PROMPT_PANEL * PROMPT_PANEL * at->head_dim + i % PROMPT_PANEL, PROMPT_PANEL);
+  }
+}
+
+/* Packs the values of these keys, with zeros for values that are not finite. */
+static void prompt_values(prompt *at) {
+  float row[BNY_ATTENTION_HEAD_DIM_MAX + PROMPT_PANEL] = {0};
+  const int32_t columns = (int32_t)prompt_panels(at->task->value_dim);
+  memset(&at->lost, 0, sizeof at->lost);
+  for (int32_t i = 0; i < at->count; i++) {
+    const bool is_seen = prompt_has(&at->all, i);
+    vec off = vec_zero();
+    if (is_seen) prompt_row(at->task, true, at->first + i, row);
+    for (int32_t j = 0; is_seen && j < at->value_stride; j += VEC_LANES)
+      off = vec_fma(vec_load(row + j), vec_zero(), off); /* NaN for what is not finite */
+    const bool is_lost = is_seen && !vec_all_zero(off);
+    if (is_lost) at->lost.bits[i / 64] |= UINT64_C(1) << (i % 64);
+    for (int32_t j = 0; j < columns; j += VEC_LANES)
+      vec_store(at->v + j / PROMPT_PANEL * PROMPT_PANEL * PROMPT_KEYS + i * PROMPT_PANEL + j % PROMPT_PANEL,
+                is_seen && !is_lost ? vec_load(row + j) : vec_zero());
+  }
+}
+
+/* ---- products ---------------------------------------------------------------------------------------------------- */
+
+/* Multiplies PROMPT_ROWS rows of `a`, of `count` elements, with two vectors of each row of `b`. Element i of row r is
+ * a[i * a_step + r * a_row]. The result goes `to` there, or is added to what is there. */
+INLINE void prompt_multiply(const float *a, int32_t a_step, int32_t a_row, const float *b, int32_t count, bool adds,
+                            float *to, int32_t to_stride) {
+  vec sums[PROMPT_ROWS][2];
+  UNROLL for (int r = 0; r < PROMPT_ROWS; r++) sums[r][0] = sums[r][1] = vec_zero();
+  for (int32_t i = 0; i < count; i++, a += a_step, b += PROMPT_PANEL) {
+    vec left = vec_load(b), right = vec_load(b + VEC_LANES);
+    UNROLL for (int r = 0; r < PROMPT_ROWS; r++) {
+      vec factor = vec_set1(a[r * a_row]);
+      sums[r][0] = vec_fma(factor, left, sums[r][0]);
+      sums[r][1] = vec_fma(factor, right, sums[r][1]);
+    }
+  }
+  UNROLL for (int r = 0; r < PROMPT_ROWS; r++) {
+    UNROLL for (int j = 0; j < 2; j++) {
+      float *at = to + r * to_stride + j * VEC_LANES;
+      vec_store(at, adds ? vec_add(vec_load(at), sums[r][j]) : sums[r][j]);
+    }
+  }
+}
+
+/* Computes the scores of a tile of rows and a panel of keys. Long sums are cut, so that they are as exact as others. */
+static __attribute__((noinline)) void prompt_score(const float *q, const float *k, int32_t head_dim, float *scores) {
+  enum { COLUMNS = 64 };
+  for (int32_t j = 0; j < head_dim; j += COLUMNS, q += COLUMNS * PROMPT_ROWS, k += COLUMNS * PROMPT_PANEL) {
+    const int32_t count = head_dim - j < COLUMNS ? head_dim - j : COLUMNS;
+    if (j == 0)
+      prompt_multiply(q, PROMPT_ROWS, 1, k, count, false, scores, PROMPT_P_STRIDE);
+    else
+      prompt_multiply(q, PROMPT_ROWS, 1, k, count, true, scores, PROMPT_P_STRIDE);
+  }
+}
+
+/* Bounds the logits of a row by the soft cap. */
+static __attribute__((noinline)) void prompt_cap(const prompt *at, int32_t low, int32_t high, float *scores) {
+  const double cap = (double)at->task->soft_cap;
+  for (int32_t i = low; i < high; i++) scores[i] = (float)(cap * tanh((double)scores[i] * (double)at->factors.k / cap));
+}
+
+/* Turns the scores of row r into weights, and adds them to its sum. Returns the factor of its earlier sums. */
+static double prompt_weigh(const prompt *at, int32_t r, int32_t low, int32_t high, float *scores) {
+  const bool has_cap = at->task->soft_cap > 0;
+  const uint32_t full = (uint32_t)prompt_between(0, VEC_LANES);
+  const vec factor = vec_set1(has_cap ? 1 : at->factors.k);
+  bny_attention_sums *sums = at->sums[r / BNY_ATTENTION_HEADS_MAX];
+  const int32_t h = r % BNY_ATTENTION_HEADS_MAX;
+  const uint64_t *bits = at->seen[r].bits;
+  if (has_cap) prompt_cap(at, low, high, scores);
+  vec tops = vec_set1(-INFINITY), total = vec_zero();
+  for (int32_t i = low; i < high; i += VEC_LANES) {
+    const uint32_t shown = (uint32_t)(bits[i / 64] >> (i % 64)) & full;
+    vec t = vec_mul(vec_load(scores + i), factor);
+    if (shown != full) t = vec_kept(shown, t, vec_set1(-INFINITY));
+    tops = vec_most(t, tops);
+  }
+  float lanes[VEC_LANES], top = -INFINITY;
+  vec_store(lanes, tops);
+  for (int32_t i = 0; i < VEC_LANES; i++) top = lanes[i] > top ? lanes[i] : top;
+  const double before = sums->m[h];
+  if ((double)top > before && top >= -FLT_MAX) sums->m[h] = (double)attention_cover((double)top);
+  const vec minus_m = vec_set1(sums->m[h] == -INFINITY ? FLT_MAX : (float)-sums->m[h]);
+  for (int32_t i = low; i < high; i += VEC_LANES) {
+    const uint32_t shown = (uint32_t)(bits[i / 64] >> (i % 64)) & full;
+    vec x = vec_least(vec_zero(), vec_fma(vec_load(scores + i), factor, minus_m));
+    vec weights = vec_exp2(x);
+    if (shown != full) weights = vec_kept(shown, weights, vec_zero());
+    vec_store(scores + i, weights);
+    total = vec_add(total, weights);
+  }
+  vec_store(lanes, total);
+  for (int32_t step = VEC_LANES / 2; step > 0; step /= 2)
+    for (int32_t i = 0; i < step; i++) lanes[i] += lanes[i + step];
+  const double scale = bny_attention_rescale(before, sums->m[h]);
+  sums->d[h] = sums->d[h] * scale + (double)lanes[0];
+  return scale;
+}
+
+typedef float prompt_floats __attribute__((vector_size(2 * VEC_LANES), aligned(4), may_alias));
+typedef double prompt_doubles __attribute__((vector_size(4 * VEC_LANES), aligned(8), may_alias));
+
+/* Adds a tile's sums of two vectors of columns to the totals of its rows. */
+INLINE void prompt_fold(const prompt *at, int32_t row, int32_t rows, int32_t column, const double *scales,
+                        const float *from) {
+  enum { LANES = VEC_LANES / 2 };
+  const double by = at->factors.v;
+  const int32_t columns = at->value_stride - column < PROMPT_PANEL ? at->value_stride - column : (int32_t)PROMPT_PANEL;
+  for (int32_t i = 0; i < rows; i++, from += PROMPT_PANEL) {
+    const int32_t r = row + i;
+    double *to = at->sums[r / BNY_ATTENTION_HEADS_MAX]->n + r % BNY_ATTENTION_HEADS_MAX * at->value_stride + column;
+    for (int32_t j = 0; j < columns; j += LANES) {
+      prompt_doubles *total = (prompt_doubles *)(to + j);
+      *total = *total * scales[i] + __builtin_convertvector(*(const prompt_floats *)(from + j), prompt_doubles) * by;
+    }
+  }
+}
+
+/* Adds values that are not finite to the totals of rows that see them. */
+static __attribute__((noinline)) void prompt_add_lost(const prompt *at, int32_t row, int32_t rows) {
+  float values[BNY_ATTENTION_HEAD_DIM_MAX + PROMPT_PANEL];
+  for (int32_t key = 0; key < at->count; key++) {
+    if (!prompt_has(&at->lost, key)) continue;
+    prompt_row(at->task, true, at->first + key, values);
+    for (int32_t i = 0; i < rows; i++) {
+      if (!prompt_has(&at->seen[row + i], key)) continue;
+      double *to =
+          at->sums[(row + i) / BNY_ATTENTION_HEADS_MAX]->n + (row + i) % BNY_ATTENTION_HEADS_MAX * at->value_stride;
+      for (int32_t j = 0; j < at->task->value_dim; j++)
+        to[j] += (double)(at->p[i * PROMPT_P_STRIDE + key] * values[j]) * at->factors.v;
+    }
+  }
+}
+
+/* Adds the keys of the block to the rows of a tile. */
+static void prompt_tile(const prompt *at, int32_t row) {
+  const int32_t rows = at->rows - row < PROMPT_ROWS ? at->rows - row : PROMPT_ROWS, dim = at->head_dim;
+  float tile[PROMPT_ROWS * PROMPT_PANEL] __attribute__((aligned(64)));
+  double scales[PROMPT_ROWS];
+  int32_t low, high;
+  bool any_lost = false;
+  if (!prompt_range(at, row, rows, &low, &high)) return;
+  const int32_t begin = low / PROMPT_PANEL * PROMPT_PANEL;
+  for (int32_t i = begin; i < high; i += PROMPT_PANEL)
+    prompt_score(at->q + row * bny_attention_padded(dim), at->k + i * dim, dim, at->p + i);
+  for (int32_t i = 0; i < rows; i++) scales[i] = prompt_weigh(at, row + i, begin, high, at->p + i * PROMPT_P_STRIDE);
+  for (int32_t j = 0; j < at->value_stride; j += PROMPT_PANEL) {
+    prompt_multiply(at->p + low, 1, PROMPT_P_STRIDE, at->v + j * PROMPT_KEYS + low * PROMPT_PANEL, high - low, false,
+                    tile, PROMPT_PANEL);
+    prompt_fold(at, row, rows, j, scales, tile);
+  }
+  for (int32_t w = 0; w < PROMPT_WORDS; w++) any_lost = any_lost || at->lost.bits[w] != 0;
+  if (any_lost) prompt_add_lost(at, row, rows);
+}
+
+static void attention_run_many(const bny_attention_task *const *tasks, int32_t count, int32_t first, int32_t last,
+                               bny_attention_sums *const *sums, void *memory) {
+  const bny_attention_task *task = tasks[0];
+  prompt at = {.tasks = tasks,
+               .task = task,
+               .sums = sums,
+               .rows = (count - 1) * BNY_ATTENTION_HEADS_MAX + tasks[count - 1]->heads,
+               .head_dim = task->head_dim,
+               .value_stride = bny_attention_padded(task->value_dim),
+               .factors = attention_factors_of(task, task->kv_rows == BANYAN_KV_ROWS_PLAIN && !attention_is_scaled(task)
+                                                         ? task->kv_dtype
+                                                         : BANYAN_F32)};
+  prompt_lay_out(at.rows, at.head_dim, task->value_dim, memory, &at);
+  for (int32_t i = 0; i < count; i++) {
+    for (int32_t h = 0; h < tasks[i]->heads; h++) sums[i]->m[h] = -INFINITY, sums[i]->d[h] = 0;
+    memset(sums[i]->n, 0, (size_t)(tasks[i]->heads * at.value_stride) * sizeof sums[i]->n[0]);
+  }
+  prompt_queries(&at);
+  memset(at.p, 0, PROMPT_ROWS * PROMPT_P_STRIDE * sizeof *at.p);
+  for (at.first = first; at.first < last; at.first += PROMPT_KEYS) {
+    at.count = last - at.first < PROMPT_KEYS ? last - at.first : PROMPT_KEYS;
+    if (!prompt_look(&at)) continue;
+    prompt_keys(&at);
+    prompt_values(&at);
+    for (int32_t row = 0; row < at.rows; row += PROMPT_ROWS) prompt_tile(&at, row);
+  }
+  for (int32_t i = 0; attention_is_wide(task, task->kv_dtype) && i < count; i++)
+    for (int32_t h = 0; h < tasks[i]->heads; h++)
+      if (attention_overflowed(tasks[i], sums[i], h)) attention_again(tasks[i], first, last, h, sums[i]);
+}
