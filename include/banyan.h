@@ -599,6 +599,48 @@ typedef struct banyan_allreduce_desc {
  * two must not overlap. Ranks sum on the host: a communicator with a device gets BANYAN_ERR_UNSUPPORTED. */
 banyan_status banyan_allreduce(banyan_comm *comm, const banyan_allreduce_desc *desc, const void *in, void *out);
 
+/* Describes a selection: for each of tokens x heads rows, the k best of the scored keys that all ranks offer. A row is
+ * a token, or a token and a group of heads. Best comes first in one total order: the higher score, then the lower
+ * index. NaN comes after all numbers, and -0 equals 0, which results contain for both. All fields up to k, `algorithm`,
+ * and the number of tokens of a run must be equal on all ranks. A difference is BANYAN_ERR_MISMATCH. */
+typedef struct banyan_select_desc {
+  size_t size;
+  int32_t tokens;         /* with valid->tokens, the upper bound of a run; 0 is allowed */
+  int32_t heads;          /* rows of a token; 0: 1 */
+  int32_t k;              /* 1 to 8192 */
+  int32_t offers;         /* pairs that this rank offers for each row, 0 to k. banyan_topk() finds them */
+  const char *algorithm;  /* as in banyan_combine_desc */
+  const float *scores;    /* [tokens][heads][offers], in any order */
+  const int64_t *indices; /* the same: which key of the sequence, over all ranks. Negative: no pair */
+  const int32_t *rows;    /* the same: what `own` gets for the pair, such as its key's row in this rank's cache. NULL:
+                           * the pair's number among the offers of its row, from 0 */
+  float *best_scores;     /* [tokens][heads][k]: the chosen pairs, best first. If there are fewer, the others have score
+                           * -inf and index -1. This and all below may be NULL */
+  int64_t *best_indices;  /* the same */
+  int32_t *counts;        /* [tokens][heads]: pairs that were chosen */
+  int32_t *own;           /* [tokens][heads][k]: the chosen pairs that this rank offered, best first, and then -1. With
+                           * `rows` it is a page table of pages of one key, and own_counts are its lengths */
+  int32_t *own_counts;    /* [tokens][heads] */
+  int64_t in_stride, out_stride;  /* elements from one row to the next; 0: contiguous */
+  const banyan_valid_rows *valid; /* only `tokens` is used; NULL: all tokens */
+} banyan_select_desc;
+
+#define BANYAN_SELECT_DESC_INIT \
+  { sizeof(banyan_select_desc), 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, NULL }
+
+/* Selects. All ranks get the same pairs, which depend neither on the number of ranks nor on who offers what. An index
+ * that is chosen twice in a row is BANYAN_ERR_DATA on all ranks, and the text names it and the ranks that offered it;
+ * the communicator remains usable. Arrays must not overlap. Ranks select on the host: a communicator with a device gets
+ * BANYAN_ERR_UNSUPPORTED. */
+banyan_status banyan_select(banyan_comm *comm, const banyan_select_desc *desc);
+
+/* Finds this rank's k best of n scores for each of `rows` rows, in the order of banyan_select() where positions are
+ * indices. Row r has lens[r] scores, or n if lens is NULL, and begins at scores + r * stride (0: n). `best` and
+ * `positions` are [rows][k]. If there are fewer than k, the others have score -inf and position -1. Local; any thread
+ * may call it. It uses up to 320 KiB of the caller's stack. */
+banyan_status banyan_topk(const float *scores, int64_t stride, const int32_t *lens, int32_t rows, int32_t n, int32_t k,
+                          float *best, int32_t *positions);
+
 /* Sends `bytes` bytes at `send` to rank + distance, and receives as many at `receive` from rank - distance, both modulo
  * the number of ranks. `bytes` and `distance` must be equal on all ranks. `send` and `receive` must not overlap. */
 banyan_status banyan_shift(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance);
@@ -630,6 +672,7 @@ banyan_status banyan_allgather_init(banyan_comm *comm, const void *mine, void *a
                                     banyan_op **op);
 banyan_status banyan_allreduce_init(banyan_comm *comm, const banyan_allreduce_desc *desc, const void *in, void *out,
                                     banyan_op **op);
+banyan_status banyan_select_init(banyan_comm *comm, const banyan_select_desc *desc, banyan_op **op);
 banyan_status banyan_allgather_heads_init(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,
                                           banyan_op **op);
 banyan_status banyan_shift_init(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance,

@@ -11,6 +11,8 @@ libbanyan_core_la_SOURCES += \
   %D%/op.h \
   %D%/partial_check.c \
   %D%/partial_overlap.c \
+  %D%/select.c \
+  %D%/select.h \
   %D%/cpu/attention_avx512.h \
   %D%/cpu/attention_bounds.h \
   %D%/cpu/attention_bytes.h \

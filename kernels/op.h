@@ -75,6 +75,8 @@ static inline bool bny_box_is_empty(const bny_box *box) { return box->tokens == 
 /* The most sources of one merge. The planner merges more sources in groups. */
 enum { BNY_MERGE_SOURCES_MAX = 64 };
 
+enum { BNY_AT_LEAST_MORE = 16 };
+
 typedef struct bny_kernels {
   const char *name;
 
@@ -114,6 +116,10 @@ typedef struct bny_kernels {
    * each sum is rounded to the wire. With `is_wire`, `dtype` is that of the wire and finite sums do not overflow. */
   void (*sum)(int count, const void *const *sources, int elements, bny_wire wire, bool round_nodes, bool is_wire,
               void *to, banyan_dtype dtype);
+
+  /* Finds the positions of scores that are at least `bound`, in order. Returns how many there are, or more than `most`
+   * if that many were found. `found` has room for most + BNY_AT_LEAST_MORE. */
+  int32_t (*at_least)(const float *scores, int32_t n, float bound, int32_t *found, int32_t most);
 
   /* A bny_exact_row with value_dim values, in bny_wire_row_bytes(BNY_WIRE_EXACT, value_dim) bytes: made empty; a
    * contribution (m, d, n) added to it, whose n[] is changed; another row added to it. */

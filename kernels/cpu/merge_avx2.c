@@ -71,6 +71,18 @@ static inline unsigned vec_count_over(vec v, float limit) {
   return (unsigned)__builtin_popcount((unsigned)_mm256_movemask_ps(over));
 }
 
+static int32_t at_least(const float *scores, int32_t n, float bound, int32_t *found, int32_t most) {
+  const __m256 least = _mm256_set1_ps(bound);
+  int32_t count = 0, i = 0;
+  for (; i <= n - 8 && count <= most; i += 8) {
+    unsigned is = (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(scores + i), least, _CMP_GE_OQ));
+    for (; is; is &= is - 1) found[count++] = i + __builtin_ctz(is);
+  }
+  for (; i < n && count <= most; i++)
+    if (scores[i] >= bound) found[count++] = i;
+  return count;
+}
+
 #define KERNELS_NAME "avx2"
 #define KERNELS_SUPPORTED bny_cpu_has_avx2
 #define KERNELS_TABLE bny_kernels_avx2

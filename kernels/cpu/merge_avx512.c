@@ -68,6 +68,20 @@ static inline unsigned vec_count_over(vec v, float limit) {
   return (unsigned)__builtin_popcount(over);
 }
 
+static int32_t at_least(const float *scores, int32_t n, float bound, int32_t *found, int32_t most) {
+  const __m512 least = _mm512_set1_ps(bound);
+  __m512i positions = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  int32_t count = 0;
+  for (int32_t i = 0; i < n && count <= most; i += 16) {
+    __mmask16 rest = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : (__mmask16)0xffff;
+    __mmask16 is = _mm512_mask_cmp_ps_mask(rest, _mm512_maskz_loadu_ps(rest, scores + i), least, _CMP_GE_OQ);
+    _mm512_storeu_si512(found + count, _mm512_maskz_compress_epi32(is, positions));
+    count += __builtin_popcount(is);
+    positions = _mm512_add_epi32(positions, _mm512_set1_epi32(16));
+  }
+  return count;
+}
+
 #define KERNELS_NAME "avx512"
 #define KERNELS_SUPPORTED bny_cpu_has_avx512
 #define KERNELS_TABLE bny_kernels_avx512

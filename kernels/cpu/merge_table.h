@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Defines the table of an instruction set. The including file defines first the operations of merge_vector.h, and:
+ * Defines the table of an instruction set. The including file defines first the operations of merge_vector.h,
+ * at_least(), and:
  *   KERNELS_NAME, KERNELS_TABLE           "avx2", bny_kernels_avx2
  *   KERNELS_SUPPORTED                     a function of detect.h
  */
@@ -35,6 +36,7 @@ const bny_kernels KERNELS_TABLE = {
     .merge_finish = merge_finish_any,
     .sum_encode = sum_encode,
     .sum = sum,
+    .at_least = at_least,
     .exact_clear = clear_row,
     .exact_deposit = deposit_row,
     .exact_add = add_row,

@@ -99,6 +99,15 @@ static inline unsigned vec_count_over(vec v, float limit) {
   return over[0] + over[1] + over[2] + over[3];
 }
 
+static int32_t at_least(const float *scores, int32_t n, float bound, int32_t *found, int32_t most) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < n && count <= most; i++) {
+    found[count] = i;
+    count += scores[i] >= bound;
+  }
+  return count;
+}
+
 #define KERNELS_NAME "portable"
 #define KERNELS_SUPPORTED bny_cpu_any
 #define KERNELS_TABLE bny_kernels_portable

@@ -15,4 +15,5 @@ libbanyan_core_la_SOURCES += \
   %D%/comm_split.c \
   %D%/operation.c \
   %D%/preset.c \
+  %D%/select.c \
   %D%/shift.c

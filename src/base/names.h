@@ -17,6 +17,7 @@ typedef enum bny_collective {
   BNY_SHIFT,           /* rank r's input is bytes [r * bytes, (r + 1) * bytes) of a virtual concatenation */
   BNY_BROADCAST,       /* bytes [0, bytes) */
   BNY_ALLREDUCE,       /* boxes of values: sums of [tokens][columns], where a column counts as a head */
+  BNY_SELECT,          /* boxes of rows: a row is a list of `dim` pairs, the best of all ranks */
   BNY_BARRIER          /* slices are empty */
 } bny_collective;
 
@@ -53,7 +54,7 @@ static inline bool bny_name_find(const bny_name *names, const char *text, int *v
 
 BNY_NAMES(bny_collective, collective, {"combine", BNY_COMBINE}, {"allgather", BNY_ALLGATHER},
           {"allgather-heads", BNY_ALLGATHER_HEADS}, {"shift", BNY_SHIFT}, {"broadcast", BNY_BROADCAST},
-          {"allreduce", BNY_ALLREDUCE}, {"barrier", BNY_BARRIER})
+          {"allreduce", BNY_ALLREDUCE}, {"select", BNY_SELECT}, {"barrier", BNY_BARRIER})
 BNY_NAMES(banyan_dtype, dtype, {"unset", 0}, {"f32", BANYAN_F32}, {"f16", BANYAN_F16}, {"bf16", BANYAN_BF16},
           {"e4m3", BANYAN_E4M3}, {"e5m2", BANYAN_E5M2}, {"i8", BANYAN_I8})
 BNY_NAMES(banyan_scatter, scatter, {"none", BANYAN_SCATTER_NONE}, {"root", BANYAN_SCATTER_ROOT},

@@ -16,6 +16,7 @@ const bny_sized bny_sized_combine_desc = SIZED(banyan_combine_desc, 56);
 const bny_sized bny_sized_valid = SIZED(banyan_valid_rows, 56);
 const bny_sized bny_sized_heads_desc = SIZED(banyan_heads_desc, 80);
 const bny_sized bny_sized_allreduce_desc = SIZED(banyan_allreduce_desc, 72);
+const bny_sized bny_sized_select_desc = SIZED(banyan_select_desc, 120);
 const bny_sized bny_sized_attention_desc = SIZED(banyan_attention_desc, 400);
 const bny_sized bny_sized_op_info = SIZED(banyan_op_info, 72);
 const bny_sized bny_sized_queries = SIZED(banyan_queries, 64);

@@ -16,8 +16,8 @@ typedef struct bny_sized {
 } bny_sized;
 
 extern const bny_sized bny_sized_bootstrap, bny_sized_comm_config, bny_sized_partial, bny_sized_combine_desc,
-    bny_sized_valid, bny_sized_heads_desc, bny_sized_allreduce_desc, bny_sized_attention_desc, bny_sized_op_info,
-    bny_sized_ownership, bny_sized_queries;
+    bny_sized_valid, bny_sized_heads_desc, bny_sized_allreduce_desc, bny_sized_select_desc, bny_sized_attention_desc,
+    bny_sized_op_info, bny_sized_ownership, bny_sized_queries;
 
 const void *bny_sized_convert(const bny_sized *type, const char *what, const void *given, void *room);
 

@@ -14,6 +14,7 @@
 #include "exec/record.h"
 #include "exec/store.h"
 #include "plan/slice.h"
+#include "select.h"
 
 /* Row (token, head) begins at `at` + token * token_stride + head * head_stride. Strides are in bytes. */
 typedef struct bny_strided {
@@ -143,6 +144,8 @@ typedef struct bny_binding {
   bny_strided mine, all;          /* all-gather of heads; input and result of sums */
   banyan_dtype dtype;             /* type of sums */
   int32_t in_heads;               /* heads of `mine` */
+  bny_lists lists;                /* selections */
+  int32_t heads;                  /* heads of the call, for rows of lists */
   bool in_place;                  /* `mine` is this rank's range of `all` */
   int32_t in_token0, in_head0;    /* the row at which `in` or `mine` begins */
   int32_t out_token0, out_head0;  /* the row at which `out` begins */
@@ -187,14 +190,15 @@ void bny_run_set_part(bny_run *run, int32_t tokens, int32_t token_shift, int32_t
 /* Begins the next epoch. No other run of this communicator may be active. */
 void bny_run_begin(bny_run *run);
 
-/* The traffic of a run, and the first row of its result that is lost because the caller's type cannot hold its
- * statistics. All other rows are right, and no other rank needs to know. */
+/* The traffic of a run, and the first row of its result that is lost: the caller's type cannot hold its statistics, or
+ * its list has an index twice. All other rows are right, and no other rank needs to know. */
 typedef struct bny_run_report {
   uint64_t bytes_sent, messages_sent; /* payload */
   uint64_t saturated;                 /* finite input values that a lossy wire cannot hold */
   uint64_t bytes_between_nodes;       /* the part of bytes_sent that a network took */
   bool lost;
   int32_t lost_token, lost_head; /* in the whole call */
+  bny_doubled doubled;
 } bny_run_report;
 
 /* Continues until the end, or until a message is missing; with `block` it waits for that. On BANYAN_OK *report is NULL

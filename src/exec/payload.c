@@ -2,8 +2,10 @@
  * Moves and merges rows of each kind of payload. */
 #include "exec/payload.h"
 
+#include <inttypes.h>
 #include <string.h>
 
+#include "base/status.h"
 #include "exec/store.h"
 
 static bny_wire_view moved_view(const bny_wire_view *view, size_t shift) {
@@ -89,6 +91,14 @@ static void deliver_partials(bny_run *run, int32_t index, int half) {
   run->report.lost = true;
   run->report.lost_token = token0 + (int32_t)(row / box->heads);
   run->report.lost_head = head0 + (int32_t)(row % box->heads);
+}
+
+static banyan_status report_partials(const bny_run_report *report, int32_t rank, const bny_binding *binding) {
+  return bny_fail(
+      BANYAN_ERR_DATA,
+      "rank %d: %s cannot hold the statistics of token %d, head %d of the result; all other rows are right. Give "
+      "out.stats_dtype a type of a wider range",
+      rank, bny_wire_formats[bny_wire_of_dtype(binding->out->stats_dtype)].name, report->lost_token, report->lost_head);
 }
 
 /* ---- heads ------------------------------------------------------------------------------------------------------- */
@@ -195,6 +205,74 @@ static void deliver_sums(bny_run *run, int32_t index, int half) {
   sum_step(run, index, half, &to);
 }
 
+/* ---- selections -------------------------------------------------------------------------------------------------- */
+
+/* The list of row (t, h) of a box within a message. */
+static bny_pair *list_at(const bny_run *run, const bny_wire_view *view, int32_t t, int32_t h) {
+  return (bny_pair *)(void *)((char *)view->n + run->shift +
+                              (size_t)(t * view->token_stride + h) * run->plan->row_bytes);
+}
+
+/* The number of this row in the caller's memory. */
+static int64_t row_of(const bny_run *run, int32_t index, int32_t t, int32_t h) {
+  return (int64_t)(token_of(run, index) + t) * run->binding->heads + head_of(run, index) + h;
+}
+
+static int32_t pairs_of(const bny_run *run) { return (int32_t)(run->plan->row_bytes / sizeof(bny_pair)); }
+
+static banyan_status copy_lists(bny_run *run, int32_t index, const bny_bound_step *bound) {
+  const bny_box *box = &run->boxes[index];
+  for (int32_t t = 0; t < box->tokens; t++)
+    for (int32_t h = 0; h < box->heads; h++)
+      bny_select_encode(&run->binding->lists, row_of(run, index, t, h), pairs_of(run), run->plan->rank,
+                        list_at(run, &bound->to, t, h));
+  return BANYAN_OK;
+}
+
+static void merge_list(const bny_run *run, int32_t index, int half, int32_t t, int32_t h, bny_pair *to) {
+  const bny_step *step = &run->plan->steps[index];
+  const bny_pair *lists[BNY_MERGE_SOURCES_MAX];
+  for (int32_t i = 0; i < step->count; i++) lists[i] = list_at(run, &run->views[half][step->first + i], t, h);
+  bny_select_merge(step->count, lists, pairs_of(run), to);
+}
+
+static void merge_lists(bny_run *run, int32_t index, int half) {
+  const bny_box *box = &run->boxes[index];
+  for (int32_t t = 0; t < box->tokens; t++)
+    for (int32_t h = 0; h < box->heads; h++)
+      merge_list(run, index, half, t, h, list_at(run, &run->steps[half][index].to, t, h));
+}
+
+/* All ranks find the same pairs, so they report the same first row with an index that is there twice. */
+static void deliver_lists(bny_run *run, int32_t index, int half) {
+  const bny_box *box = &run->boxes[index];
+  bny_run_report *report = &run->report;
+  bny_pair best[BNY_SELECT_MOST];
+  for (int32_t t = 0; t < box->tokens; t++)
+    for (int32_t h = 0; h < box->heads; h++) {
+      int64_t row = row_of(run, index, t, h);
+      merge_list(run, index, half, t, h, best);
+      bny_doubled doubled = bny_select_finish(best, pairs_of(run), run->plan->rank, &run->binding->lists, row);
+      int32_t token = (int32_t)(row / run->binding->heads), head = (int32_t)(row % run->binding->heads);
+      bool later = token > report->lost_token || (token == report->lost_token && head > report->lost_head);
+      if (doubled.index < 0 || (report->lost && later)) continue;
+      report->lost = true;
+      report->lost_token = token;
+      report->lost_head = head;
+      report->doubled = doubled;
+    }
+}
+
+static banyan_status report_lists(const bny_run_report *report, int32_t rank, const bny_binding *binding) {
+  const bny_doubled *of = &report->doubled;
+  (void)rank;
+  (void)binding;
+  return bny_fail(BANYAN_ERR_DATA,
+                  "index %" PRId64 " of token %d, head %d is offered twice, by rank %d and rank %d: each key belongs "
+                  "to one rank, and is offered once",
+                  of->index, report->lost_token, report->lost_head, of->ranks[0], of->ranks[1]);
+}
+
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
 static banyan_status copy_bytes(bny_run *run, int32_t index, const bny_bound_step *bound) {
@@ -218,11 +296,12 @@ static void deliver_bytes(bny_run *run, int32_t index, int half) {
 }
 
 const bny_payload_ops bny_payload_table[BNY_COLLECTIVES] = {
-    [BNY_COMBINE] = {copy_partials, merge_partials, deliver_partials},
-    [BNY_ALLGATHER] = {copy_bytes, forward_bytes, deliver_bytes},
-    [BNY_ALLGATHER_HEADS] = {copy_heads, forward_heads, deliver_heads},
-    [BNY_SHIFT] = {copy_bytes, forward_bytes, deliver_bytes},
-    [BNY_BROADCAST] = {copy_bytes, forward_bytes, deliver_bytes},
-    [BNY_ALLREDUCE] = {copy_sums, merge_sums, deliver_sums},
-    [BNY_BARRIER] = {copy_bytes, forward_bytes, deliver_bytes},
+    [BNY_COMBINE] = {copy_partials, merge_partials, deliver_partials, report_partials},
+    [BNY_ALLGATHER] = {copy_bytes, forward_bytes, deliver_bytes, NULL},
+    [BNY_ALLGATHER_HEADS] = {copy_heads, forward_heads, deliver_heads, NULL},
+    [BNY_SHIFT] = {copy_bytes, forward_bytes, deliver_bytes, NULL},
+    [BNY_BROADCAST] = {copy_bytes, forward_bytes, deliver_bytes, NULL},
+    [BNY_ALLREDUCE] = {copy_sums, merge_sums, deliver_sums, NULL},
+    [BNY_SELECT] = {copy_lists, merge_lists, deliver_lists, report_lists},
+    [BNY_BARRIER] = {copy_bytes, forward_bytes, deliver_bytes, NULL},
 };

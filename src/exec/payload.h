@@ -12,6 +12,8 @@ typedef struct bny_payload_ops {
   void (*merge)(bny_run *run, int32_t step, int half);
   /* DELIVER: sources to the caller's result. */
   void (*deliver)(bny_run *run, int32_t step, int half);
+  /* Returns the error of a complete run whose report has `lost`. NULL: no row can be lost. */
+  banyan_status (*report)(const bny_run_report *report, int32_t rank, const bny_binding *binding);
 } bny_payload_ops;
 
 extern const bny_payload_ops bny_payload_table[BNY_COLLECTIVES];

@@ -13,6 +13,7 @@ bny_box bny_op_result_box(const banyan_comm *comm, const bny_call *key);
 typedef struct bny_op_memory {
   const banyan_partial *in, *out; /* combine; copied */
   bny_strided mine, all;          /* all-gather of heads, sums */
+  bny_lists lists;                /* selections */
   bool in_place;                  /* `mine` is this rank's range of `all` */
   const banyan_valid_rows *valid; /* the valid rows; copied. NULL: all rows */
   int32_t tokens;                 /* tokens of each run, unless `valid` sets them */

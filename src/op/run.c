@@ -6,6 +6,7 @@
 #include "op/valid.h"
 #include "op/operation.h"
 #include "base/status.h"
+#include "exec/payload.h"
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 
@@ -134,12 +135,7 @@ banyan_status bny_op_reject(banyan_comm *comm, banyan_status status, bool plans)
 static banyan_status report(banyan_op *op) {
   if (op->state == BNY_OP_COMPLETE) op->state = BNY_OP_REPORTED;
   if (!op->report.lost || op->state == BNY_OP_RUNNING) return BANYAN_OK;
-  return bny_fail(
-      BANYAN_ERR_DATA,
-      "rank %d: %s cannot hold the statistics of token %d, head %d of the result; all other rows are right. Give "
-      "out.stats_dtype a type of a wider range",
-      op->comm->rank, bny_wire_formats[bny_wire_of_dtype(op->out.stats_dtype)].name, op->report.lost_token,
-      op->report.lost_head);
+  return bny_payload_table[op->key.collective].report(&op->report, op->comm->rank, &op->kinds[0].place);
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */

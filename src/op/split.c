@@ -280,6 +280,8 @@ bny_binding bny_op_binding(const banyan_op *op, const bny_op_part *part) {
   binding.keeps_empty_rows = op->valid.empty_rows == BANYAN_EMPTY_ROWS_KEPT;
   binding.mine = memory->mine;
   binding.all = memory->all;
+  binding.lists = memory->lists;
+  binding.heads = op->key.all_heads;
   binding.in_place = memory->in_place;
   int32_t tokens = op->on_device ? op->key.all_tokens : op->tokens, number; /* kernels find it themselves */
   if (op->key.scatter == BANYAN_SCATTER_TOKENS)

@@ -2,6 +2,7 @@
  * The table of payloads, and the checks of requests for them. */
 #include "plan/plan.h"
 #include "base/status.h"
+#include "select.h"
 
 static size_t no_bytes(const bny_call *call) {
   (void)call;
@@ -11,6 +12,8 @@ static size_t no_bytes(const bny_call *call) {
 static size_t wire_bytes(const bny_call *call) { return bny_wire_row_bytes(call->wire, call->value_dim); }
 
 static size_t element_bytes(const bny_call *call) { return (size_t)call->dim * bny_dtype_bytes(call->dtype); }
+
+static size_t list_bytes(const bny_call *call) { return (size_t)call->dim * sizeof(bny_pair); }
 
 /* ---- checks of requests ------------------------------------------------------------------------------------------ */
 
@@ -82,6 +85,18 @@ static banyan_status check_heads(const bny_request *request) {
   return BANYAN_OK;
 }
 
+static banyan_status check_lists(const bny_request *request) {
+  banyan_status status = check_box(request);
+  if (status != BANYAN_OK) return status;
+  if (request->call.dim < 1 || request->call.dim > BNY_SELECT_MOST || request->call.scatter != BANYAN_SCATTER_NONE)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: a selection of %d, scatter %d is out of range", request->call.dim,
+                    (int)request->call.scatter);
+  if ((double)request->tokens * request->heads * (double)list_bytes(&request->call) * request->nranks > size_limit)
+    return bny_fail(BANYAN_ERR_MEMORY, "plan: %d x %d lists of %d pairs are more than can be planned for",
+                    request->tokens, request->heads, request->call.dim);
+  return BANYAN_OK;
+}
+
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
 const bny_payload bny_payloads[BNY_COLLECTIVES] = {
@@ -91,5 +106,6 @@ const bny_payload bny_payloads[BNY_COLLECTIVES] = {
     [BNY_SHIFT] = {BNY_MOTION_SHIFT, false, false, false, NULL, no_bytes, check_bytes},
     [BNY_BROADCAST] = {BNY_MOTION_BROADCAST, false, false, false, NULL, no_bytes, check_bytes},
     [BNY_ALLREDUCE] = {BNY_MOTION_MERGE, true, false, false, NULL, wire_bytes, check_combine},
+    [BNY_SELECT] = {BNY_MOTION_MERGE, true, false, false, NULL, list_bytes, check_lists},
     [BNY_BARRIER] = {BNY_MOTION_SIGNAL, false, false, false, NULL, no_bytes, check_bytes},
 };

@@ -4,6 +4,7 @@ unit_tests += \
   %D%/test_call_fields \
   %D%/test_calls \
   %D%/test_allreduce \
+  %D%/test_select \
   %D%/test_arguments \
   %D%/test_attend \
   %D%/test_attention \

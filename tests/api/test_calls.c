@@ -18,6 +18,7 @@ typedef struct fixture {
   banyan_combine_desc desc;
   banyan_heads_desc heads;
   banyan_allreduce_desc sums;
+  banyan_select_desc selection;
   banyan_partial in, out;
   banyan_attention_desc attention;
   banyan_op_info info, info_unset;
@@ -76,6 +77,8 @@ static void make_good(fixture *the) {
   banyan_partial_init(&the->out, the->out_values, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
   the->heads = (banyan_heads_desc){.size = sizeof the->heads, .tokens = 1, .heads = 2, .dim = 2, .dtype = BANYAN_F16};
   the->sums = (banyan_allreduce_desc){.size = sizeof the->sums, .tokens = 1, .dim = 2, .dtype = BANYAN_F32};
+  the->selection = (banyan_select_desc){.size = sizeof the->selection, .tokens = 1, .k = 1};
+  the->selection.own = &the->number;
   the->attention = attention_desc_of(TOKENS, HEADS, 1, 0, VALUE_DIM, VALUE_DIM, BANYAN_F32, BANYAN_F32, the->in_values,
                                      the->keys, the->keys, the->lengths);
 }

@@ -96,13 +96,14 @@ TEST(first_forms_stay) {
   ck_assert_uint_eq(offsetof(banyan_combine_desc, stream), 48);
   ck_assert_uint_eq(offsetof(banyan_heads_desc, valid), 72);
   ck_assert_uint_eq(offsetof(banyan_allreduce_desc, valid), 64);
+  ck_assert_uint_eq(offsetof(banyan_select_desc, valid), 112);
   ck_assert_uint_eq(offsetof(banyan_op_info, bytes_between_nodes), 64);
-  const bny_sized *const all[] = {&bny_sized_bootstrap,     &bny_sized_comm_config,    &bny_sized_partial,
-                                  &bny_sized_combine_desc,  &bny_sized_attention_desc, &bny_sized_op_info,
-                                  &bny_sized_valid,         &bny_sized_heads_desc,     &bny_sized_queries,
-                                  &bny_sized_allreduce_desc};
-  static const size_t first[] = {32, 40, 96, 56, 400, 72, 56, 80, 64, 72},
-                      now[] = {32, 56, 112, 64, 400, 88, 56, 80, 96, 72};
+  const bny_sized *const all[] = {&bny_sized_bootstrap,      &bny_sized_comm_config,    &bny_sized_partial,
+                                  &bny_sized_combine_desc,   &bny_sized_attention_desc, &bny_sized_op_info,
+                                  &bny_sized_valid,          &bny_sized_heads_desc,     &bny_sized_queries,
+                                  &bny_sized_allreduce_desc, &bny_sized_select_desc};
+  static const size_t first[] = {32, 40, 96, 56, 400, 72, 56, 80, 64, 72, 120},
+                      now[] = {32, 56, 112, 64, 400, 88, 56, 80, 96, 72, 120};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
     ck_assert_uint_eq(all[i]->first_bytes, first[i]);
     ck_assert_uint_eq(all[i]->bytes, now[i]);

@@ -134,6 +134,19 @@ TEST_RANGE(test_sums_proved, 1, RANKS_MAX + 1) {
   }
 }
 
+/* A selection has those of a combine that are not scattered. */
+TEST_RANGE(test_selections_proved, 1, RANKS_MAX + 1) {
+  if (is_left_out(_i)) return;
+  uint64_t random = UINT64_C(0xa0761d6478bd642f) ^ (uint64_t)_i;
+  for (int variant = 0; variant < VARIANTS; variant++) {
+    bny_request request =
+        combine_of(_i, variants[variant], BANYAN_SCATTER_NONE, random_below(&random, 9), random_below(&random, 5), 0);
+    request.call.collective = BNY_SELECT;
+    request.call.dim = 1 + random_below(&random, 2048);
+    if (algorithm_named(variants[variant])->reject(&request) == NULL) check_request(&request);
+  }
+}
+
 /* Boxes of heads with uneven counts, and parts of such calls. */
 TEST_RANGE(test_heads_proved, 1, RANKS_MAX + 1) {
   if (is_left_out(_i)) return;

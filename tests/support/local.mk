@@ -9,6 +9,7 @@ libbanyan_tests_la_SOURCES = \
   %D%/directory.h \
   %D%/flush.h \
   %D%/generator.h \
+  %D%/scores.h \
   %D%/lone.h \
   %D%/placed.h \
   %D%/oracle.c %D%/oracle.h \

@@ -51,7 +51,7 @@ JSON
 for scatter in none root; do
   prove --from "$work/uneven.json" --tokens 2 --heads 6 --head-dim 8 --scatter $scatter
 done
-for collective in allgather allreduce shift broadcast barrier; do
+for collective in allgather allreduce select shift broadcast barrier; do
   prove --from 'host:3 nvswitch gpu:3@sm90' --collective $collective
 done
 for topology in "$top"/tests/topologies/*.txt "$top"/tests/topologies/*.xml; do
@@ -279,6 +279,8 @@ run 2 --ranks 8 --cost --prove
 run 2 --ranks 8 --bytes 1K --tokens 4
 run 2 --ranks 8 --collective allreduce --order exact
 says 'neither --order exact nor --wire e4m3' err
+run 2 --ranks 8 --collective select --wire bf16
+says 'a selection has no --wire' err
 run 2 --ranks 8 --collective allgather --heads 4
 run 2 --ranks 8 --rank 3
 run 2 --ranks 8 --root 3

@@ -94,10 +94,14 @@ const char *plan_ranks_link(const plan_ranks *ranks, int32_t level) {
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
-/* Two f32 statistics, unless rows are gathered as they are, then the values. */
+/* Two f32 statistics, if rows have them, then the values. */
 static size_t row_bytes(const plan_shape *shape) {
-  if (shape->collective != BNY_COMBINE) return (size_t)shape->value_dim * tool_dtype_bytes(shape->wire);
-  return 2 * sizeof(float) + bny_wire_row_bytes(bny_wire_of_dtype(shape->wire), shape->value_dim);
+  const bny_payload *payload = &bny_payloads[shape->collective];
+  bny_call call = {.value_dim = shape->value_dim,
+                   .dim = shape->value_dim,
+                   .dtype = shape->wire,
+                   .wire = bny_wire_of_dtype(shape->wire)};
+  return (payload->has_statistics ? 2 * sizeof(float) : 0) + payload->row_bytes(&call);
 }
 
 size_t plan_shape_bytes(const plan_shape *shape) {
@@ -133,6 +137,9 @@ void plan_shape_print(const plan_shape *shape, char text[PLAN_TEXT_BYTES]) {
     snprintf(text, PLAN_TEXT_BYTES, "allreduce of %d token%s x %d values, %s, scatter %s, order %s: %s per rank",
              shape->tokens, shape->tokens == 1 ? "" : "s", shape->heads * shape->value_dim,
              tool_dtype_name(shape->wire), bny_scatter_name(shape->scatter), bny_order_name(shape->order), bytes);
+  } else if (shape->collective == BNY_SELECT) {
+    snprintf(text, PLAN_TEXT_BYTES, "select of %d token%s x %d row%s, the %d best of each: %s per rank", shape->tokens,
+             shape->tokens == 1 ? "" : "s", shape->heads, shape->heads == 1 ? "" : "s", shape->value_dim, bytes);
   } else if (shape->collective == BNY_BARRIER) {
     snprintf(text, PLAN_TEXT_BYTES, "barrier");
   } else {
@@ -183,6 +190,11 @@ bny_request plan_request_make(const plan_ranks *ranks, const plan_shape *shape) 
     made.call.all_heads = made.heads = shape->heads;
     made.call.dim = shape->value_dim;
     made.call.dtype = shape->wire;
+    break;
+  case BNY_SELECT:
+    made.call.all_tokens = made.tokens = shape->tokens;
+    made.call.all_heads = made.heads = shape->heads;
+    made.call.dim = shape->value_dim;
     break;
   case BNY_BROADCAST:
     made.call.bytes = shape->bytes;

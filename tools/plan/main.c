@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "select.h"
 #include "tools/common/options.h"
 #include "tools/plan/view.h"
 
@@ -85,11 +86,12 @@ static const tool_option options[] = {
      "The outbox that a plan may use on a rank. The default is no limit. The library uses half of BANYAN_ARENA_KIB and "
      "splits larger calls.",
      TOOL_BYTES_AT(shape.outbox_bytes, (int64_t)1 << 40)},
-    {.help = "For combine, allreduce (of heads x head-dim columns) and allgather-heads"},
+    {.help = "For combine, allreduce (of heads x head-dim columns), select (of heads rows) and allgather-heads"},
     {"tokens", "T", "Tokens of a partial or tensor; default 1.", TOOL_INT_AT(tokens, 1, 1 << 20),
      TOOL_GROUP(rows_only)},
     {"heads", "H", "Heads of a token; default 32.", TOOL_INT_AT(heads, 1, 1 << 20), TOOL_GROUP(rows_only)},
-    {"head-dim", "D", "Values of a row; default 128.", TOOL_INT_AT(shape.value_dim, 1, 1 << 14), TOOL_GROUP(rows_only)},
+    {"head-dim", "D", "Values of a row, or pairs of a selection; default 128.",
+     TOOL_INT_AT(shape.value_dim, 1, 1 << 14), TOOL_GROUP(rows_only)},
     {"wire", NULL, "The wire format of values, or the type of the elements of heads; default f32.",
      TOOL_NAME_AT(shape.wire, tool_wires), TOOL_GROUP(rows_only)},
     {.help = "For combine and allreduce"},
@@ -125,13 +127,14 @@ static bool check_options(const arguments *a, tool_error *error) {
   if ((a->sizes != NULL || a->cores > 0) && a->ranks == 0)
     return tool_error_set(error, "--%s goes with --ranks", a->sizes != NULL ? "levels" : "cores");
   bool rows = bny_payloads[a->shape.collective].has_rows;
-  bool merges = bny_payloads[a->shape.collective].motion == BNY_MOTION_MERGE;
+  bool selects = a->shape.collective == BNY_SELECT;
+  bool merges = bny_payloads[a->shape.collective].motion == BNY_MOTION_MERGE && !selects;
   if (!merges && a->combine_only != NULL) {
     return tool_error_set(error, "%s has no --%s, which belongs to combine and allreduce",
                           bny_collective_name(a->shape.collective), a->combine_only);
   }
   if (!rows && a->rows_only != NULL) {
-    return tool_error_set(error, "%s has no --%s, which belongs to combine, allreduce and allgather-heads",
+    return tool_error_set(error, "%s has no --%s, which belongs to combine, allreduce, select and allgather-heads",
                           bny_collective_name(a->shape.collective), a->rows_only);
   }
   if (a->bytes > 0 && (a->tokens > 0 || a->shape.collective == BNY_BARRIER))
@@ -152,6 +155,8 @@ static bool check_options(const arguments *a, tool_error *error) {
     return tool_error_set(error, "--regret simulates every algorithm: it takes no --algorithm");
   if (merges && !combine && (a->shape.order == BANYAN_ORDER_EXACT || a->shape.wire == BANYAN_E4M3))
     return tool_error_set(error, "an allreduce has neither --order exact nor --wire e4m3");
+  if (selects && (a->shape.wire != BANYAN_F32 || a->shape.value_dim > BNY_SELECT_MOST))
+    return tool_error_set(error, "a selection has no --wire, and --head-dim is at most %d", BNY_SELECT_MOST);
   return tool_check_order(a->shape.order, a->shape.wire, error);
 }
 

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Selections: sorted lists of pairs are made, merged and written, and the best of many scores are found. */
+#include "select.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "merge_math.h"
+
+__extension__ typedef unsigned __int128 wide;
+
+static const uint32_t key_of_nan = 0xfffffffeu;
+
+static const bny_pair absent = {UINT64_MAX, UINT64_MAX};
+
+/* The image of a score: the best has the smallest. */
+static inline uint32_t key_of(float score) {
+  uint32_t bits = bny_bits_of_float(score), magnitude = bits & 0x7fffffffu;
+  uint32_t key = bits >> 31 ? 0x80000000u + magnitude : 0x7fffffffu - magnitude;
+  if (magnitude == 0) key = 0x7fffffffu;
+  return magnitude > 0x7f800000u ? key_of_nan : key;
+}
+
+static inline float score_of(uint32_t key) {
+  if (key == key_of_nan) return NAN;
+  return bny_float_of_bits(key > 0x7fffffffu ? key : 0x7fffffffu - key);
+}
+
+static inline bool comes_before(bny_pair a, bny_pair b) {
+  return ((wide)a.high << 64 | a.low) < ((wide)b.high << 64 | b.low);
+}
+
+static inline bny_pair pair_of(float score, int64_t index, int32_t rank, int32_t position) {
+  uint64_t who = (uint64_t)(uint32_t)rank << BNY_SELECT_POSITION_BITS | (uint32_t)position;
+  return (bny_pair){(uint64_t)key_of(score) << 32 | (uint64_t)index >> 31, ((uint64_t)index & 0x7fffffff) << 33 | who};
+}
+
+static inline int64_t index_of(bny_pair pair) { return (int64_t)((pair.high & 0xffffffffu) << 31 | pair.low >> 33); }
+
+static inline int32_t rank_of(bny_pair pair) { return (int32_t)(pair.low >> BNY_SELECT_POSITION_BITS & 0xfffff); }
+
+static inline int32_t position_of(bny_pair pair) { return (int32_t)(pair.low & (BNY_SELECT_MOST - 1)); }
+
+/* ---- lists ------------------------------------------------------------------------------------------------------- */
+
+static void insert(bny_pair *list, int32_t count) {
+  for (int32_t i = 1; i < count; i++) {
+    bny_pair pair = list[i];
+    int32_t at = i;
+    for (; at > 0 && comes_before(pair, list[at - 1]); at--) list[at] = list[at - 1];
+    list[at] = pair;
+  }
+}
+
+/* Sorts by insertion in short runs, which are then merged. */
+static void sort(bny_pair *list, int32_t count) {
+  enum { RUN = 16 };
+  bny_pair room[BNY_SELECT_MOST], *from = list, *to = room;
+  for (int32_t i = 0; i < count; i += RUN) insert(list + i, count - i < RUN ? count - i : RUN);
+  for (int32_t run = RUN; run < count; run *= 2) {
+    for (int32_t i = 0; i < count; i += 2 * run) {
+      int32_t middle = i + run < count ? i + run : count, end = middle + run < count ? middle + run : count;
+      for (int32_t a = i, b = middle, at = i; at < end; at++) {
+        bool first = b == end || (a < middle && comes_before(from[a], from[b]));
+        to[at] = first ? from[a++] : from[b++];
+      }
+    }
+    bny_pair *swap = from;
+    from = to;
+    to = swap;
+  }
+  if (from != list) memcpy(list, from, (size_t)count * sizeof *list);
+}
+
+void bny_select_encode(const bny_lists *from, int64_t row, int32_t k, int32_t rank, bny_pair *to) {
+  int64_t at = row * from->in_stride;
+  int32_t count = 0;
+  bool sorted = true;
+  for (int32_t i = 0; i < from->offers; i++) {
+    int64_t index = from->indices[at + i];
+    if (index < 0) continue;
+    to[count] = pair_of(from->scores[at + i], index, rank, i);
+    sorted &= count == 0 || comes_before(to[count - 1], to[count]);
+    count++;
+  }
+  if (!sorted) sort(to, count);
+  while (count < k) to[count++] = absent;
+}
+
+/* The lists are the leaves of a tree, in which each node has the list whose first pair comes first. */
+void bny_select_merge(int count, const bny_pair *const *lists, int32_t k, bny_pair *to) {
+  int width = 1;
+  while (width < count) width *= 2;
+  bny_pair heads[BNY_MERGE_SOURCES_MAX];
+  const bny_pair *next[BNY_MERGE_SOURCES_MAX];
+  uint8_t first[2 * BNY_MERGE_SOURCES_MAX];
+  if (count == 1) {
+    memcpy(to, lists[0], (size_t)k * sizeof *to);
+    return;
+  }
+  for (int i = 0; i < width; i++) {
+    heads[i] = i < count ? lists[i][0] : absent;
+    next[i] = i < count ? lists[i] : NULL;
+    first[width + i] = (uint8_t)i;
+  }
+  for (int i = width - 1; i > 0; i--)
+    first[i] = comes_before(heads[first[2 * i + 1]], heads[first[2 * i]]) ? first[2 * i + 1] : first[2 * i];
+  for (int32_t at = 0;; at++) {
+    int list = first[1];
+    to[at] = heads[list];
+    if (at == k - 1 || to[at].high == absent.high) {
+      while (++at < k) to[at] = absent;
+      return;
+    }
+    heads[list] = *++next[list];
+    for (int i = (width + list) / 2; i > 0; i /= 2)
+      first[i] = comes_before(heads[first[2 * i + 1]], heads[first[2 * i]]) ? first[2 * i + 1] : first[2 * i];
+  }
+}
+
+/* A table of positions by the hash of their index. */
+static bny_doubled find_doubled(const bny_pair *list, int32_t count) {
+  uint16_t table[2 * BNY_SELECT_MOST];
+  int bits = 4;
+  while ((1 << bits) < 2 * count) bits++;
+  uint32_t mask = (1u << bits) - 1;
+  memset(table, 0, (mask + 1) * sizeof *table);
+  for (int32_t i = 0; i < count; i++) {
+    int64_t index = index_of(list[i]);
+    uint32_t at = (uint32_t)((uint64_t)index * UINT64_C(0x9e3779b97f4a7c15) >> (64 - bits));
+    for (; table[at]; at = (at + 1) & mask)
+      if (index_of(list[table[at] - 1]) == index)
+        return (bny_doubled){index, {rank_of(list[table[at] - 1]), rank_of(list[i])}};
+    table[at] = (uint16_t)(i + 1);
+  }
+  return (bny_doubled){-1, {0, 0}};
+}
+
+bny_doubled bny_select_finish(const bny_pair *list, int32_t k, int32_t rank, const bny_lists *to, int64_t row) {
+  int64_t at = row * to->out_stride;
+  int32_t count = 0, own = 0;
+  while (count < k && list[count].high != absent.high) count++;
+  for (int32_t i = 0; i < k && to->best_scores; i++)
+    to->best_scores[at + i] = i < count ? score_of((uint32_t)(list[i].high >> 32)) : -INFINITY;
+  for (int32_t i = 0; i < k && to->best_indices; i++) to->best_indices[at + i] = i < count ? index_of(list[i]) : -1;
+  for (int32_t i = 0; i < count; i++) {
+    if (rank_of(list[i]) != rank) continue;
+    int32_t position = position_of(list[i]);
+    if (to->own) to->own[at + own] = to->rows ? to->rows[row * to->in_stride + position] : position;
+    own++;
+  }
+  if (to->counts) to->counts[row] = count;
+  if (to->own_counts) to->own_counts[row] = own;
+  for (; to->own && own < k; own++) to->own[at + own] = -1;
+  return find_doubled(list, count);
+}
+
+/* ---- the best of many scores ------------------------------------------------------------------------------------- */
+
+enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS, SAMPLES = 2048, SAMPLED_MIN = 1 << 14, AMONG_MOST = 1 << 15 };
+
+/* Scores by their positions; without `among` these are all positions. */
+typedef struct candidates {
+  const float *scores;
+  const int32_t *among;
+  int32_t count;
+} candidates;
+
+static inline int32_t place_of(const candidates *of, int32_t i) { return of->among ? of->among[i] : i; }
+
+/* Returns the k-th smallest key, digit by digit, and how many of the keys that equal it are among the first k. */
+static uint32_t find_bound(const candidates *of, int32_t k, int32_t *ties) {
+  uint32_t prefix = 0;
+  for (int shift = 32 - DIGIT_BITS, bits = DIGIT_BITS;;) {
+    int32_t counts[DIGITS] = {0};
+    for (int32_t i = 0; i < of->count; i++) {
+      uint32_t key = key_of(of->scores[place_of(of, i)]);
+      bool fits = (uint64_t)key >> (shift + bits) == prefix;
+      counts[key >> shift & ((1u << bits) - 1)] += fits;
+    }
+    uint32_t digit = 0;
+    for (; counts[digit] < k; digit++) k -= counts[digit];
+    prefix = prefix << bits | digit;
+    if (shift == 0) break;
+    bits = shift < DIGIT_BITS ? shift : DIGIT_BITS;
+    shift -= bits;
+  }
+  *ties = k;
+  return prefix;
+}
+
+/* Keeps the first k in the order of positions, as numbers of a key and a position. */
+static void keep(const candidates *of, int32_t k, uint64_t *kept) {
+  int32_t ties, count = 0;
+  uint32_t bound = find_bound(of, k, &ties);
+  for (int32_t i = 0; count < k; i++) {
+    int32_t place = place_of(of, i);
+    uint32_t key = key_of(of->scores[place]);
+    if (key > bound || (key == bound && ties-- <= 0)) continue;
+    kept[count++] = (uint64_t)key << 32 | (uint32_t)place;
+  }
+}
+
+/* Sorts by key. Equal keys keep their order. */
+static uint64_t *sort_kept(uint64_t *from, uint64_t *to, int32_t count) {
+  for (int shift = 32; shift < 64; shift += DIGIT_BITS) {
+    int32_t starts[DIGITS] = {0}, sum = 0;
+    for (int32_t i = 0; i < count; i++) starts[from[i] >> shift & (DIGITS - 1)]++;
+    for (int32_t digit = 0; digit < DIGITS; digit++) {
+      int32_t number = starts[digit];
+      starts[digit] = sum;
+      sum += number;
+    }
+    for (int32_t i = 0; i < count; i++) to[starts[from[i] >> shift & (DIGITS - 1)]++] = from[i];
+    uint64_t *swap = from;
+    from = to;
+    to = swap;
+  }
+  return from;
+}
+
+/* Finds scores that include the k best, and are few, by a bound from a sample. Returns how many; 0: the sample
+ * misleads, or the order needs more than a comparison of numbers. */
+static int32_t find_few(const bny_kernels *kernels, const float *scores, int32_t n, int32_t k, int32_t *among) {
+  float sample[SAMPLES];
+  double expected = (double)k * SAMPLES / n;
+  int32_t wanted = (int32_t)(expected + 4 * sqrt(expected) + 4), ties;
+  if (n < SAMPLED_MIN || wanted > SAMPLES / 8) return 0;
+  for (int64_t i = 0; i < SAMPLES; i++) sample[i] = scores[i * n / SAMPLES];
+  float bound = score_of(find_bound(&(candidates){sample, NULL, SAMPLES}, wanted, &ties));
+  if (!(bound > -INFINITY)) return 0;
+  int32_t found = kernels->at_least(scores, n, bound, among, AMONG_MOST);
+  return found >= k && found <= AMONG_MOST ? found : 0;
+}
+
+void bny_select_top(const bny_kernels *kernels, const float *scores, int32_t n, int32_t k, float *best,
+                    int32_t *positions) {
+  uint64_t rooms[2][BNY_SELECT_MOST];
+  int32_t among[AMONG_MOST + BNY_AT_LEAST_MORE], number = n < k ? n : k;
+  int32_t few = number ? find_few(kernels, scores, n, number, among) : 0;
+  candidates of = {scores, few ? among : NULL, few ? few : n};
+  if (number) keep(&of, number, rooms[0]);
+  const uint64_t *kept = sort_kept(rooms[0], rooms[1], number);
+  for (int32_t i = 0; i < k; i++) {
+    best[i] = i < number ? score_of((uint32_t)(kept[i] >> 32)) : -INFINITY;
+    positions[i] = i < number ? (int32_t)(uint32_t)kept[i] : -1;
+  }
+}
