@@ -86,8 +86,6 @@ for file in *.txt *.xml; do
   run 0 --from "$work/once.json" --json
   diff <(sed '/^"command"\|^"date"/d' "$work/once.json") <(sed '/^"command"\|^"date"/d' "$work/out") >/dev/null || fail "$file: JSON that was read is not the same when it is written again"
 done
-run 0 --from dgx-h100.txt --format xml
-says '<gpu '
 printf '{"nodes": [{"id": "h", "kind": "host", "name": "a\\"b"}, {"id": "g", "kind": "gpu", "parent": "h"}]}' >"$work/quote.json"
 for file in *.txt *.xml "$work/quote.json"; do
   readable "$file" || continue
@@ -103,7 +101,7 @@ says 'label="host0 and 3 alike"'
 [ "$(grep -c 'label="GPU' "$work/out")" = 8 ] || fail "one of four equal hosts is drawn"
 says ' -- .*18 x'
 run 2 --from "host gpu:2 nic:1" --format pdf
-says '^banyan-topo: --format pdf: not one of text, json, dot, xml' err
+says '^banyan-topo: --format pdf: not one of text, json, dot' err
 
 # ---- levels and check ------------------------------------------------------------------------------------------------
 run 0 --from dgx-h100.txt --check
@@ -157,8 +155,6 @@ run 0 --from dgx-h100.txt -o "$work/files/a.json"
 grep -q '^"nodes"' "$work/files/a.json" || fail "-o a.json is no JSON"
 run 0 --from dgx-h100.txt -o "$work/files/a.txt"
 grep -q '^Levels' "$work/files/a.txt" || fail "-o a.txt is no picture"
-run 0 --from dgx-h100.txt --output "$work/files/a.xml"
-grep -q '<system' "$work/files/a.xml" || fail "-o a.xml is no XML"
 ln -s a.txt "$work/files/link.txt"
 chmod 640 "$work/files/a.txt"
 run 0 --from one-gpu.txt -o "$work/files/link.txt"
@@ -185,7 +181,7 @@ if [ -c /dev/full ]; then
   run 2 --from dgx-h100.txt --format json -o /dev/full
   says 'cannot write /dev/full: No space left' err
 fi
-[ "$(ls "$work/files" | tr '\n' ' ')" = "a.json a.txt a.xml link.txt " ] || fail "left behind: $(ls "$work/files")"
+[ "$(ls "$work/files" | tr '\n' ' ')" = "a.json a.txt link.txt " ] || fail "left behind: $(ls "$work/files")"
 
 # ---- measuring --------------------------------------------------------------------------------------------------------
 checks=$((checks + 1))
@@ -220,7 +216,7 @@ run 2 --from one-gpu.txt dgx-h100.txt
 says 'one file at a time' err
 run 2 --check --levels
 says 'one at a time' err
-run 2 --levels --format xml
+run 2 --levels --format dot
 says 'written as text or json' err
 run 2 --save-costs "$work/none.json" --from one-gpu.txt
 says '--save-costs measures this machine' err

@@ -66,21 +66,6 @@ static const char *const dumps[] = {"examined", "fabric", "hwloc", "matrix", "nc
 
 TEST_LOOP(real_machines, (int)(sizeof dumps / sizeof dumps[0])) { each_dump(dumps[_i], "", ck_input); }
 
-static int exported_files;
-
-static void count_exported(const char *path, const char *name) {
-  (void)name;
-  bny_topo_error error;
-  bny_topo *topo = topo_load(path, NULL, &error);
-  exported_files += topo != NULL && topo_text(bny_topo_export_nccl(topo, &error)) != NULL;
-}
-
-/* The law of NCCL's format does not apply to rejected exports, so most files must be exported. */
-TEST(most_are_exported) {
-  for (int f = 0; f < FOLDERS; f++) each_own(folders[f], count_exported);
-  ck_assert_int_ge(exported_files, bny_topo_xml_available() ? 28 : 8);
-}
-
 TEST(folders_are_there) {
   int importers = 0;
   while (bny_topo_importers[importers] != NULL) importers++;

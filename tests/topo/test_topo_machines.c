@@ -6,7 +6,6 @@
 #include "tests/topo/topo_laws.h"
 #include "tests/topo/topo_xml_util.h"
 #include "topo/levels/levels.h"
-#include "tools/topo/export/export.h"
 #include "topo/model/speed.h"
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
@@ -167,41 +166,6 @@ TEST(newer_generations) {
   ck_assert_int_eq(bny_topo_compute_of("Rubin", "NVIDIA R200"), -1);
   ck_assert_int_eq(bny_topo_compute_of(NULL, "NVIDIA GB300"), 103);
   ck_assert_int_eq(bny_topo_compute_of(NULL, "GH100[H100 PCIe]"), 90);
-}
-
-/* ---- exports ----------------------------------------------------------------------------------------------------- */
-
-TEST(nccl_keeps_attributes) {
-  if (!xml_is_read()) return;
-  char *text = exported(bny_topo_export_nccl, machine_of("nccl/two-trays.xml"));
-  static const char *const kept[] = {
-      "affinity=\"ff\"",    "vendor=\"0x10de\"", "device=\"0x31c2\"", "device=\"0xa2dc\"",  "gdr=\"1\"",
-      "maxconn=\"131072\"", "gin=\"1\"",         "host_hash=\"0xa\"", "class=\"0x020000\"", "bw=\"44712\" count=\"5\""};
-  for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
-    ck_assert_msg(strstr(text, kept[i]) != NULL, "%s is lost in %s", kept[i], text);
-  ck_assert_int_eq(tags(text, "fffffff:"), 4);
-  text = exported(bny_topo_export_nccl, machine_of("nccl/partitions.xml"));
-  ck_assert_int_eq(tags(text, "mlopart="), 2);
-  ck_assert_int_eq(tags(text, "<pcilink "), 2);
-}
-
-/* Generated bus ids differ from each other and from the bus ids of the model. */
-TEST(made_up_bus_ids) {
-  if (!xml_is_read()) return;
-  char *text =
-      exported(bny_topo_export_nccl,
-               tree_of("host/h numa/n0 bridge/r0 gpu/GPU0 .. bridge/r1 gpu/GPU1 ... numa/n1 bridge/r2 gpu/GPU2"));
-  bny_topo *again = import(text, "nccl-xml");
-  char before[BNY_TOPO_BUS_BYTES] = "";
-  for (int32_t n = 0; n < again->nnodes; n++) {
-    const char *bus_id = again->nodes[n].bus_id;
-    if (bus_id != NULL) {
-      ck_assert_int_ne(strncmp(bus_id, before, strlen("0000:00:00.")), 0);
-      snprintf(before, sizeof before, "%s", bus_id);
-    }
-  }
-  ck_assert_int_eq(bny_topo_path_between(again, named(again, BNY_TOPO_GPU, "GPU0"), named(again, BNY_TOPO_GPU, "GPU1")),
-                   BNY_TOPO_PATH_NODE);
 }
 
 int main(void) { return suite_main(suite_with("topo_machines", 120, NULL, drop_kept)); }

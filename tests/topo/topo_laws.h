@@ -8,14 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/topo/export/export.h"
 #include "topo/model/json.h"
 #include "topo/levels/levels.h"
 #include "topo/model/model.h"
 #include "tools/topo/import/import.h"
 #include "tools/topo/import/xml.h"
 
-enum { LAWS_DEVICES = 48, LAWS_NODES = 4000, LAWS_NAME = 48 };
+enum { LAWS_DEVICES = 48, LAWS_NODES = 4000 };
 
 static inline const char *law_of_reason(const bny_topo_error *error) {
   if (error->text[0] == '\0') return "rejected without a reason";
@@ -62,50 +61,16 @@ static inline int32_t devices_of(const bny_topo *topo, int32_t devices[LAWS_DEVI
   return count;
 }
 
-/* Returns the device with the same host, kind and name in `again`; -1 if there is none, -2 if there are several. */
-static inline int32_t laws_counterpart(const bny_topo *topo, const bny_topo *again, int32_t device) {
-  int32_t found = -1, host = bny_topo_ancestor(topo, device, BNY_TOPO_HOST);
-  for (int32_t n = 0; n < again->nnodes; n++) {
-    int32_t other = bny_topo_ancestor(again, n, BNY_TOPO_HOST);
-    if (again->nodes[n].kind == topo->nodes[device].kind && (host < 0) == (other < 0) &&
-        strcmp(again->nodes[n].name, topo->nodes[device].name) == 0 &&
-        (host < 0 || strcmp(again->nodes[other].name, topo->nodes[host].name) == 0))
-      found = found == -1 ? n : -2;
-  }
-  return found;
-}
-
-/* Checks that devices with a unique name in their host have the same paths. */
-static inline const char *law_of_devices(const bny_topo *topo, const bny_topo *again) {
-  int32_t devices[LAWS_DEVICES], theirs[LAWS_DEVICES], count = devices_of(topo, devices);
-  if (bny_topo_count(topo, BNY_TOPO_GPU) != bny_topo_count(again, BNY_TOPO_GPU) ||
-      bny_topo_count(topo, BNY_TOPO_NIC) != bny_topo_count(again, BNY_TOPO_NIC))
-    return "it has another number of GPUs or NICs";
-  for (int32_t a = 0; a < count; a++) {
-    theirs[a] = laws_counterpart(topo, topo, devices[a]) < 0 ? -2 : laws_counterpart(topo, again, devices[a]);
-    if (theirs[a] == -1 && strlen(topo->nodes[devices[a]].name) < LAWS_NAME) return "it has lost a GPU or NIC";
-    for (int32_t b = 0; b < a && theirs[a] >= 0; b++)
-      if (theirs[b] >= 0 &&
-          bny_topo_path_between(topo, devices[a], devices[b]) != bny_topo_path_between(again, theirs[a], theirs[b]))
-        return "it has other paths";
-  }
-  return NULL;
-}
-
-/* Checks that writing and reading a model returns the same model. JSON keeps all of it. NCCL's format cannot hold every
- * model, so only devices and their paths are compared. */
-static inline const char *law_of_export(const bny_topo *topo, char *(*write)(const bny_topo *, bny_topo_error *)) {
+/* Checks that writing a model as JSON and reading it returns the same model. */
+static inline const char *law_of_json(const bny_topo *topo) {
   bny_topo_error error = {.text = ""};
-  bool whole = write == bny_topo_export_json;
-  char *text = write(topo, &error);
-  if (text == NULL) return law_of_reason(&error); /* no jansson, or the format cannot hold the model */
+  char *text = bny_topo_export_json(topo, &error);
+  if (text == NULL) return law_of_reason(&error); /* no jansson */
   bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
-  char *text_again = again == NULL || !whole ? NULL : write(again, &error);
+  char *text_again = again == NULL ? NULL : bny_topo_export_json(again, &error);
   const char *broken = NULL;
   if (again == NULL)
-    broken = whole || bny_topo_xml_available() ? "what is exported is rejected" : NULL;
-  else if (!whole)
-    broken = law_of_devices(topo, again);
+    broken = "what is exported is rejected";
   else if (text_again == NULL || strcmp(text, text_again) != 0 || !laws_same_model(topo, again))
     broken = "its JSON, read again, is another model";
   bny_topo_free(again);
@@ -113,10 +78,6 @@ static inline const char *law_of_export(const bny_topo *topo, char *(*write)(con
   free(text_again);
   return broken;
 }
-
-static inline const char *law_of_json(const bny_topo *topo) { return law_of_export(topo, bny_topo_export_json); }
-
-static inline const char *law_of_nccl(const bny_topo *topo) { return law_of_export(topo, bny_topo_export_nccl); }
 
 static inline const char *law_of_paths(const bny_topo *topo) {
   int32_t devices[LAWS_DEVICES], count = devices_of(topo, devices);
@@ -191,7 +152,7 @@ static inline const char *law_of_levels(const bny_topo *topo) {
 static inline const char *law_of_model(const bny_topo *topo) {
   bny_topo_error error = {.text = ""};
   const char *broken = bny_topo_check(topo, &error) ? NULL : "it does not pass the check";
-  const char *(*const laws[])(const bny_topo *) = {law_of_paths, law_of_json, law_of_nccl, law_of_levels};
+  const char *(*const laws[])(const bny_topo *) = {law_of_paths, law_of_json, law_of_levels};
   for (size_t i = 0; i < sizeof laws / sizeof laws[0] && topo->nnodes <= LAWS_NODES && broken == NULL; i++)
     broken = laws[i](topo);
   return broken;

@@ -26,8 +26,6 @@ libbanyan_options_la_SOURCES += \
 # The tools know more of topologies than the library: other formats, and health.
 noinst_LTLIBRARIES += libbanyan_topo.la
 libbanyan_topo_la_SOURCES = \
-  %D%/export/export.h \
-  %D%/export/nccl.c \
   %D%/health.c %D%/health.h \
   %D%/import/hwloc.c %D%/import/hwloc.h \
   %D%/import/hwloc_device.c \

@@ -13,7 +13,6 @@
 #include "tools/common/options.h"
 #include "tools/topo/topo.h"
 #include "tools/topo/measure/measure.h"
-#include "tools/topo/export/export.h"
 #include "tools/topo/import/import.h"
 
 #define PROGRAM "banyan-topo"
@@ -86,8 +85,7 @@ static const tool_option options[] = {
      "Another machine or cluster: a file, - for standard input, or a line of text, see TOPOLOGIES in the man page. "
      "FILE alone does the same.",
      .kind = TOOL_CALL, .check = parse_from},
-    {"format", "FORMAT",
-     "text (the default), json, dot (for Graphviz) or xml (for NCCL_TOPO_FILE): see FORMATS in the man page.",
+    {"format", "FORMAT", "text (the default), json or dot (for Graphviz): see FORMATS in the man page.",
      .kind = TOOL_CALL, .check = parse_format},
     {"json", NULL, "The same as --format json.", .kind = TOOL_CALL, .check = parse_format},
     {"dot", NULL, "Write a graph for Graphviz, as in banyan-topo --dot | dot -Tsvg: --format dot.", .kind = TOOL_CALL,
@@ -226,7 +224,7 @@ static char *work(const arguments *a, const machine *m, int *exit_status, tool_e
   case TASK_LEVELS: return (strcmp(a->format, "json") == 0 ? topo_view_json : topo_view_levels)(&m->view);
   case TASK_CHECK: return topo_check(&m->view, strcmp(a->format, "json") == 0, exit_status);
   case TASK_COSTS: return save_costs(a, error);
-  default: return topo_format_text(topo_format_find(a->format), &m->view, error);
+  default: return topo_format_find(a->format)->view(&m->view);
   }
 }
 

@@ -10,15 +10,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tools/topo/export/export.h"
-
 /* ---- formats ----------------------------------------------------------------------------------------------------- */
 
 static const topo_format formats[] = {
-    {"text", ".txt", .view = topo_view_tree},
-    {"json", ".json", .view = topo_view_json},
-    {"dot", ".dot", .view = topo_view_dot},
-    {"xml", ".xml", .export = bny_topo_export_nccl, .cannot = "this cannot be said in NCCL's XML"},
+    {"text", ".txt", topo_view_tree},
+    {"json", ".json", topo_view_json},
+    {"dot", ".dot", topo_view_dot},
 };
 
 enum { FORMATS = sizeof formats / sizeof formats[0] };
@@ -27,15 +24,6 @@ const topo_format *topo_format_find(const char *name) {
   for (int f = 0; f < FORMATS; f++)
     if (strcmp(formats[f].name, name) == 0) return &formats[f];
   return NULL;
-}
-
-char *topo_format_text(const topo_format *format, const topo_view *view, tool_error *error) {
-  if (format->view != NULL) return format->view(view);
-  bny_topo_error why = {.text = ""};
-  char *text = format->export(view->topo, &why), *kept = text == NULL ? NULL : tool_format("%s", text);
-  if (text == NULL) tool_error_set(error, "%s: %s", format->cannot, why.text);
-  free(text);
-  return kept;
 }
 
 const char *topo_format_of_path(const char *path) {

@@ -198,18 +198,15 @@ char *topo_check(const topo_view *view, bool json, int *status);
 
 /* Output formats of banyan-topo, one row each, and the writing of output. */
 
-#define TOPO_FORMATS "text, json, dot, xml"
-#define TOPO_SUFFIXES ".txt, .json, .dot, .xml"
+#define TOPO_FORMATS "text, json, dot"
+#define TOPO_SUFFIXES ".txt, .json, .dot"
 typedef struct topo_format {
-  const char *name, *suffix;                                    /* suffix of files */
-  char *(*view)(const topo_view *view);                         /* either view or export is set */
-  char *(*export)(const bny_topo *topo, bny_topo_error *error); /* the caller frees it; NULL: *error is set */
-  const char *cannot;
+  const char *name, *suffix; /* suffix of files */
+  char *(*view)(const topo_view *view);
 } topo_format;
 
-const topo_format *topo_format_find(const char *name);                                       /* NULL: unknown */
-char *topo_format_text(const topo_format *format, const topo_view *view, tool_error *error); /* NULL: *error is set */
-const char *topo_format_of_path(const char *path); /* format by suffix; NULL: unknown */
+const topo_format *topo_format_find(const char *name); /* NULL: unknown */
+const char *topo_format_of_path(const char *path);     /* format by suffix; NULL: unknown */
 
 /* Writes to standard output if path is NULL or "-". A file is written next to `path` and renamed, so `path` is complete
  * or unchanged. Pipes and devices are written directly. */

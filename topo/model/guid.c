@@ -69,9 +69,3 @@ bool bny_topo_guid_from_nccl(const char *text, char guid[BNY_TOPO_GUID_BYTES]) {
   number_write(in_order(number) ? number : __builtin_bswap64(number), guid);
   return true;
 }
-
-void bny_topo_guid_to_nccl(const char guid[BNY_TOPO_GUID_BYTES], char text[BNY_TOPO_GUID_NCCL_BYTES]) {
-  uint64_t number = 0;
-  number_read(guid, strlen(guid), &number);
-  snprintf(text, BNY_TOPO_GUID_NCCL_BYTES, "0x%" PRIx64, __builtin_bswap64(number));
-}

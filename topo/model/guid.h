@@ -12,12 +12,9 @@ enum { BNY_TOPO_GUID_BYTES = 17 };
  * false for any other text, and for 0, which means that there is no GUID. */
 bool bny_topo_guid_normalise(const char *text, size_t bytes, char guid[BNY_TOPO_GUID_BYTES]);
 
-/* Both convert between this form and NCCL's. sys_image_guid of ibv_device_attr is in network byte order, but NCCL reads
+/* Converts from NCCL's form. sys_image_guid of ibv_device_attr is in network byte order, but NCCL reads
  * it as a native number. On x86 and Arm the bytes are therefore reversed: Mellanox's b8:59:9f comes last in
  * guid="0x3a050700039f59b8". A GUID made from a MAC address has 03:00 or ff:fe in the middle. If these bytes are
- * already in the right position, a person wrote the file, and the GUID is kept. from_nccl() returns false for other
+ * already in the right position, a person wrote the file, and the GUID is kept. Returns false for other
  * text, and for numbers of at most 32 bits: some network plugins number their devices from 0 instead. */
 bool bny_topo_guid_from_nccl(const char *text, char guid[BNY_TOPO_GUID_BYTES]);
-
-enum { BNY_TOPO_GUID_NCCL_BYTES = 19 };
-void bny_topo_guid_to_nccl(const char guid[BNY_TOPO_GUID_BYTES], char text[BNY_TOPO_GUID_NCCL_BYTES]);

@@ -99,7 +99,7 @@ static bool same_device(const bny_topo_node *a, const bny_topo_node *b) {
 static bool known_host_bridge(const bny_topo_node *node) { return node->kind == BNY_TOPO_PCI && node->host_bridge; }
 
 /* Returns whether a PCI domain is that of a real device. Files for virtual machines invent switches at ffff:ff:01.0 and
- * above, and banyan's export uses domains from fffe downwards. */
+ * above. */
 static bool real_domain(const bny_topo_node *node) {
   return node->bus_id != NULL && strncmp(node->bus_id, "ff", 2) != 0;
 }

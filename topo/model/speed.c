@@ -8,21 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* By generation: the signalling rate of a lane in GT/s, its text, and its data rate in units of 1/80 GB/s. */
+/* By generation: the signalling rate of a lane in GT/s, and its data rate in units of 1/80 GB/s. */
 static const struct {
-  double gigatransfers;
-  const char *text;
-  double lane_times_80;
-} generations[BNY_TOPO_PCI_GENERATIONS + 1] = {
-    {0, NULL, 0},
-    {2.5, "2.5 GT/s PCIe", 15},
-    {5, "5.0 GT/s PCIe", 30},
-    {8, "8.0 GT/s PCIe", 60},
-    {16, "16.0 GT/s PCIe", 120},
-    {32, "32.0 GT/s PCIe", 240},
-    {64, "64.0 GT/s PCIe", 480},
-    {128, "128.0 GT/s PCIe", 960},
-};
+  double gigatransfers, lane_times_80;
+} generations[BNY_TOPO_PCI_GENERATIONS + 1] = {{0, 0},    {2.5, 15}, {5, 30},   {8, 60},
+                                               {16, 120}, {32, 240}, {64, 480}, {128, 960}};
 
 double bny_topo_speed_pci(int generation, int lanes) {
   if (generation < 1 || generation > BNY_TOPO_PCI_GENERATIONS || lanes < 1) return 0;
@@ -39,10 +29,6 @@ int bny_topo_speed_pci_generation(const char *text) {
     if (rate == generations[g].gigatransfers) return g;
   /* A generation that is newer than this table counts as its last row. */
   return rate > generations[BNY_TOPO_PCI_GENERATIONS].gigatransfers && rate <= 1024 ? BNY_TOPO_PCI_GENERATIONS : -1;
-}
-
-const char *bny_topo_speed_pci_text(int generation) {
-  return generation < 1 || generation > BNY_TOPO_PCI_GENERATIONS ? NULL : generations[generation].text;
 }
 
 double bny_topo_speed_pci_raw(double raw_gbytes_per_s) {

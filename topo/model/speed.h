@@ -13,9 +13,6 @@ double bny_topo_speed_pci(int generation, int lanes);
 /* Returns the generation for "16.0 GT/s PCIe", "16 GT/s" and the like; 0 for "" or "Unknown", -1 if there is none. */
 int bny_topo_speed_pci_generation(const char *text);
 
-/* Returns "32.0 GT/s PCIe" for generation 5; NULL out of range. */
-const char *bny_topo_speed_pci_text(int generation);
-
 /* Converts a raw line rate in GB/s to the data rate. hwloc reports raw rates, such as 15.75 for generation 3 with 16
  * lanes; for sysfs it is the rate of a lane times the width. */
 double bny_topo_speed_pci_raw(double raw_gbytes_per_s);

@@ -76,12 +76,8 @@ static void take_numas(const looking *w) {
         !bny_sysfs_line(cpus, sizeof cpus, "%s/devices/system/node/%s/cpulist", w->sysfs, list.names[i]) ||
         !package_of_list(w, cpus, &package))
       continue;
-    char attributes[BNY_TOPO_ATTRIBUTES_BYTES] = "";
-    if (bny_sysfs_line(cpus, sizeof cpus, "%s/devices/system/node/%s/cpumap", w->sysfs, list.names[i]))
-      bny_topo_attribute_put(attributes, "affinity", cpus);
     bny_topo_node node = bny_topo_node_of(BNY_TOPO_NUMA, package < 0 ? w->host : package_numbered(w, package), number,
                                           list.names[i], BNY_TOPO_PROBED);
-    node.attributes = attributes[0] ? attributes : NULL;
     int32_t added = bny_topo_add_node(w->topo, &node);
     if (added < 0) break;
     if (count < NUMAS_JOINED) joined[count] = added;

@@ -61,30 +61,14 @@ static bool add_package(bny_topo_hwloc *h, int32_t package, int32_t parent) {
   return add_node(h, package, &node);
 }
 
-/* Writes "0x0000ffff,0xffffffff" without 0x, as NCCL and sysfs do. */
-static void put_affinity(const bny_topo_hwloc *h, int32_t numa, char attributes[BNY_TOPO_ATTRIBUTES_BYTES]) {
-  const char *set = bny_topo_xml_attribute(h->xml, numa, "cpuset");
-  char mask[BNY_TOPO_ATTRIBUTES_BYTES];
-  size_t used = 0;
-  for (; set != NULL && *set != '\0' && used + 1 < sizeof mask; set++)
-    if (strncmp(set, "0x", 2) == 0)
-      set++;
-    else
-      mask[used++] = *set;
-  mask[used] = '\0';
-  if (set != NULL && *set == '\0') bny_topo_attribute_put(attributes, "affinity", mask);
-}
-
 static bool add_numa(bny_topo_hwloc *h, int32_t numa, int32_t parent) {
   int64_t index;
-  char name[32], attributes[BNY_TOPO_ATTRIBUTES_BYTES] = "";
+  char name[32];
   if (!index_of(h, numa, &index)) return false;
-  put_affinity(h, numa, attributes);
   bool known = index >= 0 && index <= MOST_INDEX;
   snprintf(name, sizeof name, "node%d", known ? (int)index : h->numas);
   h->numas++;
   bny_topo_node node = bny_topo_node_of(BNY_TOPO_NUMA, parent, known ? (int32_t)index : -1, name, BNY_TOPO_FILE);
-  node.attributes = attributes[0] ? attributes : NULL;
   return add_node(h, numa, &node);
 }
 

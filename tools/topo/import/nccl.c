@@ -3,12 +3,7 @@
  * for nvlink, gcn for sm). <cpu> is a NUMA node. <pci> is a GPU or NIC, by its content or class, or a bridge. A second
  * <gpu> in a <pci> is another partition of the device. <nic> is the NIC of the enclosing <pci>; in a virtual machine it
  * may stand directly below <cpu>. <net> is a port of that NIC, unless it has the name of a virtual interface or
- * net="0". Unknown elements are skipped with their content. Attributes without a field in the model become attributes
- * of the node.
- *
- * banyan's own export adds attributes that NCCL ignores, so that an import restores the same model. A <cpu> gets
- * `host`, `package` and `place`, elements directly below it get `host_bridge`, and a <gpu> or <nic> with another name
- * gets `name`. */
+ * net="0". Unknown elements are skipped with their content. */
 #include "tools/topo/import/import.h"
 #include "tools/topo/import/nccl.h"
 
@@ -34,8 +29,7 @@ static bool host_of(bny_topo_nccl *r, int32_t cpu, int32_t *host) {
   if (r->hosts.count == MOST_HOSTS) return bny_topo_nccl_fail(r, cpu, "more than 1024 hosts");
   char name[32];
   snprintf(name, sizeof name, "host%d", r->hosts.count);
-  const char *named = bny_topo_nccl_text(r, cpu, "host");
-  bny_topo_node node = bny_topo_node_of(BNY_TOPO_HOST, -1, r->hosts.count, named == NULL ? name : named, BNY_TOPO_FILE);
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_HOST, -1, r->hosts.count, name, BNY_TOPO_FILE);
   node.guid = hash;
   *host = bny_topo_add_node(r->topo, &node);
   bny_topo_names_add(&r->hosts, 0, hash == NULL ? "" : hash, *host);
@@ -48,20 +42,6 @@ static bool family_of(const bny_topo_nccl *r, int32_t cpu, int64_t *family, int6
          bny_topo_nccl_number(r, cpu, "modelid", -1, 65535, model);
 }
 
-/* Finds or adds a package. Its NUMA nodes are adjacent in the file. */
-static bool package_of(bny_topo_nccl *r, int32_t cpu, int32_t host, int32_t *package) {
-  const char *name = bny_topo_nccl_text(r, cpu, "package");
-  for (*package = r->topo->nnodes - 1; *package > host; --*package) {
-    const bny_topo_node *node = &r->topo->nodes[*package];
-    if (node->kind == BNY_TOPO_PACKAGE && node->parent == host) break;
-  }
-  if (*package > host && strcmp(r->topo->nodes[*package].name, name) == 0) return true;
-  bny_topo_node node = bny_topo_node_of(BNY_TOPO_PACKAGE, host, -1, name, BNY_TOPO_FILE);
-  node.vendor = bny_topo_nccl_text(r, cpu, "vendor");
-  *package = bny_topo_add_node(r->topo, &node);
-  return *package >= 0;
-}
-
 static bool take_cpu(bny_topo_nccl *r, int32_t cpu) {
   int64_t numa = -1, family, model;
   int32_t host = -1;
@@ -69,13 +49,7 @@ static bool take_cpu(bny_topo_nccl *r, int32_t cpu) {
   if (!bny_topo_nccl_number(r, cpu, "numaid", -1, 65535, &numa) || !family_of(r, cpu, &family, &model) ||
       !host_of(r, cpu, &host))
     return false;
-  const char *arch = bny_topo_nccl_text(r, cpu, "arch"), *place = bny_topo_nccl_text(r, cpu, "place");
-  r->nbridges = 0;
-  if (bny_topo_nccl_text(r, cpu, "package") != NULL && !package_of(r, cpu, host, &host)) return false;
-  if (place != NULL && (strcmp(place, "host") == 0 || strcmp(place, "package") == 0)) {
-    r->node_of[cpu] = host; /* its devices are outside of any NUMA node */
-    return true;
-  }
+  const char *arch = bny_topo_nccl_text(r, cpu, "arch");
   char name[32], about[64] = "";
   if (numa < 0)
     snprintf(name, sizeof name, "cpu%d", r->ncpus - 1);
@@ -87,7 +61,7 @@ static bool take_cpu(bny_topo_nccl *r, int32_t cpu) {
     snprintf(about, sizeof about, "%.20s", arch);
   bny_topo_node node = bny_topo_node_of(BNY_TOPO_NUMA, host, (int32_t)numa, name, BNY_TOPO_FILE);
   node.model = about[0] == '\0' ? NULL : about, node.vendor = bny_topo_nccl_text(r, cpu, "vendor");
-  if (!bny_topo_nccl_add(r, cpu, &node, bny_topo_nccl_cpu_attributes)) return false;
+  if (!bny_topo_nccl_add(r, cpu, &node)) return false;
   bny_topo_names_add(&r->numas, bny_topo_ancestor(r->topo, host, BNY_TOPO_HOST), r->topo->nodes[r->node_of[cpu]].name,
                      cpu);
   return true;
@@ -141,8 +115,8 @@ static bool note_unknown(bny_topo_nccl *r, int32_t element, const char *name) {
 /* Notes attributes of a <gpu> or <nic> that NCCL and RCCL do not write: other dialects say there where it is. Only
  * the first of each name is noted. */
 static bool note_attributes(bny_topo_nccl *r, int32_t element) {
-  static const char *const known[] = {"dev", "sm",    "rank",  "gdr", "mlopart", "arch",        "gcn", "name",
-                                      "bus", "speed", "count", "id",  "keep",    "host_bridge", NULL};
+  static const char *const known[] = {"dev", "sm",    "rank",  "gdr", "mlopart", "arch", "gcn",
+                                      "bus", "speed", "count", "id",  "keep",    NULL};
   const char *of = bny_topo_xml_name(r->xml, element), *name;
   for (int32_t i = 0; (name = bny_topo_xml_attribute_at(r->xml, element, i)) != NULL; i++) {
     char text[160];

@@ -5,8 +5,6 @@
 #include "topo/model/model.h"
 #include "tools/topo/import/xml.h"
 
-enum { BNY_TOPO_NCCL_BRIDGES = 64 };
-
 typedef struct bny_topo_nccl {
   const bny_topo_xml *xml;
   bny_topo *topo;
@@ -16,12 +14,7 @@ typedef struct bny_topo_nccl {
   int32_t ncpus;
   bool has_gpus, has_nets; /* false in a partial file, which NCCL completes */
   int32_t numbered_gpus, numbered_nics;
-  int32_t bridges[BNY_TOPO_NCCL_BRIDGES], nbridges; /* host bridges of the current <cpu> */
 } bny_topo_nccl;
-
-/* Names of the attributes that a node keeps unchanged; each list ends with NULL. The export writes them back. */
-extern const char *const bny_topo_nccl_cpu_attributes[],
-    *const bny_topo_nccl_pci_attributes[], *const bny_topo_nccl_gpu_attributes[], *const bny_topo_nccl_net_attributes[];
 
 bool bny_topo_nccl_fail(const bny_topo_nccl *r, int32_t element, const char *what);
 
@@ -30,8 +23,8 @@ const char *bny_topo_nccl_text(const bny_topo_nccl *r, int32_t element, const ch
 bool bny_topo_nccl_number(const bny_topo_nccl *r, int32_t element, const char *name, int64_t least, int64_t most,
                           int64_t *value);
 
-/* Adds the node of an element. `attributes` names the attributes that it keeps unchanged, and ends with NULL. */
-bool bny_topo_nccl_add(bny_topo_nccl *r, int32_t element, const bny_topo_node *node, const char *const *attributes);
+/* Adds the node of an element. */
+bool bny_topo_nccl_add(bny_topo_nccl *r, int32_t element, const bny_topo_node *node);
 
 /* nccl_device.c: the elements below a <cpu>, and a note about virtual interfaces. */
 bool bny_topo_nccl_pci(bny_topo_nccl *r, int32_t pci, int32_t parent);

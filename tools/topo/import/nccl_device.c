@@ -11,13 +11,6 @@
 enum { MOST_LANES = 64, MOST_PARTITIONS = 64 };
 static const double most_megabits_per_s = 8e9;
 
-const char *const bny_topo_nccl_cpu_attributes[] = {"affinity", NULL};
-const char *const bny_topo_nccl_pci_attributes[] = {"class", "vendor", "device", "subsystem_vendor", "subsystem_device",
-                                                    NULL};
-const char *const bny_topo_nccl_gpu_attributes[] = {"gdr", "mlopart", "arch", NULL};
-const char *const bny_topo_nccl_net_attributes[] = {"maxconn", "gdr",  "coll",  "net", "gin",
-                                                    "rma",     "rail", "plane", NULL};
-
 bool bny_topo_nccl_fail(const bny_topo_nccl *r, int32_t element, const char *what) {
   return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, element), "<%.40s>: %s", bny_topo_xml_name(r->xml, element),
                        what);
@@ -33,38 +26,8 @@ bool bny_topo_nccl_number(const bny_topo_nccl *r, int32_t element, const char *n
   return bny_topo_xml_integer(r->xml, element, name, least, most, value, r->error);
 }
 
-bool bny_topo_nccl_add(bny_topo_nccl *r, int32_t element, const bny_topo_node *node, const char *const *attributes) {
-  char kept[BNY_TOPO_ATTRIBUTES_BYTES] = "";
-  bny_topo_node whole = *node;
-  for (; *attributes != NULL; attributes++)
-    bny_topo_attribute_put(kept, *attributes, bny_topo_nccl_text(r, element, *attributes));
-  if (bny_topo_xml_is(r->xml, element, "pci")) {
-    int32_t gpu = bny_topo_xml_child(r->xml, element, "gpu");
-    for (attributes = bny_topo_nccl_gpu_attributes; gpu >= 0 && *attributes != NULL; attributes++)
-      bny_topo_attribute_put(kept, *attributes, bny_topo_nccl_text(r, gpu, *attributes));
-  }
-  whole.attributes = kept[0] == '\0' ? NULL : kept;
-  r->node_of[element] = bny_topo_add_node(r->topo, &whole);
-  return r->node_of[element] >= 0;
-}
-
-/* Finds or adds the parent of a device directly below a <cpu>: its host bridge if that is known. */
-static bool bridge_of(bny_topo_nccl *r, int32_t device, int32_t parent, int32_t *bridge) {
-  const char *name = bny_topo_xml_is(r->xml, parent, "cpu") ? bny_topo_nccl_text(r, device, "host_bridge") : NULL;
-  *bridge = r->node_of[parent];
-  if (name == NULL) return true;
-  for (int32_t b = 0; b < r->nbridges; b++) {
-    if (strcmp(r->topo->nodes[r->bridges[b]].name, name) == 0) {
-      *bridge = r->bridges[b];
-      return true;
-    }
-  }
-  if (r->nbridges == BNY_TOPO_NCCL_BRIDGES)
-    return bny_topo_nccl_fail(r, device, "more than 64 host bridges of one <cpu>");
-  bny_topo_node node = bny_topo_node_of(BNY_TOPO_PCI, *bridge, -1, name, BNY_TOPO_FILE);
-  node.host_bridge = true;
-  *bridge = r->bridges[r->nbridges++] = bny_topo_add_node(r->topo, &node);
-  return *bridge >= 0;
+bool bny_topo_nccl_add(bny_topo_nccl *r, int32_t element, const bny_topo_node *node) {
+  return (r->node_of[element] = bny_topo_add_node(r->topo, node)) >= 0;
 }
 
 /* ---- <pci> ------------------------------------------------------------------------------------------------------- */
@@ -159,10 +122,7 @@ static bool describe_gpu(bny_topo_nccl *r, int32_t pci, int32_t gpu, bny_topo_no
   } else if (!r->has_gpus) {
     number = r->numbered_gpus++;
   }
-  const char *named = gpu < 0 ? NULL : bny_topo_nccl_text(r, gpu, "name");
-  if (named != NULL)
-    snprintf(name, 48, "%s", named);
-  else if (number >= 0)
+  if (number >= 0)
     snprintf(name, 48, "GPU%d", (int)number);
   else
     snprintf(name, 48, "GPU@%s", node->bus_id == NULL ? "?" : node->bus_id);
@@ -200,11 +160,8 @@ static int32_t first_net(const bny_topo_nccl *r, int32_t nic, bool ports) {
 static void describe_nic(bny_topo_nccl *r, int32_t nic, bny_topo_node *node, char name[48]) {
   int32_t net = nic < 0 ? -1 : first_net(r, nic, true);
   if (net < 0 && nic >= 0) net = first_net(r, nic, false);
-  const char *port = net < 0 ? NULL : bny_topo_nccl_text(r, net, "name"),
-             *named = nic < 0 ? NULL : bny_topo_nccl_text(r, nic, "name");
-  if (named != NULL) {
-    snprintf(name, 48, "%s", named);
-  } else if (port != NULL) {
+  const char *port = net < 0 ? NULL : bny_topo_nccl_text(r, net, "name");
+  if (port != NULL) {
     snprintf(name, 48, "%s", port);
   } else if (!r->has_nets) {
     node->index = r->numbered_nics++;
@@ -237,8 +194,7 @@ bool bny_topo_nccl_pci(bny_topo_nccl *r, int32_t pci, int32_t parent) {
     return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, pci),
                          "<pci busid=\"%.40s\">: not a bus id such as 0000:1b:00.0", bus);
   }
-  int32_t within, whole = -1;
-  if (!bridge_of(r, pci, parent, &within)) return false;
+  int32_t within = r->node_of[parent], whole = -1;
   bny_topo_node node = bny_topo_node_of(kind_of(r, pci), within, -1, bus_id, BNY_TOPO_FILE);
   node.model = bny_topo_nccl_text(r, pci, "device");
   node.vendor = vendor_name(bny_topo_nccl_text(r, pci, "vendor"), false, false), node.bus_id = bus_id;
@@ -256,8 +212,12 @@ bool bny_topo_nccl_pci(bny_topo_nccl *r, int32_t pci, int32_t parent) {
     describe_nic(r, bny_topo_xml_child(r->xml, pci, "nic"), &node, name);
     node.name = name;
   }
-  if (!bny_topo_nccl_add(r, pci, &node, bny_topo_nccl_pci_attributes) || (whole < 0 && !join_upwards(r, pci)))
-    return false;
+  static const char *const files[] = {"class", "vendor", "device"};
+  char attributes[BNY_TOPO_ATTRIBUTES_BYTES] = "";
+  for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
+    bny_topo_attribute_put(attributes, files[i], bny_topo_nccl_text(r, pci, files[i]));
+  node.attributes = attributes[0] == '\0' ? NULL : attributes;
+  if (!bny_topo_nccl_add(r, pci, &node) || (whole < 0 && !join_upwards(r, pci))) return false;
   const bny_topo_node *added = &r->topo->nodes[r->node_of[pci]];
   bny_topo_names_add(&r->buses, host, added->bus_id, pci);
   if (added->kind == BNY_TOPO_PCI && bny_topo_nccl_text(r, pci, "class") == NULL &&
@@ -283,12 +243,12 @@ bool bny_topo_nccl_gpu(bny_topo_nccl *r, int32_t gpu, int32_t parent) {
   bny_topo_node node = bny_topo_node_of(BNY_TOPO_GPU, whole, 0, name, BNY_TOPO_FILE);
   if (!describe_gpu(r, parent, gpu, &node, name)) return false;
   /* Each partition may have its own number, or all may share one. */
-  if (bny_topo_nccl_text(r, gpu, "name") == NULL && (node.index < 0 || node.index == r->topo->nodes[whole].index)) {
+  if (node.index < 0 || node.index == r->topo->nodes[whole].index) {
     snprintf(name, sizeof name, "%.30s.%d", r->topo->nodes[whole].name, (int)part);
     node.index = r->topo->nodes[whole].index;
   }
   node.model = r->topo->nodes[whole].model;
-  if (!bny_topo_nccl_add(r, gpu, &node, bny_topo_nccl_gpu_attributes)) return false;
+  if (!bny_topo_nccl_add(r, gpu, &node)) return false;
   const bny_topo_node *added = &r->topo->nodes[r->node_of[gpu]];
   bny_topo_names_add(&r->gpus, bny_topo_ancestor(r->topo, whole, BNY_TOPO_HOST), added->name, gpu);
   return true;
@@ -311,11 +271,9 @@ bool bny_topo_nccl_nic(bny_topo_nccl *r, int32_t nic, int32_t parent) {
     r->node_of[nic] = r->node_of[parent];
     return note_portless(r, nic, r->node_of[nic]);
   }
-  int32_t within;
-  if (!bridge_of(r, nic, parent, &within)) return false;
-  bny_topo_node node = bny_topo_node_of(BNY_TOPO_NIC, within, -1, name, BNY_TOPO_FILE);
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_NIC, r->node_of[parent], -1, name, BNY_TOPO_FILE);
   describe_nic(r, nic, &node, name);
-  return bny_topo_nccl_add(r, nic, &node, (const char *const[]){NULL}) && note_portless(r, nic, r->node_of[nic]);
+  return bny_topo_nccl_add(r, nic, &node) && note_portless(r, nic, r->node_of[nic]);
 }
 
 /* speed is in Mb/s; 0 and -1 mean unknown. */
@@ -345,7 +303,7 @@ bool bny_topo_nccl_net(bny_topo_nccl *r, int32_t net, int32_t parent) {
   bny_topo_node node =
       bny_topo_node_of(BNY_TOPO_PORT, nic, (int32_t)port, name == NULL ? unnamed : name, BNY_TOPO_FILE);
   node.guid = said != NULL && bny_topo_guid_from_nccl(said, guid) ? guid : said;
-  if (!bny_topo_nccl_add(r, net, &node, bny_topo_nccl_net_attributes)) return false;
+  if (!bny_topo_nccl_add(r, net, &node)) return false;
   if (number >= 0 && r->topo->nodes[nic].index < 0) r->topo->nodes[nic].index = (int32_t)number;
   int32_t link = bny_topo_join(r->topo, BNY_TOPO_LINK_NET, r->node_of[net], nic, 1,
                                megabits > 0 ? bny_topo_speed_net(megabits) : 0, BNY_TOPO_FILE);
