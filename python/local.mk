@@ -23,6 +23,7 @@ EXTRA_DIST += \
   %D%/banyan/compat/vllm.py \
   %D%/banyan/errors.py \
   %D%/banyan/jax_ops.py \
+  %D%/banyan/judge.py \
   %D%/banyan/launch.py \
   %D%/banyan/prune.py \
   %D%/banyan/py.typed \
@@ -70,6 +71,7 @@ EXTRA_DIST += \
   %D%/tests/test_frameworks.py \
   %D%/tests/test_input.py \
   %D%/tests/test_jax.py \
+  %D%/tests/test_judge.py \
   %D%/tests/test_valid.py \
   %D%/tests/test_ownership.py \
   %D%/tests/test_rounds.py \

@@ -38,6 +38,7 @@ from .errors import (
     TimeoutError,
     UnsupportedError,
 )
+from .judge import KernelReport, check
 from .launch import RankError, run
 from .prune import Prune
 
@@ -50,6 +51,7 @@ __all__ = [
     "Communicator",
     "DataError",
     "Error",
+    "KernelReport",
     "MismatchError",
     "Operation",
     "OutOfMemoryError",
@@ -63,6 +65,7 @@ __all__ = [
     "TimeoutError",
     "UnsupportedError",
     "attention",
+    "check",
     "network",
     "page_bounds_update",
     "page_moves",
