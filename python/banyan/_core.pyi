@@ -123,8 +123,8 @@ def split(count: int, parts: int, index: int) -> Tuple[int, int]:
     """(first, number): the range of owner `index` of `count` things divided among `parts`. Raises ArgumentError."""
 def status_names() -> list:
     """The names of statuses, by number."""
-def jax_target() -> Any:
-    """The target of banyan.jax_ops in a capsule."""
+def jax_target(name: str) -> Any:
+    """The target "banyan_combine" or "banyan_allreduce" of banyan.jax_ops in a capsule."""
 def jax_prepare(
     comms: list,
     base: Base,
@@ -138,6 +138,10 @@ def jax_prepare(
     tag: int,
 ) -> int:
     """The number of these settings, which banyan.jax_ops gives to compiled functions."""
+def jax_prepare_sum(
+    comms: list, scatter: Scatter, order: Order, wire: Wire, algorithm: Optional[str], tag: int
+) -> int:
+    """The same for sums."""
 def torch_handle(comm: Comm) -> int:
     """The number by which torch.ops.banyan knows a communicator."""
 def torch_comm(number: int) -> Comm:

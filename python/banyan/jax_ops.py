@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""combine() within functions that JAX compiles, on the CPU.
+"""combine() and allreduce() within functions that JAX compiles, on the CPU.
 
     jax.jit(lambda o, lse: banyan.jax_ops.combine(o, lse, comm))
+    jax.jit(lambda x: banyan.jax_ops.allreduce(x, comm))
 
 XLA calls the library by its foreign function interface: no Python runs, and no array is copied. Each process has one
 rank, or a function that is mapped over devices of one process has a communicator for each of them.
@@ -20,8 +21,9 @@ import numpy as np
 from . import _core
 
 _prepared: "weakref.WeakKeyDictionary[object, dict]" = weakref.WeakKeyDictionary()  # key: the first communicator
-_previous: "weakref.WeakKeyDictionary[object, object]" = weakref.WeakKeyDictionary()  # the lse of its last combine
-jax.ffi.register_ffi_target("banyan_combine", _core.jax_target(), platform="cpu")
+_previous: "weakref.WeakKeyDictionary[object, object]" = weakref.WeakKeyDictionary()  # a result of its last call
+for _name in ("banyan_combine", "banyan_allreduce"):
+    jax.ffi.register_ffi_target(_name, _core.jax_target(_name), platform="cpu")
 
 
 @atexit.register
@@ -37,13 +39,51 @@ def _end():
             tokens.clear()
 
 
-def _number(comms, settings):
+def _number(comms, prepare, settings):
     """Returns the number by which compiled code identifies communicators and settings. Equal ones have one number."""
     known = _prepared.setdefault(comms[0], {})
-    key = (tuple(weakref.ref(comm) for comm in comms[1:]), settings)
+    key = (tuple(weakref.ref(comm) for comm in comms[1:]), prepare, settings)
     if key not in known:
-        known[key] = _core.jax_prepare(list(comms), *settings)
+        known[key] = prepare(list(comms), *settings)
     return known[key]
+
+
+def _comms(comm, axis_name, scatter):
+    """Returns the communicators of a call, and checks them."""
+    if scatter == "root":
+        raise ValueError('scatter: "root" has no result on other ranks, which a compiled function must have')
+    comms = (comm,) if axis_name is None else tuple(comm)
+    if not all(isinstance(one, _core.Comm) for one in comms):
+        raise TypeError(f"comm: it is a banyan.Communicator, or with axis_name a list of them, and not {comm!r}")
+    if axis_name is not None and any(one.nranks != len(comms) or one.rank != i for i, one in enumerate(comms)):
+        raise ValueError("comm: with axis_name it is a list of the communicators of all ranks, in the order of ranks")
+    return comms
+
+
+def _part(size, comms, axis_name, name, what):
+    """Returns how many of `size` things a rank gets."""
+    if axis_name is not None and size % len(comms):
+        raise ValueError(f"{name}: {size} {what}, which {len(comms)} devices of a mapped axis do not divide evenly")
+    return _core.split(size, comms[0].nranks, comms[0].rank)[1]
+
+
+def _call(target, given, shapes, comms, axis_name, after, number):
+    """Calls a target after the previous call of this communicator, and returns its results."""
+    if len(comms) > 1:
+        given.append(jax.lax.axis_index(axis_name).astype(jax.numpy.int32))
+    if after is None:
+        after = _after(comms[0])
+    if after is not None:
+        given.append(after)
+    result = tuple(jax.ffi.ffi_call(target, shapes, has_side_effect=True)(*given, call=np.int64(number)))
+    if not jax.config.jax_check_tracer_leaks:  # that check sees the entry as a leak
+        _previous[comms[0]] = result[-1]
+    return result
+
+
+def _check_dtype(name, array):
+    if array.dtype not in (np.float32, np.float16, jax.numpy.bfloat16):
+        raise ValueError(f"{name}: {array.dtype}: banyan takes float32, float16 and bfloat16")
 
 
 def combine(
@@ -77,39 +117,44 @@ def combine(
     """
     if o.ndim != 3 or lse.shape != o.shape[:2]:
         raise ValueError(f"o is [tokens, heads, dim] and lse is [tokens, heads], and not {o.shape} and {lse.shape}")
-    for name, array in (("o", o), ("lse", lse)):
-        if array.dtype not in (np.float32, np.float16, jax.numpy.bfloat16):
-            raise ValueError(f"{name}: {array.dtype}: banyan takes float32, float16 and bfloat16")
-    if scatter == "root":
-        raise ValueError('scatter: "root" has no result on other ranks, which a compiled function must have')
-    comms = (comm,) if axis_name is None else tuple(comm)
-    if not all(isinstance(one, _core.Comm) for one in comms):
-        raise TypeError(f"comm: it is a banyan.Communicator, or with axis_name a list of them, and not {comm!r}")
-    if axis_name is not None and any(one.nranks != len(comms) or one.rank != i for i, one in enumerate(comms)):
-        raise ValueError("comm: with axis_name it is a list of the communicators of all ranks, in the order of ranks")
-    number = _number(comms, (base, empty, out_base, out_empty, scatter, order, wire, algorithm, tag))
+    _check_dtype("o", o)
+    _check_dtype("lse", lse)
+    comms = _comms(comm, axis_name, scatter)
+    settings = (base, empty, out_base, out_empty, scatter, order, wire, algorithm, tag)
     rows = list(o.shape[:2])
     if scatter in ("heads", "tokens"):
         dim = ("tokens", "heads").index(scatter)
-        if axis_name is not None and rows[dim] % len(comms):
-            raise ValueError(f"o: {rows[dim]} {scatter}, which {len(comms)} devices of a mapped axis do not divide evenly")
-        rows[dim] = _core.split(rows[dim], comms[0].nranks, comms[0].rank)[1]
-    given = [o, lse]
-    if len(comms) > 1:
-        given.append(jax.lax.axis_index(axis_name).astype(jax.numpy.int32))
-    if after is None:
-        after = _after(comms[0])
-    if after is not None:
-        given.append(after)
+        rows[dim] = _part(rows[dim], comms, axis_name, "o", scatter)
     shapes = (_result(o, (*rows, o.shape[2])), _result(o, tuple(rows), lse.dtype))
-    result = tuple(jax.ffi.ffi_call("banyan_combine", shapes, has_side_effect=True)(*given, call=np.int64(number)))
-    if not jax.config.jax_check_tracer_leaks:  # that check sees the entry as a leak
-        _previous[comms[0]] = result[1]
-    return result
+    number = _number(comms, _core.jax_prepare, settings)
+    return _call("banyan_combine", [o, lse], shapes, comms, axis_name, after, number)
+
+
+def allreduce(
+    x, comm, *, axis_name=None, after=None, scatter="none", order="plan", wire="f32", algorithm=None, tag=-1
+):
+    """Sums x of all ranks: Communicator.allreduce() for compiled functions, with `axis_name`, `after` and `tag` as in
+    combine().
+
+    x: [tokens, dim], or [dim] as one token; more dimensions count as columns. scatter: "none", "tokens" (a range of the
+    first dimension) or "heads" (a range of the columns).
+
+    Returns the sums. Gradients do not pass.
+    """
+    _check_dtype("x", x)
+    comms = _comms(comm, axis_name, scatter)
+    shape = list(x.shape)
+    if scatter == "tokens" and x.ndim < 2 or scatter == "heads" and x.ndim not in (1, 2):
+        raise ValueError(f"x: it is [tokens, dim] with this scatter, and not {x.shape}")
+    if scatter in ("heads", "tokens"):
+        dim = 0 if scatter == "tokens" else -1
+        shape[dim] = _part(shape[dim], comms, axis_name, "x", "tokens" if scatter == "tokens" else "columns")
+    number = _number(comms, _core.jax_prepare_sum, (scatter, order, wire, algorithm, tag))
+    return _call("banyan_allreduce", [x], (_result(x, tuple(shape)),), comms, axis_name, after, number)[0]
 
 
 def _after(comm):
-    """Returns the lse of this communicator's previous combine if the function that is being traced contains it."""
+    """Returns a result of this communicator's previous call if the function that is being traced contains it."""
     latest = _previous.get(comm)
     trace = getattr(getattr(jax._src.core, "trace_ctx", None), "trace", None)
     return latest if trace is not None and getattr(latest, "_trace", None) is trace else None

@@ -6,8 +6,8 @@
 
 Sums of f32, f16 and bf16 are Communicator.allreduce(), in f32 with one rounding. All other reductions are all-gathers
 that each rank reduces in the order of ranks. Calls complete before they return, with or without async_op, except isend
-and irecv. If a rank fails, all others get an exception of banyan that names it. What the backend lacks, such as
-all-to-all with uneven splits, goes to a gloo group made from the same store. The log says so once.
+and irecv. If a rank fails, all others get an exception of banyan that names it. What the backend lacks, which is
+all_reduce of sparse tensors, goes to a gloo group made from the same store. The log says so once.
 """
 
 import itertools
@@ -115,12 +115,6 @@ class _Channel:
             comm.close()
 
 
-def _dense(tensor, name="the tensor"):
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
-        raise UnsupportedError(f"{name} is of {tensor.device} and {tensor.layout}: banyan has dense tensors of the CPU")
-    return tensor.detach().contiguous()
-
-
 class ProcessGroup(dist.ProcessGroup):
     """The ranks of a group, as torch.distributed calls them. `communicator` is theirs."""
 
@@ -166,7 +160,16 @@ class ProcessGroup(dist.ProcessGroup):
     def abort(self):
         self.communicator.abort("the process group was aborted")
 
+    def _dense(self, tensor):
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+            self.communicator._reject("tensor", f"it is of {tensor.device} and {tensor.layout}, and not dense on the CPU")
+        return tensor.detach().contiguous()
+
     def _by_gloo(self, name, *given):
+        # A rank that makes another call gets MismatchError here, and does not leave the others in gloo.
+        every = self.communicator.allgather(torch.tensor(list(name.encode().ljust(31)), dtype=torch.uint8))
+        if not (every == every[0]).all():
+            self.communicator._reject("name", f"ranks make different calls, and this one {name}")
         if self._gloo is None:
             logging.getLogger("banyan").warning("%s goes to gloo, because the backend banyan does not have it", name)
             store = dist.PrefixStore("gloo", self._store)
@@ -198,7 +201,7 @@ class ProcessGroup(dist.ProcessGroup):
         for tensor in tensors:
             if tensor.is_sparse:
                 return self._by_gloo("allreduce", tensors, opts)
-            whole = _dense(tensor)
+            whole = self._dense(tensor)
             self._reduce(whole, opts.reduceOp.op)
             if whole.data_ptr() != tensor.data_ptr():
                 tensor.copy_(whole)
@@ -208,7 +211,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def reduce(self, tensors, opts=c10d.ReduceOptions()):
         (tensor,) = tensors
-        whole, is_root = _dense(tensor), self._rank == opts.rootRank
+        whole, is_root = self._dense(tensor), self._rank == opts.rootRank
         if self._is_sum(whole, opts.reduceOp.op):
             self._sum(whole, whole if is_root else None, opts.reduceOp.op, scatter="root", root=opts.rootRank)
         else:
@@ -219,7 +222,7 @@ class ProcessGroup(dist.ProcessGroup):
         return _Work(tensors)
 
     def reduce_scatter_single(self, output, of, opts=c10d.ReduceScatterOptions()):
-        whole, out = _dense(of).view(self._size, -1), _dense(output)
+        whole, out = self._dense(of).view(self._size, -1), self._dense(output)
         if self._is_sum(whole, opts.reduceOp.op):
             self._sum(whole, out.view(1, -1), opts.reduceOp.op, scatter="tokens")
         else:
@@ -237,15 +240,15 @@ class ProcessGroup(dist.ProcessGroup):
 
     def broadcast(self, tensors, opts=c10d.BroadcastOptions()):
         for tensor in tensors:
-            whole = _dense(tensor)
+            whole = self._dense(tensor)
             self.communicator.broadcast(whole, opts.rootRank)
             if whole.data_ptr() != tensor.data_ptr():
                 tensor.copy_(whole)
         return _Work(tensors)
 
     def all_gather_single(self, output, of, opts=c10d.AllgatherOptions()):
-        out = _dense(output)
-        self.communicator.allgather(_dense(of), out=out)
+        out = self._dense(output)
+        self.communicator.allgather(self._dense(of), out=out)
         if out.data_ptr() != output.data_ptr():
             output.copy_(out)
         return _Work([output])
@@ -253,13 +256,13 @@ class ProcessGroup(dist.ProcessGroup):
     def allgather(self, outputs, inputs, opts=c10d.AllgatherOptions()):
         for out, of in zip(outputs, inputs):
             counts = [each.numel() for each in out]
-            every = self.communicator.allgather(_dense(of).view(-1), counts=counts)
+            every = self.communicator.allgather(self._dense(of).view(-1), counts=counts)
             for to, piece in zip(out, every.split(counts)):
                 to.copy_(piece.view(to.shape))
         return _Work(list(itertools.chain(*outputs)))
 
     def gather(self, outputs, inputs, opts=c10d.GatherOptions()):
-        every = self.communicator.allgather(_dense(inputs[0]))
+        every = self.communicator.allgather(self._dense(inputs[0]))
         for to, of in zip(outputs[0] if self._rank == opts.rootRank else [], every):
             to.copy_(of)
         return _Work(outputs[0] if outputs else [])
@@ -272,23 +275,34 @@ class ProcessGroup(dist.ProcessGroup):
         return _Work(outputs)
 
     def all_to_all_single(self, output, of, output_splits=(), input_splits=(), opts=c10d.AllToAllOptions()):
-        if len(set(output_splits or ())) > 1 or len(set(input_splits or ())) > 1:
-            return self._by_gloo("alltoall_base", output, of, output_splits, input_splits, opts)
-        every = _dense(of).view(self._size, -1)
-        made = torch.empty_like(every)
+        """Shifts by each distance. Ranks first gather who sends how much, so that all of them make the same calls."""
+        whole, out = self._dense(of), self._dense(output)
+        rows = len(whole) if whole.dim() else 0
+        row = whole.numel() // max(1, rows)
+        mine = list(input_splits or ()) or [rows // self._size] * self._size
+        if sum(mine) != rows or len(mine) != self._size:
+            self.communicator._reject("input_split_sizes", f"{mine}: for {rows} rows and {self._size} ranks")
+        sizes = self.communicator.allgather(torch.tensor([each * row for each in mine]))
+        starts = [0, *itertools.accumulate(sizes[self._rank].tolist())]
+        pieces = [None] * self._size
         for distance in range(self._size):
             to, source = (self._rank + distance) % self._size, (self._rank - distance) % self._size
-            self.communicator.shift(every[to], distance, out=made[source])
-        output.copy_(made.view(output.shape))
+            most = max(int(sizes[r, (r + distance) % self._size]) for r in range(self._size))
+            room = whole.new_empty(most)
+            room[: starts[to + 1] - starts[to]] = whole.view(-1)[starts[to] : starts[to + 1]]
+            got = self.communicator.shift(room, distance) if most else room
+            pieces[source] = got[: int(sizes[source, self._rank])]
+        got = torch.cat(pieces)
+        if got.numel() != out.numel():
+            raise ValueError(f"output has {out.numel()} elements, and the ranks sent {got.numel()} to this one")
+        output.copy_(got.view(output.shape))
         return _Work([output])
 
     def alltoall(self, outputs, inputs, opts=c10d.AllToAllOptions()):
-        if len({each.numel() for each in outputs + inputs}) > 1:
-            return self._by_gloo("alltoall", outputs, inputs, opts)
-        made = torch.empty_like(torch.stack(outputs))
-        self.all_to_all_single(made, torch.stack(inputs))
-        for to, of in zip(outputs, made):
-            to.copy_(of)
+        made = torch.cat([each.reshape(-1) for each in outputs])
+        self.all_to_all_single(made, torch.cat([each.reshape(-1) for each in inputs]), (), [e.numel() for e in inputs])
+        for to, of in zip(outputs, made.split([each.numel() for each in outputs])):
+            to.copy_(of.view(to.shape))
         return _Work(outputs)
 
     def barrier(self, opts=c10d.BarrierOptions()):
@@ -320,10 +334,10 @@ class ProcessGroup(dist.ProcessGroup):
         return self._channels[source, target]
 
     def send(self, tensors, target, tag):
-        return self._channel(self._rank, target).add(_dense(tensors[0]), tag)
+        return self._channel(self._rank, target).add(self._dense(tensors[0]), tag)
 
     def recv(self, tensors, source, tag):
-        _dense(tensors[0])
+        self._dense(tensors[0])
         return self._channel(source, self._rank).add(tensors[0].detach(), tag)
 
     def recv_anysource(self, tensors, tag):

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The target that compiled JAX functions call on the CPU. XLA calls it in its own threads, without the GIL.
 //
-// Python prepares the settings of a combine, and the compiled function holds their number. A function that is mapped
+// Python prepares the settings of a call, and the compiled function holds their number. A function that is mapped
 // over several devices of one process has a communicator per device. An argument selects the communicator.
 #include "comm.hh"
 
@@ -19,6 +19,7 @@ struct prepared {
   std::vector<comm *> comms; // NULL: closed
   banyan_partial in = BANYAN_PARTIAL_INIT, out = BANYAN_PARTIAL_INIT;
   banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
+  banyan_allreduce_desc sum = BANYAN_ALLREDUCE_DESC_INIT; // of a sum, which uses none of the three above
   std::string algorithm;
   int64_t tag = -1; // negative: that of the communicator
 };
@@ -26,8 +27,7 @@ struct prepared {
 std::mutex lock; // protects the list and the communicators in it
 std::vector<std::unique_ptr<prepared>> list;
 
-int64_t prepare(nb::list comms, nb::handle base, nb::handle empty, nb::handle out_base, nb::handle out_empty,
-                nb::handle scatter, nb::handle order, nb::handle wire, nb::handle algorithm, nb::handle tag) {
+std::unique_ptr<prepared> begin(nb::list comms, nb::handle tag) {
   auto made = std::make_unique<prepared>();
   for (nb::handle each : comms) {
     comm *one = nb::cast<comm *>(each);
@@ -35,22 +35,40 @@ int64_t prepare(nb::list comms, nb::handle base, nb::handle empty, nb::handle ou
     one->compiled = true;
     made->comms.push_back(one);
   }
+  made->tag = read_integer("tag", tag, INT64_MIN, INT64_MAX);
+  return made;
+}
+
+int64_t keep(std::unique_ptr<prepared> made) {
+  std::lock_guard<std::mutex> locked(lock);
+  list.push_back(std::move(made));
+  return static_cast<int64_t>(list.size()) - 1;
+}
+
+struct how_words {
+  nb::handle scatter, order, wire, root, algorithm;
+};
+
+int64_t prepare(nb::list comms, nb::handle base, nb::handle empty, nb::handle out_base, nb::handle out_empty,
+                nb::handle scatter, nb::handle order, nb::handle wire, nb::handle algorithm, nb::handle tag) {
+  auto made = begin(comms, tag);
   made->in.values_kind = made->out.values_kind = BANYAN_VALUES_NORMALISED;
   made->in.stats_kind = made->out.stats_kind = BANYAN_STATS_LSE;
   made->in.base = read_base("base", base);
   read_empty("empty", empty, &made->in);
   made->out.base = out_base.is_none() ? made->in.base : read_base("out_base", out_base);
   read_empty("out_empty", out_empty, &made->out);
-  made->desc.scatter = read_scatter(scatter);
-  made->desc.order = read_order(order);
-  made->desc.wire = read_wire(wire);
-  made->tag = read_integer("tag", tag, INT64_MIN, INT64_MAX);
-  const char *text = read_text("algorithm", algorithm);
-  if (text) made->algorithm = text;
-  if (text) made->desc.algorithm = made->algorithm.c_str();
-  std::lock_guard<std::mutex> locked(lock);
-  list.push_back(std::move(made));
-  return static_cast<int64_t>(list.size()) - 1;
+  nb::object root = nb::int_(0);
+  read_how(&made->desc, &made->algorithm, *made->comms[0], how_words{scatter, order, wire, root, algorithm});
+  return keep(std::move(made));
+}
+
+int64_t prepare_sum(nb::list comms, nb::handle scatter, nb::handle order, nb::handle wire, nb::handle algorithm,
+                    nb::handle tag) {
+  auto made = begin(comms, tag);
+  nb::object root = nb::int_(0);
+  read_how(&made->sum, &made->algorithm, *made->comms[0], how_words{scatter, order, wire, root, algorithm});
+  return keep(std::move(made));
 }
 
 ffi_error *fail(const ffi_call *call, ffi_code code, const std::string &text) {
@@ -104,8 +122,9 @@ bool number_of(const ffi_attributes &from, const char *name, int64_t *number) {
   return false;
 }
 
-// Claims the communicator of this device and finds the prepared settings. Returns NULL with the reason in *text.
-comm *claim(const ffi_call *call, const prepared **settings, std::string *text) {
+// Claims the communicator of this device and finds the prepared settings. Returns NULL with the reason in *text. The
+// argument after `inputs` arrays is the device's index.
+comm *claim(const ffi_call *call, int64_t inputs, const prepared **settings, std::string *text) {
   int64_t number;
   std::lock_guard<std::mutex> locked(lock);
   if (!number_of(call->attributes, "call", &number) || number < 0 || number >= static_cast<int64_t>(list.size())) {
@@ -114,7 +133,7 @@ comm *claim(const ffi_call *call, const prepared **settings, std::string *text) 
   }
   *settings = list[static_cast<size_t>(number)].get();
   int32_t index = 0;
-  if ((*settings)->comms.size() > 1) std::memcpy(&index, buffer(call->arguments, 2)->data, sizeof index);
+  if ((*settings)->comms.size() > 1) std::memcpy(&index, buffer(call->arguments, inputs)->data, sizeof index);
   if (index < 0 || index >= static_cast<int64_t>((*settings)->comms.size())) {
     *text = "device " + std::to_string(index) + " of the axis has no communicator";
     return nullptr;
@@ -129,7 +148,8 @@ comm *claim(const ffi_call *call, const prepared **settings, std::string *text) 
   return nullptr;
 }
 
-ffi_error *combine_target(ffi_call *call) {
+// Runs `body` with the communicator and the settings of a call of this many input arrays.
+template <class body_type> ffi_error *run_call(ffi_call *call, int64_t inputs, body_type body) {
   for (ffi_extension *each = call->extensions; each; each = each->next) {
     if (each->type != FFI_EXTENSION_METADATA) continue;
     ffi_metadata *metadata = reinterpret_cast<ffi_metadata_extension *>(each)->metadata;
@@ -139,20 +159,37 @@ ffi_error *combine_target(ffi_call *call) {
   if (call->stage != FFI_STAGE_EXECUTE) return nullptr;
   std::string text;
   const prepared *settings = nullptr;
-  comm *found = claim(call, &settings, &text);
+  comm *found = claim(call, inputs, &settings, &text);
   if (!found) return fail(call, FFI_INVALID_ARGUMENT, "banyan: " + text);
-  banyan_partial in = settings->in, out = settings->out;
-  banyan_combine_desc desc = settings->desc;
-  const ffi_buffer *o = buffer(call->arguments, 0);
-  fill(&in, o, buffer(call->arguments, 1));
-  fill(&out, buffer(call->results, 0), buffer(call->results, 1));
-  desc.tokens = static_cast<int32_t>(o->dims[0]), desc.heads = static_cast<int32_t>(o->dims[1]);
-  desc.value_dim = static_cast<int32_t>(o->dims[2]);
-  banyan_status status =
-      found->with_tag(settings->tag, [&] { return banyan_combine(found->handle(), &desc, &in, &out); });
+  banyan_status status = found->with_tag(settings->tag, [&] { return body(found->handle(), *settings); });
   if (status != BANYAN_OK) text = std::string("banyan ") + banyan_status_string(status) + ": " + banyan_last_error();
   found->release_claim();
   return status == BANYAN_OK ? nullptr : fail(call, code_of(status), text);
+}
+
+ffi_error *combine_target(ffi_call *call) {
+  return run_call(call, 2, [&](banyan_comm *comm, const prepared &settings) {
+    banyan_partial in = settings.in, out = settings.out;
+    banyan_combine_desc desc = settings.desc;
+    const ffi_buffer *o = buffer(call->arguments, 0);
+    fill(&in, o, buffer(call->arguments, 1));
+    fill(&out, buffer(call->results, 0), buffer(call->results, 1));
+    desc.tokens = static_cast<int32_t>(o->dims[0]), desc.heads = static_cast<int32_t>(o->dims[1]);
+    desc.value_dim = static_cast<int32_t>(o->dims[2]);
+    return banyan_combine(comm, &desc, &in, &out);
+  });
+}
+
+ffi_error *allreduce_target(ffi_call *call) {
+  return run_call(call, 1, [&](banyan_comm *comm, const prepared &settings) {
+    banyan_allreduce_desc desc = settings.sum;
+    const ffi_buffer *x = buffer(call->arguments, 0);
+    int64_t columns = 1;
+    for (int64_t i = x->rank > 1 ? 1 : 0; i < x->rank; i++) columns *= x->dims[i];
+    desc.tokens = x->rank > 1 ? static_cast<int32_t>(x->dims[0]) : 1, desc.dim = static_cast<int32_t>(columns);
+    desc.dtype = dtype_of(x->dtype);
+    return banyan_allreduce(comm, &desc, x->data, buffer(call->results, 0)->data);
+  });
 }
 
 } // namespace
@@ -171,13 +208,16 @@ void define_jax(nb::module_ &module) {
   module.def("jax_prepare", prepare, nb::arg("comms"), nb::arg("base"), nb::arg("empty"), nb::arg("out_base").none(),
              nb::arg("out_empty"), nb::arg("scatter"), nb::arg("order"), nb::arg("wire"), nb::arg("algorithm").none(),
              nb::arg("tag"), doc::jax_prepare);
+  module.def("jax_prepare_sum", prepare_sum, nb::arg("comms"), nb::arg("scatter"), nb::arg("order"), nb::arg("wire"),
+             nb::arg("algorithm").none(), nb::arg("tag"), doc::jax_prepare_sum);
   module.def(
       "jax_target",
-      [] {
+      [](const std::string &name) {
+        auto target = name == "banyan_allreduce" ? &allreduce_target : &combine_target;
         return nb::steal<nb::object>(
-            PyCapsule_New(reinterpret_cast<void *>(&combine_target), "xla._CUSTOM_CALL_TARGET", nullptr));
+            PyCapsule_New(reinterpret_cast<void *>(target), "xla._CUSTOM_CALL_TARGET", nullptr));
       },
-      doc::jax_target);
+      nb::arg("name"), doc::jax_target);
 }
 
 } // namespace bny

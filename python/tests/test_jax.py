@@ -72,6 +72,25 @@ with alone() as comm:
 """)
 
 
+def test_sums():
+    passes("""
+with alone() as comm:
+    o, lse = partials(0, SHAPE, empty=False)
+    def layer(o, lse):
+        out, merged_lse = jax_ops.combine(o, lse, comm)
+        part = jax_ops.allreduce(jnp.asarray(o[0], jnp.bfloat16), comm, scatter="heads", tag=3)
+        return jax_ops.allreduce(-out, comm), part, jax_ops.allreduce(lse[0], comm)
+    total, part, line = jax.jit(layer)(o, lse)
+    close(total, -o)
+    close(line, lse[0])
+    assert part.dtype == jnp.bfloat16 and part.shape == SHAPE[1:]
+    calls = [each for each in jax.make_jaxpr(layer)(o, lse).eqns if each.primitive.name == "ffi_call"]
+    assert [len(each.invars) for each in calls] == [2, 2, 2, 2]            # a sum takes a result of the call before it
+    for before, each in zip(calls, calls[1:]):
+        assert before.outvars[-1] in each.invars
+""")
+
+
 def test_rejections_and_errors():
     passes("""
 import gc, pytest
@@ -85,6 +104,9 @@ with pytest.raises(banyan.ArgumentError, match="wire"):
     jax_ops.combine(o, lse, comm, wire="f64")
 with pytest.raises(ValueError, match="root"):
     jax_ops.combine(o, lse, comm, scatter="root")
+for x, how, text in ((o, {"scatter": "root"}, "root"), (o, {"scatter": "heads"}, "tokens, dim"), (o > 0, {}, "bool")):
+    with pytest.raises(ValueError, match=text):
+        jax_ops.allreduce(x, comm, **how)
 with pytest.raises(ValueError, match="all ranks"):
     jax_ops.combine(o, lse, [comm, comm], axis_name="x")
 step = jax.jit(lambda o, lse: jax_ops.combine(o, lse, comm))
@@ -146,6 +168,8 @@ for _ in range(20):
         close(merged_lse[r], want[1])
 heads, _ = jax.jit(shard_map(partial(local, scatter="heads"), mesh=mesh, in_specs=P("x"), out_specs=P("x")))(o, lse)
 close(np.concatenate(list(heads), 1), want[0])
+summed = jax.jit(shard_map(lambda x: jax_ops.allreduce(x[0] + 0, comms, axis_name="x")[None], mesh=mesh, in_specs=P("x"), out_specs=P("x")))(jnp.full((len(comms), 4, 3), 2.0))
+assert (summed == 2 * len(comms)).all()
 for comm in comms:
     comm.close()
 """

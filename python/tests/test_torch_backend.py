@@ -130,11 +130,18 @@ def scattered(rank, ranks):
     lists = [torch.zeros(1) for _ in range(ranks)]
     dist.all_to_all(lists, [torch.tensor([10.0 * rank + r]) for r in range(ranks)])
     assert [each.item() for each in lists] == [10 * r + rank for r in range(ranks)]
-    # Uneven splits, which gloo has.
-    counts = [r + 1 for r in range(ranks)]
-    got = torch.zeros(sum([rank + 1] * ranks))
-    dist.all_to_all_single(got, torch.full((sum(counts),), float(rank)), [rank + 1] * ranks, counts)
-    assert got.tolist() == [float(r) for r in range(ranks) for _ in range(rank + 1)]
+    # Uneven splits, of which one rank's may be even: all ranks send one row to rank 0, and 1 + their number to others.
+    sizes = [[1 if to == 0 else 1 + r for to in range(ranks)] for r in range(ranks)]
+    got = torch.zeros(sum(sizes[r][rank] for r in range(ranks)), 2)
+    given = torch.full((sum(sizes[rank]), 2), float(rank))
+    dist.all_to_all_single(got, given, [sizes[r][rank] for r in range(ranks)], sizes[rank])
+    assert got[:, 1].tolist() == [float(r) for r in range(ranks) for _ in range(sizes[r][rank])]
+    lists = [torch.zeros(sizes[r][rank]) for r in range(ranks)]
+    dist.all_to_all(lists, [torch.full((n,), float(rank)) for n in sizes[rank]])
+    assert [each.tolist() for each in lists] == [[float(r)] * sizes[r][rank] for r in range(ranks)]
+    sparse = torch.eye(3).to_sparse()  # gloo has these
+    dist.all_reduce(sparse)
+    assert torch.equal(sparse.to_dense(), ranks * torch.eye(3))
 
 
 def messages(rank, ranks):
@@ -192,6 +199,10 @@ def differs(rank, ranks):
     dist.all_reduce(torch.ones(4 + rank))
 
 
+def differs_in_layout(rank, ranks):
+    dist.all_reduce(torch.eye(3) if rank else torch.eye(3).to_sparse())
+
+
 def sends_to_none(rank, ranks):
     if rank == 0:
         dist.recv(torch.ones(1), 1)
@@ -204,8 +215,9 @@ def test_a_dead_rank_is_named(tmp_path):
     assert all("PeerError" in results[r][1] and "rank 1" in results[r][1] for r in (0, 2)), results
 
 
-def test_calls_that_differ_are_named(tmp_path):
-    assert all("MismatchError" in each[1] for each in run(differs, 2, tmp_path, "cpu:banyan"))
+@pytest.mark.parametrize("body", [differs, differs_in_layout])
+def test_calls_that_differ_are_named(body, tmp_path):
+    assert all("MismatchError" in each[1] for each in run(body, 2, tmp_path, "cpu:banyan"))
 
 
 def test_deadlines(tmp_path):
@@ -219,10 +231,12 @@ def test_rejections():
     from banyan import torch_backend
 
     group = torch_backend.ProcessGroup(dist.HashStore(), 0, 1, datetime.timedelta(seconds=30))
-    with pytest.raises(banyan.UnsupportedError, match="meta"):
+    with pytest.raises(banyan.ArgumentError, match="meta"):
         group.allreduce([torch.empty(3, device="meta")])
     with pytest.raises(banyan.UnsupportedError, match="source"):
         group.recv_anysource([torch.empty(3)], 0)
     with pytest.raises(ValueError, match="itself"):
         group.send([torch.empty(3)], 0, 0)
+    with pytest.raises(banyan.ArgumentError, match="input_split_sizes"):
+        group.all_to_all_single(torch.empty(3), torch.empty(3), [3], [2])
     group.shutdown()
