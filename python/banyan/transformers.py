@@ -42,6 +42,11 @@ _WITHOUT_EFFECT = {
 _RENAMED = "cache" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
 _KEYWORD = "cache" if _RENAMED else "past_key_values"
 
+_OWN_CODE = (
+    "this model computes attention with code of its own, which wants a mask as a tensor: banyan serves models that call "
+    "transformers' attention interface"
+)
+
 # .layer is the ShardedLayer that this thread updated last. Attention takes it and clears it.
 _updated = threading.local()
 
@@ -70,6 +75,15 @@ class Mask:
         return self  # models cut masks to the length of the keys
 
     contiguous = __getitem__
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise UnsupportedError(_OWN_CODE)
+
+    @classmethod
+    def __torch_function__(cls, *_: Any, **__: Any) -> Any:
+        raise UnsupportedError(_OWN_CODE)
 
 
 def _is_plain(mask_function: Any, window: int | None, batch: Any, query: Any, key: Any) -> bool:
@@ -182,6 +196,7 @@ class ShardedLayer(CacheLayerMixin):
     """The keys and values of one layer that this rank owns."""
 
     is_sliding = False
+    is_croppable = True
     supports_early_init = False
 
     def __init__(self, cache: ShardedCache, index: int, window: int | None) -> None:
@@ -251,6 +266,9 @@ class ShardedLayer(CacheLayerMixin):
     def reset(self) -> None:
         self.keys = self.values = None
         self.is_initialized, self.length = False, 0
+
+    def crop(self, tokens_to_remove: int) -> None:
+        self.length += max(tokens_to_remove, -self.length)  # the rows stay, and are written again
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         if self.length == 0:
@@ -442,13 +460,28 @@ class ShardedCache(Cache):
     def _sharded(self) -> list[ShardedLayer]:
         return [layer for layer in self.layers if isinstance(layer, ShardedLayer)]
 
-    # ---- rejected input ----------------------------------------------------------------------------------------------
+    def crop(self, tokens_to_remove: int) -> None:
+        """Drops the last tokens, of which tokens_to_remove is the negative number. Local: all ranks do the same.
 
-    def crop(self, *_: Any) -> None:
-        """Raises UnsupportedError: a sharded cache drops no tokens."""
-        raise UnsupportedError("a ShardedCache drops no tokens: assisted generation needs another cache")
-
-    activate_past_recording = crop
+        A positive number is the length that remains, as before transformers 5.24. Layers with local windows that have
+        dropped keys need activate_past_recording() before those tokens, which generate() calls itself. Otherwise they
+        raise UnsupportedError, and nothing is dropped.
+        """
+        length, tokens_to_remove = self.get_seq_length(), int(tokens_to_remove)
+        drop = min(0, tokens_to_remove - length if tokens_to_remove > 0 else max(tokens_to_remove, -length))
+        if length + drop == 0:
+            return self.reset()
+        for index, layer in enumerate(self.layers):
+            window: Any = getattr(layer, "sliding_window", None)
+            if not drop or not window or length < window:
+                continue
+            left = layer.keys.shape[2] + drop if layer.record_past else 0
+            if left < min(window - 1, length + drop):
+                raise UnsupportedError(
+                    f"crop: layer {index} keeps its last {window} keys alone: call activate_past_recording() before the "
+                    'tokens that are to be dropped, or take windows="sharded"'
+                )
+        super().crop(drop)
 
     # ---- after a failure ---------------------------------------------------------------------------------------------
 

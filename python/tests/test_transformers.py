@@ -207,6 +207,54 @@ def test_several_turns(name):
     alike(sharded(model, 3, turns, max_length=200, block=16), want)
 
 
+@pytest.mark.parametrize("name, windows", [("llama", "local"), ("gemma2", "local"), ("gemma2", "sharded")])
+@pytest.mark.parametrize("by", ["prompt_lookup_num_tokens", "assistant_model"])
+def test_candidates_that_are_dropped(name, windows, by):
+    """Greedy tokens stay the same, and some candidates are wrong. The next turn finds the cache in order."""
+    model, (ids, mask), (more, _) = build(name), prompts(1, 90), prompts(1, 30, seed=12)
+    ids[:, 50:] = ids[:, :40]  # so that a lookup finds something
+    helper = build("qwen3") if by == "assistant_model" else None
+    crops = []
+
+    def turns(cache, **words):
+        keyword = ShardedCache.keyword.fget(cache)
+        first, _ = generate(model, ids, mask, **keyword, **words)
+        whole = torch.cat([first, more], 1)
+        return generate(model, whole, torch.ones_like(whole), **keyword, max_new_tokens=20)
+
+    def body(cache):
+        crop = cache.crop
+        cache.crop = lambda count: (crops.append(int(count)), crop(count))
+        return turns(cache, **{by: helper or 4})
+
+    model.set_attn_implementation("eager")
+    want = turns(hf.DynamicCache(config=model.config))
+    alike(sharded(model, 2, body, max_length=160, block=16, windows=windows), want)
+    assert min(crops) < 0
+
+
+@pytest.mark.parametrize("windows", ["local", "sharded"])
+def test_a_turn_that_is_taken_back(windows, lone):
+    model, (ids, mask), (more, _) = build("gemma2"), prompts(2, 90), prompts(2, 20, seed=12)
+    model.set_attn_implementation("banyan")
+    cache = ShardedCache(model.config, lone, 200, windows=windows)
+    cache.activate_past_recording()
+    want = generate(model, ids, mask, **cache.keyword)
+    whole = torch.cat([want[0], more], 1)
+    other = generate(model, whole, torch.nn.functional.pad(mask, (0, NEW + 20), value=1), **cache.keyword)
+    dropped = cache.get_seq_length() - 89
+    cache.crop(-dropped)
+    alike([generate(model, ids, mask, **cache.keyword)], want)
+    cache.crop(89)  # the length that remains
+    cache.crop(400)  # which drops nothing
+    assert cache.get_seq_length() == 89
+    alike([generate(model, ids, mask, **cache.keyword)], want)
+    assert other[0].shape[1] == 90 + NEW + 20 + NEW
+    cache.crop(-1000)
+    assert cache.get_seq_length() == 0
+    alike([generate(model, ids, mask, **cache.keyword)], want)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_without_a_sharded_cache_attention_is_local(name):
     model, (ids, mask) = build(name), prompts(3, 100)
@@ -266,6 +314,36 @@ def test_what_the_attention_does_not_serve():
         model(input_ids=ids)
 
 
+OWN = {"n_embd": 64, "n_head": 4, "n_layer": 2, "d_model": 64, "n_heads": 4, "n_layers": 2, "expansion_ratio": 2}
+
+
+@pytest.mark.parametrize("kind", ["BloomConfig", "MptConfig", "GPTNeoXJapaneseConfig", "XGLMConfig", "RemBertConfig"])
+def test_models_whose_attention_is_their_own(kind, lone):
+    words = {name: word for name, word in {**BASE, **OWN}.items() if hasattr(getattr(hf, kind)(), name)}
+    words |= {"attention_heads": 4, "ffn_dim": 64, "num_layers": 2} if kind == "XGLMConfig" else {}
+    words |= {"is_decoder": True} if kind == "RemBertConfig" else {}
+    config = getattr(hf, kind)(**words)
+    model = hf.AutoModelForCausalLM.from_config(config, attn_implementation="banyan").eval()
+    for keyword in ({}, ShardedCache(model.config, lone, 50).keyword):
+        with rejected("code of its own|has no"):
+            model.generate(torch.ones(1, 8, dtype=torch.int64), max_new_tokens=2, **keyword)
+
+
+def test_windows_that_have_dropped_keys(lone):
+    """Without a check, other layers would drop tokens, and later masks would be wrong."""
+    model, (ids, mask) = build("gemma2"), prompts(2, 60)
+    model.set_attn_implementation("banyan")
+    cache = ShardedCache(model.config, lone, 90)
+    want = generate(model, ids, mask, **cache.keyword)
+    for _ in range(2):
+        with rejected("crop: layer 0 keeps its last 48 keys alone"):
+            cache.crop(-1)
+        cache.activate_past_recording()  # too late
+    assert cache.get_seq_length() == 65 and cache._lengths() == [65] * 3
+    cache.reset()
+    alike([generate(model, ids, mask, **cache.keyword)], want)
+
+
 def test_windows_and_chunks_are_told_apart():
     from transformers.masking_utils import chunked_causal_mask_function, sliding_window_causal_mask_function
 
@@ -298,8 +376,6 @@ def test_what_the_cache_does_not_serve(lone):
     assert (cache.keys_here, cache.get_seq_length()) == (25, 25)
     with rejected("room for 25 tokens, and not 26", ValueError):
         model(input_ids=one, **cache.keyword)
-    with rejected("drops no tokens"):
-        cache.crop(-1)
     with rejected("it has 20 tokens, and the keys are"):  # the prompt lacks the tokens of the cache
         generate(model, ids, mask, **cache.keyword)
     cache.reset()
