@@ -14,5 +14,4 @@ dist_example_DATA = \
   %D%/smollm.py \
   %D%/summarise.py \
   %D%/threads.c \
-  %D%/tiers.c \
-  %D%/tiers.py
+  %D%/tiers.c

@@ -15,7 +15,6 @@ EXTRA_DIST += \
   %D%/banyan/compat/_merge.py \
   %D%/banyan/compat/flashinfer.py \
   %D%/banyan/compat/lucidrains.py \
-  %D%/banyan/compat/nccl.py \
   %D%/banyan/compat/ring.py \
   %D%/banyan/compat/sglang.py \
   %D%/banyan/compat/tensorrt_llm.py \

@@ -12,7 +12,7 @@ import banyan
 
 torch = pytest.importorskip("torch")
 from banyan import compat  # noqa: E402  (it imports torch)
-from banyan.compat import flashinfer, nccl, sglang, tensorrt_llm, vllm  # noqa: E402
+from banyan.compat import flashinfer, sglang, tensorrt_llm, vllm  # noqa: E402
 
 T, H, D = 5, 8, 16
 
@@ -393,26 +393,6 @@ def test_tree_attn_decode(keys, queries):
     want = ((q * D**-0.5) @ k.transpose(2, 3)).softmax(-1) @ v
     for out in run(lambda comm: compat.tree_attn_decode(q, k, v, group=comm), 3):
         torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-5)
-
-
-def test_nccl_form():
-    parts = shards(2)
-    want = merged(parts)
-
-    def body(comm):
-        o, lse = both(parts, comm)
-        out = torch.empty(T, H // 2, D)
-        compat.nccl_cp_combine(comm, o, lse, out, scatter="HEAD")
-        again, out_lse = torch.empty_like(out), torch.empty(T, H // 2)
-        nccl.ncclCpCombine(comm, o, lse * E_2, again, out_lse, {"lse_base": 2, "scatter": "HEAD"})
-        close(again, out)
-        with pytest.raises(ValueError, match="HEADS"):
-            nccl.ncclCpCombine(comm, o, lse, again, None, {"scatter": "HEADS"})
-        with pytest.raises(TypeError, match="base"):
-            nccl.ncclCpCombine(comm, o, lse, again, None, {"base": "e"})
-        return out
-
-    close(torch.cat(run(body), 1), want[0])
 
 
 @pytest.mark.parametrize("with_last", [False, True])

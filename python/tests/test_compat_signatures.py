@@ -27,7 +27,7 @@ INDEX = os.environ.get("PIP_INDEX_URL", DEFAULT.simple_url).rstrip("/")
 UNREADABLE = OSError, ValueError, http.client.HTTPException
 JSON = "application/vnd.pypi.simple.v1+json"
 # Each row: package, version, module here, file in the package, and names. For a class, all its public methods count.
-# TensorRT-LLM and nccl-extensions have no package on the index. Without a module here, compat calls the names.
+# TensorRT-LLM has no package on the index. Without a module here, compat calls the names.
 CALLS = [
     ("ring-attention-pytorch", "0.5.20", "lucidrains", "ring_attention_pytorch/tree_attn_decoding", "tree_attn_decode"),
     ("sglang", "0.5.23", "sglang", "sglang/srt/layers/dcp/comm", "cp_lse_ag_out_rs_mha cp_lse_ag_out_rs_mla "

@@ -69,12 +69,6 @@ def test_generate_goes_on_after_a_death():
     assert "one rank gives the same 40 tokens" in said
 
 
-def test_tiers():
-    said = run("tiers.py")
-    assert "102400 tokens: 20480 in memory, 81920 in the file" in said
-    assert said.count(": yes") == 2
-
-
 def test_summarise():
     said = program("summarise.py", "--ranks", "4", "--tokens", "40", "--text-tokens", "300")
     assert "300 tokens read" in said

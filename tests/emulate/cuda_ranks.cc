@@ -29,7 +29,8 @@ cuda_ranks::cuda_ranks(int32_t nranks, uint64_t seed, uint32_t resident) : nrank
     size_t bytes = (group.shape.bytes + 255) / 256 * 256;
     group.arenas[rank] = static_cast<unsigned char *>(aligned_alloc(256, bytes));
     memset(group.arenas[rank], 0, bytes);
-    reinterpret_cast<bny_arena_head *>(group.arenas[rank])->words = words(rank);
+    reinterpret_cast<bny_arena_head *>(group.arenas[rank])->words =
+        &words_[static_cast<size_t>(rank) * BNY_DEVICE_WORDS];
   }
   for (int32_t rank = 0; rank < nranks; rank++) {
     group.rank = rank;

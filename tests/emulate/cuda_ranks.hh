@@ -41,9 +41,6 @@ public:
 
   void set_timeout(uint64_t ns);
   bny_arena_head *head(int32_t rank) { return reinterpret_cast<bny_arena_head *>(groups_[0].arenas[rank]); }
-  uint64_t *words(int32_t rank) { return &words_[static_cast<size_t>(rank) * BNY_DEVICE_WORDS]; }
-  bny_device_fault fault(int32_t rank) { return bny_device_fault_unpack(head(rank)->fault); }
-  bny_emulator *emulator() { return emulator_; }
 
 private:
   int32_t nranks_;

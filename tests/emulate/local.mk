@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests of device kernels on the host, in C++.
 cuda_tests += \
-  %D%/test_cuda_combine \
-  %D%/test_cuda_faults
+  %D%/test_cuda_combine
 %C%_test_cuda_combine_SOURCES = %D%/test_cuda_combine.cc
 %C%_test_cuda_combine_LDADD = libbanyan_emulate.la $(LDADD)
-%C%_test_cuda_faults_SOURCES = %D%/test_cuda_faults.cc
-%C%_test_cuda_faults_LDADD = libbanyan_emulate.la $(LDADD)
 
 # The emulated device.
 if CXX17

@@ -8,7 +8,7 @@ tool banyan-topo
 dumps=${BANYAN_TOPOLOGIES:-$top/../shared/topologies}
 [ -d "$dumps" ] && dumps=$(cd "$dumps" && pwd)
 cd "$top/tests/topologies" || exit 1
-unset NO_COLOR LANG LC_CTYPE
+unset LANG LC_CTYPE
 export LC_ALL=C.UTF-8 COLUMNS=100 TERM=xterm
 utf8=no
 [ "$(locale charmap 2>/dev/null)" = UTF-8 ] && utf8=yes
@@ -56,9 +56,6 @@ for file in *.txt *.xml; do
     widest=$(wc -L <"$work/out")
     [ "$widest" -le $columns ] || fail "$file: a line of $widest columns where there are $columns"
   done
-  run 0 --from "$file" --colour always
-  sed 's/\x1b\[[0-9;]*m//g' "$work/out" | cmp -s - "$work/plain" || fail "$file: colours change the text"
-  grep -q $'\x1b' "$work/plain" && fail "$file: colours where there is no terminal"
   LC_ALL=C run 0 --from "$file"
   LC_ALL=C grep -q '[^ -~]' "$work/out" && fail "$file: more than ASCII without a UTF-8 locale"
   [ "$(wc -l <"$work/out")" = "$(wc -l <"$work/plain")" ] || fail "$file: other lines in ASCII"
@@ -224,8 +221,6 @@ run 2 --seconds 1
 says '--seconds goes with --save-costs' err
 run 2 --save-costs "$work/none.json" --seconds nan
 says 'not a number' err
-run 2 --colour red
-says 'not one of auto, always, never' err
 run 2 "Package:2 Core:4 PU:2"
 says 'No such file or directory, and no description' err
 run 2 --from "host gpu:0"

@@ -56,23 +56,6 @@ TEST_LOOP(what_is_rejected, (int)(sizeof rejected / sizeof rejected[0])) {
   ck_rejected(rejected[_i].text, strlen(rejected[_i].text), rejected[_i].line, rejected[_i].why);
 }
 
-static void ck_hwloc_dump(const char *path, const char *name) {
-  size_t bytes;
-  char *text = read_text(path, &bytes);
-  bny_topo *topo = load_file(path);
-  ck_assert_msg(bny_topo_count(topo, BNY_TOPO_PACKAGE) == tags(text, "<object type=\"Package\""), "%s: packages", name);
-  ck_assert_msg(bny_topo_count(topo, BNY_TOPO_NUMA) == tags(text, "<object type=\"NUMANode\""), "%s: NUMA nodes", name);
-  ck_assert_msg(bny_topo_count(topo, BNY_TOPO_NIC) == tags(text, "pci_type=\"02"), "%s: NICs", name);
-  /* AMD's compute devices count, but not its displays of management controllers */
-  int32_t gpus =
-      tags(text, "\"0302 [") + tags(text, "\"0300 [10de:") + tags(text, " [1002:66a1]") + tags(text, " [1002:6798]");
-  ck_assert_msg(bny_topo_count(topo, BNY_TOPO_GPU) == gpus, "%s: %d GPUs, the file has %d", name,
-                bny_topo_count(topo, BNY_TOPO_GPU), gpus);
-  ck_assert_msg(bny_topo_count(topo, BNY_TOPO_SWITCH) == tags(text, "subtype=\"NVSwitch\""), "%s: NVSwitches", name);
-}
-
-TEST(dumps_of_hwloc) { each_dump("hwloc", ".xml", ck_hwloc_dump); }
-
 TEST(paths_of_real_bridges) {
   bny_topo *topo = dump("hwloc/nvidiaDGX2.xml");
   if (topo != NULL) {

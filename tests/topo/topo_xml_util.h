@@ -49,13 +49,6 @@ typedef struct rejection {
 
 /* ---- real machines ----------------------------------------------------------------------------------------------- */
 
-/* Returns how often this occurs in the text. */
-static inline int32_t tags(const char *text, const char *tag) {
-  int32_t count = 0;
-  for (const char *at = strstr(text, tag); at != NULL; at = strstr(at + 1, tag)) count++;
-  return count;
-}
-
 /* Returns a dump by its name; NULL if there is none. */
 static inline bny_topo *dump(const char *name) {
   char path[4096];

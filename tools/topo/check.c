@@ -32,9 +32,9 @@ char *topo_check(const topo_view *view, bool json, int *status) {
   for (int32_t f = 0; f < findings->count; f++) {
     const topo_finding *finding = &findings->list[f];
     if (finding->severity == TOPO_INFO && !view->all) break;
-    topo_put(out, view, topo_ink_of_severity(finding->severity), topo_severity_name(finding->severity));
+    topo_put(out, view, topo_severity_name(finding->severity));
     fprintf(out, ": %s: ", finding->id);
-    topo_put(out, view, TOPO_INK_PLAIN, finding->text);
+    topo_put(out, view, finding->text);
     fputc('\n', out);
   }
   return tool_page_end(&page);

@@ -1,32 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Writes text in colour, without control characters from files. */
+ * Writes text within a width, in ASCII where a terminal has no more. */
 #include "tools/topo/topo.h"
 
 #include <ctype.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-topo_ink topo_ink_of_kind(bny_topo_kind kind) {
-  static const topo_ink inks[BNY_TOPO_KINDS] = {
-      [BNY_TOPO_HOST] = TOPO_INK_HOST, [BNY_TOPO_PACKAGE] = TOPO_INK_CPU,  [BNY_TOPO_NUMA] = TOPO_INK_CPU,
-      [BNY_TOPO_PCI] = TOPO_INK_PCI,   [BNY_TOPO_GPU] = TOPO_INK_GPU,      [BNY_TOPO_NIC] = TOPO_INK_NIC,
-      [BNY_TOPO_PORT] = TOPO_INK_NIC,  [BNY_TOPO_SWITCH] = TOPO_INK_SWITCH};
-  return inks[kind];
-}
-
-topo_ink topo_ink_of_path(bny_topo_path path) {
-  static const topo_ink inks[BNY_TOPO_PATHS] = {
-      [BNY_TOPO_PATH_SELF] = TOPO_INK_DIM,  [BNY_TOPO_PATH_NVL] = TOPO_INK_NEAR,  [BNY_TOPO_PATH_C2C] = TOPO_INK_NEAR,
-      [BNY_TOPO_PATH_PIX] = TOPO_INK_FAIR,  [BNY_TOPO_PATH_PXB] = TOPO_INK_FAIR,  [BNY_TOPO_PATH_PHB] = TOPO_INK_FAR,
-      [BNY_TOPO_PATH_NODE] = TOPO_INK_FAR,  [BNY_TOPO_PATH_SYS] = TOPO_INK_WORST, [BNY_TOPO_PATH_NET] = TOPO_INK_PLAIN,
-      [BNY_TOPO_PATH_NONE] = TOPO_INK_WORST};
-  return inks[path];
-}
-
-topo_ink topo_ink_of_severity(topo_severity severity) {
-  return severity == TOPO_FAULT ? TOPO_INK_FAULT : severity == TOPO_NOTE ? TOPO_INK_WARNING : TOPO_INK_DIM;
-}
 
 /* ---- output ------------------------------------------------------------------------------------------------------ */
 
@@ -38,7 +17,7 @@ static const char *after_character(const char *at) {
   return at;
 }
 
-static void put_plain(FILE *out, const topo_view *view, const char *text, size_t bytes) {
+static void put_bytes(FILE *out, const topo_view *view, const char *text, size_t bytes) {
   for (const char *at = text; at < text + bytes; at = after_character(at))
     if (view->utf8 || (unsigned char)*at < 0x80)
       fwrite(at, 1, (size_t)(after_character(at) - at), out);
@@ -46,28 +25,13 @@ static void put_plain(FILE *out, const topo_view *view, const char *text, size_t
       fputc('?', out);
 }
 
-static void put_bytes(FILE *out, const topo_view *view, topo_ink ink, const char *text, size_t bytes) {
-  /* Only the 16 standard colours are used, because users configure these to be readable. */
-  static const char *const codes[TOPO_INKS] = {
-      [TOPO_INK_PLAIN] = "",      [TOPO_INK_DIM] = "2",    [TOPO_INK_BOLD] = "1",     [TOPO_INK_HOST] = "1",
-      [TOPO_INK_CPU] = "36",      [TOPO_INK_PCI] = "2",    [TOPO_INK_GPU] = "1;32",   [TOPO_INK_NIC] = "1;33",
-      [TOPO_INK_SWITCH] = "1;35", [TOPO_INK_SPEED] = "34", [TOPO_INK_NEAR] = "32",    [TOPO_INK_FAIR] = "36",
-      [TOPO_INK_FAR] = "33",      [TOPO_INK_WORST] = "31", [TOPO_INK_WARNING] = "33", [TOPO_INK_FAULT] = "1;31"};
-  bool coloured = view->colour && codes[ink][0] != '\0' && bytes > 0;
-  if (coloured) fprintf(out, "\033[%sm", codes[ink]);
-  put_plain(out, view, text, bytes);
-  if (coloured) fputs("\033[0m", out);
-}
-
-void topo_put(FILE *out, const topo_view *view, topo_ink ink, const char *text) {
-  put_bytes(out, view, ink, text, strlen(text));
-}
+void topo_put(FILE *out, const topo_view *view, const char *text) { put_bytes(out, view, text, strlen(text)); }
 
 void topo_put_blanks(FILE *out, int32_t count) {
   if (count > 0) fprintf(out, "%*s", (int)count, "");
 }
 
-void topo_put_wrapped(FILE *out, const topo_view *view, topo_ink ink, int32_t used, const char *text) {
+void topo_put_wrapped(FILE *out, const topo_view *view, int32_t used, const char *text) {
   int32_t room = view->columns - used < 20 ? 20 : view->columns - used;
   while (*text != '\0') {
     const char *end = text, *blank = NULL;
@@ -77,7 +41,7 @@ void topo_put_wrapped(FILE *out, const topo_view *view, topo_ink ink, int32_t us
       blank = *end == ' ' || *end == '\0' ? end : blank;
     }
     end = *end == '\0' || blank == NULL ? end : blank;
-    put_bytes(out, view, ink, text, (size_t)(end - text));
+    put_bytes(out, view, text, (size_t)(end - text));
     fputc('\n', out);
     text = end + strspn(end, " ");
     topo_put_blanks(out, *text == '\0' ? 0 : used);
@@ -86,7 +50,7 @@ void topo_put_wrapped(FILE *out, const topo_view *view, topo_ink ink, int32_t us
 
 void topo_put_heading(FILE *out, const topo_view *view, const char *text) {
   fputc('\n', out);
-  topo_put(out, view, TOPO_INK_BOLD, text);
+  topo_put(out, view, text);
   fputc('\n', out);
 }
 

@@ -18,13 +18,12 @@ void topo_put_findings(FILE *out, const topo_view *view) {
   int32_t shown = view->all || findings->count <= FINDINGS_MOST ? findings->count : FINDINGS_MOST;
   for (int32_t f = 0; f < shown; f++) {
     const topo_finding *finding = &findings->list[f];
-    topo_ink ink = topo_ink_of_severity(finding->severity);
     fputs("  ", out);
-    topo_put(out, view, ink, mark_of(view, finding->severity));
+    topo_put(out, view, mark_of(view, finding->severity));
     fputc(' ', out);
-    topo_put(out, view, ink, topo_severity_name(finding->severity));
+    topo_put(out, view, topo_severity_name(finding->severity));
     topo_put_blanks(out, 9 - (int32_t)strlen(topo_severity_name(finding->severity)));
-    topo_put_wrapped(out, view, TOPO_INK_PLAIN, 13, finding->text);
+    topo_put_wrapped(out, view, 13, finding->text);
   }
   if (shown < findings->count) fprintf(out, "    and %d more: --check lists all\n", (int)(findings->count - shown));
 }
@@ -46,24 +45,18 @@ static const char *advice_for(const bny_topo_probe_report *report) {
 }
 
 void topo_put_probes(FILE *out, const topo_view *view) {
-  static const topo_ink inks[BNY_TOPO_PROBE_OUTCOMES] = {
-      [BNY_TOPO_PROBE_FOUND] = TOPO_INK_NEAR,
-      [BNY_TOPO_PROBE_NOTHING] = TOPO_INK_DIM,
-      [BNY_TOPO_PROBE_ABSENT] = TOPO_INK_WARNING,
-      [BNY_TOPO_PROBE_FAILED] = TOPO_INK_FAULT,
-  };
   if (view->nreports == 0) return;
   topo_put_heading(out, view, "Probes");
   for (int32_t i = 0; i < view->nreports; i++) {
     const bny_topo_probe_report *report = &view->reports[i];
     const char *outcome = bny_topo_outcome_name(report->outcome), *advice = advice_for(report);
     fprintf(out, "  %-8s", report->name);
-    topo_put(out, view, inks[report->outcome], outcome);
+    topo_put(out, view, outcome);
     topo_put_blanks(out, 9 - (int32_t)strlen(outcome));
-    topo_put_wrapped(out, view, TOPO_INK_PLAIN, 19, report->text[0] == '\0' ? "-" : report->text);
+    topo_put_wrapped(out, view, 19, report->text[0] == '\0' ? "-" : report->text);
     if (report->outcome == BNY_TOPO_PROBE_ABSENT && advice[0] != '\0') {
       topo_put_blanks(out, 19);
-      topo_put_wrapped(out, view, TOPO_INK_DIM, 19, advice);
+      topo_put_wrapped(out, view, 19, advice);
     }
   }
 }

@@ -27,7 +27,6 @@ static const char *const titles[COLUMNS] = {"level", "groups", "each", "path", "
 
 typedef struct row {
   char cells[COLUMNS][24];
-  topo_ink ink;
   const bny_topo_level *level;
   int32_t first; /* first group; the others of the row are equal */
   int32_t count;
@@ -35,7 +34,7 @@ typedef struct row {
 
 static row row_of(const topo_view *view, const bny_topo_level *level, int32_t first, int32_t count) {
   const bny_topo_group *group = &level->groups[first];
-  row r = {.ink = topo_ink_of_path(group->path), .level = level, .first = first, .count = count};
+  row r = {.level = level, .first = first, .count = count};
   snprintf(r.cells[0], sizeof r.cells[0], "%s", level_name(view, level));
   snprintf(r.cells[1], sizeof r.cells[1], "%d", (int)count);
   snprintf(r.cells[2], sizeof r.cells[2], "%d", (int)group->count);
@@ -72,7 +71,7 @@ static void put_members(FILE *out, const topo_view *view, const row *r, int32_t 
     topo_append(&text, "%s%s", named > 0 ? " | " : "", piece.text);
     named++;
   }
-  topo_put(out, view, TOPO_INK_PLAIN, text.text);
+  topo_put(out, view, text.text);
 }
 
 /* Makes the rows. Equal groups share a row, unless --all is set. */
@@ -120,10 +119,10 @@ static void put_table(FILE *out, const topo_view *view, bool is_picture) {
       bool number = c == 1 || c == 2 || c == 4 || c == 6, last = is_picture && c + 1 == columns;
       int32_t blanks = widths[c] - topo_width(cell);
       topo_put_blanks(out, number ? blanks : 0);
-      topo_put(out, view, r < 0 ? TOPO_INK_DIM : c == 0 ? TOPO_INK_BOLD : c == 3 ? rows[r].ink : TOPO_INK_PLAIN, cell);
+      topo_put(out, view, cell);
       topo_put_blanks(out, last ? 0 : (number ? 0 : blanks) + 2);
     }
-    if (!is_picture && r < 0) topo_put(out, view, TOPO_INK_DIM, "ranks");
+    if (!is_picture && r < 0) topo_put(out, view, "ranks");
     if (!is_picture && r >= 0) put_members(out, view, &rows[r], view->columns - used);
     fputc('\n', out);
   }
@@ -149,7 +148,7 @@ static void put_ranks(FILE *out, const topo_view *view) {
     topo_append(&text, "%s", piece.text);
     hosts++;
   }
-  topo_put(out, view, TOPO_INK_PLAIN, text.text);
+  topo_put(out, view, text.text);
   fputs("\n\n", out);
 }
 

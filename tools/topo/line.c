@@ -7,9 +7,9 @@ topo_line *topo_lines_add(topo_lines *lines) {
   return lines->lines[lines->count++] = tool_new(1, sizeof(topo_line));
 }
 
-void topo_line_say(topo_line *line, topo_ink ink, topo_line_rank rank, const char *text) {
+void topo_line_say(topo_line *line, topo_line_rank rank, const char *text) {
   if (text[0] != '\0' && line->nwords < TOPO_LINE_WORDS)
-    line->words[line->nwords++] = (topo_line_word){.ink = ink, .rank = rank, .text = tool_format("%s", text)};
+    line->words[line->nwords++] = (topo_line_word){.rank = rank, .text = tool_format("%s", text)};
 }
 
 /* ---- output ------------------------------------------------------------------------------------------------------ */
@@ -44,16 +44,16 @@ static void fit(const topo_line *line, int32_t room, bool *kept) {
 static void put_line(const topo_line *line, const topo_view *view, int32_t left, int32_t speeds, FILE *out) {
   bool kept[TOPO_LINE_WORDS];
   int32_t width = left_width(line), at = width;
-  topo_put(out, view, TOPO_INK_DIM, line->prefix.text);
-  topo_put(out, view, line->ink, line->label.text);
+  topo_put(out, view, line->prefix.text);
+  topo_put(out, view, line->label.text);
   if (line->severity > TOPO_INFO) {
     fputc(' ', out);
-    topo_put(out, view, topo_ink_of_severity((topo_severity)line->severity), view->utf8 ? "▲" : "!");
+    topo_put(out, view, view->utf8 ? "▲" : "!");
   }
   if (line->speed.text[0] != '\0') {
     int32_t end = left + GAP + speeds, start = end - topo_width(line->speed.text);
     topo_put_blanks(out, start > at ? start - at : 1);
-    topo_put(out, view, line->speed_ink, line->speed.text);
+    topo_put(out, view, line->speed.text);
     at = start > at ? end : at + 1 + topo_width(line->speed.text);
   }
   int32_t start = left + GAP + (speeds > 0 ? speeds + GAP : 0);
@@ -62,7 +62,7 @@ static void put_line(const topo_line *line, const topo_view *view, int32_t left,
   for (int32_t w = 0; w < line->nwords; w++) {
     if (kept[w]) {
       topo_put_blanks(out, start - at);
-      topo_put(out, view, line->words[w].ink, line->words[w].text);
+      topo_put(out, view, line->words[w].text);
       at = start + topo_width(line->words[w].text);
       start = at + GAP;
     }

@@ -22,8 +22,6 @@ enum { COLUMNS_DEFAULT = 100, COLUMNS_LEAST = 40, COLUMNS_MOST = 400 };
 /* The requested task. */
 typedef enum task { TASK_SHOW, TASK_LEVELS, TASK_CHECK, TASK_COSTS } task;
 
-typedef enum colouring { COLOUR_AUTO, COLOUR_ALWAYS, COLOUR_NEVER } colouring;
-
 /* A model and its derived data. */
 typedef struct machine {
   bny_topo *topo;
@@ -38,7 +36,6 @@ typedef struct arguments {
   const char *from;   /* NULL: this machine */
   const char *format; /* NULL: by the suffix of output, otherwise text */
   const char *output; /* NULL: standard output */
-  colouring colour;
   bool all;
   const char *save_costs;  /* NULL: not requested */
   const char *seconds_set; /* "seconds" if given; NULL: not given */
@@ -77,9 +74,6 @@ static bool parse_dot(void *opaque, const char *text, tool_error *error) {
   return parse_format(opaque, "dot", error);
 }
 
-static const bny_name colourings[] = {
-    {"auto", COLOUR_AUTO}, {"always", COLOUR_ALWAYS}, {"never", COLOUR_NEVER}, {NULL, 0}};
-
 static const tool_option options[] = {
     {"from", "FILE|DESCRIPTION",
      "Another machine or cluster: a file, - for standard input, or a line of text, see TOPOLOGIES in the man page. "
@@ -95,9 +89,6 @@ static const tool_option options[] = {
      ". The file is replaced only when all of it is written.",
      TOOL_TEXT_AT(output), .letter = 'o'},
     {"all", NULL, "Draw all items, also equal ones, and list all groups and findings.", TOOL_FLAG_AT(all)},
-    {"colour", NULL, "Use colours. The default is to use them in a terminal, unless NO_COLOR is set.",
-     TOOL_NAME_AT(colour, colourings)},
-    {"color", NULL, NULL, TOOL_NAME_AT(colour, colourings)},
     {.help = "In place of the picture"},
     {"levels", NULL,
      "Show all levels as a table: groups of ranks that are close to one another, with the ranks of each.",
@@ -163,11 +154,6 @@ static int32_t columns_of_terminal(void) {
 }
 
 static void set_up_view(const arguments *a, topo_view *view) {
-  const char *no_colour = getenv("NO_COLOR"), *terminal = getenv("TERM");
-  bool capable = isatty(STDOUT_FILENO) && (no_colour == NULL || no_colour[0] == '\0') &&
-                 (terminal == NULL || strcmp(terminal, "dumb") != 0);
-  bool to_file = a->output != NULL && strcmp(a->output, "-") != 0;
-  view->colour = a->colour == COLOUR_ALWAYS || (a->colour == COLOUR_AUTO && capable && !to_file);
   view->utf8 = strcasecmp(nl_langinfo(CODESET), "UTF-8") == 0;
   view->columns = columns_of_terminal();
   view->all = a->all;

@@ -28,11 +28,10 @@ static void describe(const topo_fold *fold, const int32_t *group, int32_t count,
                 topo_speed(facts.net, facts.net_assumed));
   else if (own > 0)
     topo_append(&text, ", %d links", (int)facts.beside);
-  topo_line_say(line, TOPO_INK_PLAIN, TOPO_LINE_LINKS, text.text);
+  topo_line_say(line, TOPO_LINE_LINKS, text.text);
   bool assumed;
   double uplink = own > 0 ? topo_fold_uplink(fold, group[0], &assumed) : 0;
-  if (uplink > 0)
-    topo_line_say(line, TOPO_INK_SPEED, TOPO_LINE_LINKS, tool_format("up %s", topo_speed(uplink, assumed)));
+  if (uplink > 0) topo_line_say(line, TOPO_LINE_LINKS, tool_format("up %s", topo_speed(uplink, assumed)));
 }
 
 static void draw_tier(const topo_fold *fold, const topo_view *view, int32_t *nodes, int32_t count, int32_t *ends,
@@ -44,7 +43,6 @@ static void draw_tier(const topo_fold *fold, const topo_view *view, int32_t *nod
       topo_append(&line->label, "and %d switches more, none like these", (int)(count - start));
       return;
     }
-    line->ink = TOPO_INK_SWITCH;
     for (int32_t i = start; i < ends[g]; i++)
       line->severity = fold->severity[nodes[i]] > line->severity ? fold->severity[nodes[i]] : line->severity;
     topo_append_names(&line->label, fold->topo, &nodes[start], ends[g] - start, 34, false);

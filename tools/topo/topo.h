@@ -20,7 +20,6 @@ typedef struct topo_view {
   const bny_topo_levels *levels;
   topo_findings findings;
   const char *title;                    /* origin: a file's name, a description, "this machine" */
-  bool colour;                          /* text: escape sequences */
   bool utf8;                            /* text: box characters, otherwise ASCII */
   bool all;                             /* text: do not fold equal parts */
   int32_t columns;                      /* text: maximum width */
@@ -33,39 +32,15 @@ char *topo_view_levels(const topo_view *view); /* level_table.c: --levels */
 char *topo_view_json(const topo_view *view);   /* json.c: model, levels, findings, probes */
 char *topo_view_dot(const topo_view *view);    /* dot.c: for Graphviz */
 
-/* Helpers of the text views: short strings, colours, and ranges of names. */
+/* Helpers of the text views: short strings, and ranges of names. */
 
-typedef enum topo_ink {
-  TOPO_INK_PLAIN,
-  TOPO_INK_DIM,
-  TOPO_INK_BOLD,
-  TOPO_INK_HOST,
-  TOPO_INK_CPU,
-  TOPO_INK_PCI,
-  TOPO_INK_GPU,
-  TOPO_INK_NIC,
-  TOPO_INK_SWITCH,
-  TOPO_INK_SPEED,
-  TOPO_INK_NEAR,  /* paths over NVLinks or C2C */
-  TOPO_INK_FAIR,  /* paths over PCI switches */
-  TOPO_INK_FAR,   /* paths over host bridges */
-  TOPO_INK_WORST, /* paths between NUMA nodes */
-  TOPO_INK_WARNING,
-  TOPO_INK_FAULT,
-  TOPO_INKS
-} topo_ink;
-
-topo_ink topo_ink_of_kind(bny_topo_kind kind);
-topo_ink topo_ink_of_path(bny_topo_path path);
-topo_ink topo_ink_of_severity(topo_severity severity);
-
-/* Writes text in a colour, if the view has colours. Without UTF-8 every character beyond ASCII becomes '?'. */
-void topo_put(FILE *out, const topo_view *view, topo_ink ink, const char *text);
+/* Writes text. Without UTF-8 every character beyond ASCII becomes '?'. */
+void topo_put(FILE *out, const topo_view *view, const char *text);
 void topo_put_blanks(FILE *out, int32_t count);
 
 /* Writes text in lines within the view's width. The first line starts after `used` columns, and the others are indented
  * by as many. */
-void topo_put_wrapped(FILE *out, const topo_view *view, topo_ink ink, int32_t used, const char *text);
+void topo_put_wrapped(FILE *out, const topo_view *view, int32_t used, const char *text);
 
 int32_t topo_width(const char *text); /* in columns */
 
@@ -164,15 +139,13 @@ typedef enum topo_line_rank {
 enum { TOPO_LINE_WORDS = 8 };
 
 typedef struct topo_line_word {
-  topo_ink ink;
   topo_line_rank rank;
   char *text;
 } topo_line_word;
 
 typedef struct topo_line {
   topo_string prefix, label, speed;
-  topo_ink ink, speed_ink; /* colours of label and speed */
-  int severity;            /* sets a mark after the label; TOPO_INFO: none */
+  int severity; /* sets a mark after the label; TOPO_INFO: none */
   topo_line_word words[TOPO_LINE_WORDS];
   int32_t nwords;
 } topo_line;
@@ -186,7 +159,7 @@ topo_line *topo_lines_add(topo_lines *lines); /* an empty line is a gap */
 void topo_lines_put(const topo_lines *lines, const topo_view *view, FILE *out);
 
 /* Adds a word. Empty text is ignored. */
-void topo_line_say(topo_line *line, topo_ink ink, topo_line_rank rank, const char *text);
+void topo_line_say(topo_line *line, topo_line_rank rank, const char *text);
 
 /* Draws the nodes above hosts (network.c): network switches by tier, and switches of NVLink domains. */
 void topo_network_draw(const topo_fold *fold, const topo_view *view, topo_lines *lines);

@@ -45,21 +45,20 @@ static void label_of(const drawing *d, const int32_t *nodes, int32_t count, topo
 }
 
 static void say_model(const bny_topo_node *node, topo_line *line) {
-  topo_line_say(line, TOPO_INK_DIM, TOPO_LINE_MODEL, topo_model(node));
+  topo_line_say(line, TOPO_LINE_MODEL, topo_model(node));
 }
 
 static void say_links(const topo_facts *facts, topo_line *line) {
   if (facts->links > 0 || facts->switches + facts->peers > 0) {
-    topo_line_say(line, TOPO_INK_SWITCH, TOPO_LINE_LINKS,
+    topo_line_say(line, TOPO_LINE_LINKS,
                   tool_format("%d %s%s to %s", (int)facts->links, facts->xgmi ? "xGMI link" : "NVLink",
                               facts->links == 1 ? "" : "s",
                               facts->switches > 0 ? "NVSwitch" : topo_count(facts->peers, BNY_TOPO_GPU)));
-    topo_line_say(line, TOPO_INK_SPEED, TOPO_LINE_LINKS,
+    topo_line_say(line, TOPO_LINE_LINKS,
                   facts->links_refused ? "refused" : topo_speed(facts->links_speed, facts->links_assumed));
   }
   if (facts->coherent > 0)
-    topo_line_say(line, TOPO_INK_SPEED, TOPO_LINE_LINKS,
-                  tool_format("C2C %s", topo_speed(facts->coherent, facts->coherent_assumed)));
+    topo_line_say(line, TOPO_LINE_LINKS, tool_format("C2C %s", topo_speed(facts->coherent, facts->coherent_assumed)));
 }
 
 /* Adds the NICs that serve these ranks, and their rails: "-> mlx5_0..mlx5_3, rails 0-3". */
@@ -85,8 +84,7 @@ static void say_service(drawing *d, const int32_t *nodes, int32_t count, topo_li
     topo_append(&text, served == 1 ? ", rail " : ", rails ");
     topo_append_numbers(&text, rails, served, 12);
     if (first->nic_path >= BNY_TOPO_PATH_SYS) topo_append(&text, " (%s)", bny_topo_path_name(first->nic_path));
-    topo_line_say(line, first->nic_path >= BNY_TOPO_PATH_SYS ? TOPO_INK_WORST : TOPO_INK_NIC, TOPO_LINE_SERVICE,
-                  text.text);
+    topo_line_say(line, TOPO_LINE_SERVICE, text.text);
   }
 }
 
@@ -94,10 +92,9 @@ static void say_network(drawing *d, const int32_t *nodes, int32_t count, const t
   topo_string text = {.text = ""};
   if (facts->net > 0) topo_append(&text, "network %s", topo_speed(facts->net, facts->net_assumed));
   if (facts->ports > 1) topo_append(&text, "%sover %d ports", facts->net > 0 ? " " : "", (int)facts->ports);
-  topo_line_say(line, TOPO_INK_SPEED, TOPO_LINE_LINKS, text.text);
+  topo_line_say(line, TOPO_LINE_LINKS, text.text);
   if (facts->ports_down > 0)
-    topo_line_say(line, TOPO_INK_WORST, TOPO_LINE_LINKS,
-                  facts->ports > 1 ? tool_format("%d down", (int)facts->ports_down) : "down");
+    topo_line_say(line, TOPO_LINE_LINKS, facts->ports > 1 ? tool_format("%d down", (int)facts->ports_down) : "down");
   if (facts->leaf >= 0) {
     int32_t *leaves = tool_new((size_t)count, sizeof *leaves), found = 0;
     for (int32_t i = 0; i < count; i++) {
@@ -106,7 +103,7 @@ static void say_network(drawing *d, const int32_t *nodes, int32_t count, const t
     }
     topo_string on = {.text = "on "};
     topo_append_names(&on, d->fold.topo, leaves, found, 30, true);
-    topo_line_say(line, TOPO_INK_SWITCH, TOPO_LINE_SERVICE, on.text);
+    topo_line_say(line, TOPO_LINE_SERVICE, on.text);
   }
 }
 
@@ -117,7 +114,7 @@ static void say_switch(const topo_facts *facts, int32_t count, topo_line *line) 
   topo_append(&text, "%sjoins %s", count > 1 ? "each " : "", topo_count(facts->peers, BNY_TOPO_GPU));
   if (facts->links > 0 && count == 1)
     topo_append(&text, " with %d NVLink%s", (int)facts->links, facts->links == 1 ? "" : "s");
-  topo_line_say(line, TOPO_INK_SWITCH, TOPO_LINE_LINKS, text.text);
+  topo_line_say(line, TOPO_LINE_LINKS, text.text);
 }
 
 /* Adds the slowest link between packages or NUMA nodes of a host. */
@@ -136,8 +133,7 @@ static void say_between(const drawing *d, int32_t host, topo_line *line) {
       }
     }
   }
-  if (slowest > 0)
-    topo_line_say(line, TOPO_INK_SPEED, TOPO_LINE_LINKS, tool_format("CPU to CPU %s", topo_speed(slowest, assumed)));
+  if (slowest > 0) topo_line_say(line, TOPO_LINE_LINKS, tool_format("CPU to CPU %s", topo_speed(slowest, assumed)));
 }
 
 /* Describes a host, with the model that its GPUs share. */
@@ -156,10 +152,8 @@ static void say_host(drawing *d, int32_t host, topo_line *line) {
     }
     speeds = speeds || (d->fold.host[n] == host && d->fold.shown[n] && topo_fold_facts(&d->fold, n).up > 0);
   }
-  if (d->gpus_alike && *model != '\0')
-    topo_line_say(line, TOPO_INK_GPU, TOPO_LINE_LINKS, tool_format("%d x %s", (int)gpus, model));
+  if (d->gpus_alike && *model != '\0') topo_line_say(line, TOPO_LINE_LINKS, tool_format("%d x %s", (int)gpus, model));
   topo_append(&line->speed, "%s", speeds ? "PCI" : "");
-  line->speed_ink = TOPO_INK_DIM;
   say_between(d, host, line);
 }
 
@@ -167,7 +161,6 @@ static void describe(drawing *d, const int32_t *nodes, int32_t count, topo_line 
   const bny_topo_node *node = &d->fold.topo->nodes[nodes[0]];
   topo_facts facts = topo_fold_facts(&d->fold, nodes[0]);
   topo_append(&line->speed, "%s", topo_speed(facts.up, facts.up_assumed));
-  line->speed_ink = TOPO_INK_SPEED;
   for (int32_t i = 0; i < count; i++) {
     int8_t severity = d->fold.severity[nodes[i]];
     line->severity = severity > line->severity ? severity : line->severity;
@@ -184,7 +177,7 @@ static void describe(drawing *d, const int32_t *nodes, int32_t count, topo_line 
   default: say_model(node, line); break;
   }
   if (count == 1 && node->bus_id != NULL && node->kind != BNY_TOPO_PCI)
-    topo_line_say(line, TOPO_INK_DIM, TOPO_LINE_BUS, node->bus_id);
+    topo_line_say(line, TOPO_LINE_BUS, node->bus_id);
 }
 
 /* ---- the tree ---------------------------------------------------------------------------------------------------- */
@@ -209,7 +202,6 @@ static void draw_group(drawing *d, const char *prefix, const int32_t *nodes, int
   topo_line *line = topo_lines_add(&d->lines);
   topo_append(&line->prefix, "%s%s", prefix, branch);
   label_of(d, nodes, count, &line->label);
-  line->ink = topo_ink_of_kind(d->fold.topo->nodes[nodes[0]].kind);
   describe(d, nodes, count, line);
   draw_below(d, tool_format("%s%s", prefix, stem), nodes, count, depth + 1);
 }
@@ -227,13 +219,12 @@ static void draw_below(drawing *d, const char *prefix, const int32_t *nodes, int
 
 static topo_line *host_line(drawing *d, const int32_t *hosts, int32_t count, bool drawn) {
   topo_line *line = topo_lines_add(&d->lines);
-  line->ink = TOPO_INK_HOST;
   name_devices(d, hosts, drawn ? 1 : count, &line->label);
   if (drawn && count > 1) {
     topo_string text = {.text = ""};
     topo_append(&text, "and %d alike: ", (int)count - 1);
     topo_append_names(&text, d->fold.topo, hosts + 1, count - 1, 40, false);
-    topo_line_say(line, TOPO_INK_BOLD, TOPO_LINE_SERVICE, text.text);
+    topo_line_say(line, TOPO_LINE_SERVICE, text.text);
   }
   return line;
 }
@@ -253,7 +244,7 @@ static void name_hosts(drawing *d, const int32_t *hosts, int32_t count) {
   int32_t kinds[BNY_TOPO_KINDS] = {0};
   for (int32_t n = hosts[0]; n < d->fold.topo->nnodes; n++)
     kinds[d->fold.topo->nodes[n].kind] += d->fold.host[n] == hosts[0];
-  topo_line_say(line, TOPO_INK_PLAIN, TOPO_LINE_LINKS,
+  topo_line_say(line, TOPO_LINE_LINKS,
                 tool_format("%s, %s", topo_count(kinds[BNY_TOPO_GPU], BNY_TOPO_GPU),
                             topo_count(kinds[BNY_TOPO_NIC], BNY_TOPO_NIC)));
 }
@@ -340,10 +331,10 @@ static void put_title(FILE *out, const topo_view *view) {
   topo_string title = {.text = ""};
   topo_append(&title, "%.250s", view->title);
   topo_clip(title.text, view->columns);
-  topo_put(out, view, TOPO_INK_BOLD, title.text);
+  topo_put(out, view, title.text);
   bool fits = topo_width(title.text) + 2 + topo_width(counts.text) <= view->columns;
   fputs(fits ? ": " : ":\n", out);
-  topo_put(out, view, TOPO_INK_PLAIN, counts.text);
+  topo_put(out, view, counts.text);
   fputc('\n', out);
 }
 
@@ -356,7 +347,7 @@ char *topo_view_tree(const topo_view *view) {
   put_title(out, view);
   topo_lines_put(&d.lines, view, out);
   if (fflush(out) == 0 && strchr(page.text, '~') != NULL) {
-    topo_put(out, view, TOPO_INK_DIM, "~ assumed: what hardware of that kind does; not read from this machine or file");
+    topo_put(out, view, "~ assumed: what hardware of that kind does; not read from this machine or file");
     fputc('\n', out);
   }
   topo_put_levels(out, view);

@@ -2,7 +2,7 @@
 """The calls by which engines merge partials today, as their releases have them, on top of combine().
 
 Each engine has a module with its names, keywords, order and defaults: vllm, sglang, flashinfer, tensorrt_llm,
-lucidrains, ring, torch and nccl. A keyword that they lack is a TypeError, and so is a value that would change the result
+lucidrains, ring and torch. A keyword that they lack is a TypeError, and so is a value that would change the result
 unnoticed. This package itself has these names too, and vLLM's where engines share one.
 
 A group is a banyan.Communicator, a process group of torch.distributed or its name, or an engine's wrapper of one (an
@@ -13,7 +13,7 @@ Merges of two or more partials of one rank (FlashInfer's merge_state and the lik
 torch's arithmetic so that a backend is complete, and are not faster than the originals.
 """
 
-from . import flashinfer, lucidrains, nccl, ring, sglang, tensorrt_llm, torch, vllm
+from . import flashinfer, lucidrains, ring, sglang, tensorrt_llm, torch, vllm
 from ._merge import communicator, set_group
 from .flashinfer import (
     decode_cp_a2a_lse_reduce,
@@ -23,7 +23,6 @@ from .flashinfer import (
     variable_length_merge_states,
 )
 from .lucidrains import tree_attn_decode
-from .nccl import nccl_cp_combine
 from .ring import update_out_and_lse
 from .sglang import cp_lse_ag_out_rs_mha, cp_lse_ag_out_rs_mla, merge_state_v2
 from .tensorrt_llm import helix
