@@ -230,7 +230,16 @@ static int32_t find_few(const bny_kernels *kernels, const float *scores, int32_t
   float bound = score_of(find_bound(&(candidates){sample, NULL, SAMPLES}, wanted, &ties));
   if (!(bound > -INFINITY)) return 0;
   int32_t found = kernels->at_least(scores, n, bound, among, AMONG_MOST);
-  return found >= k && found <= AMONG_MOST ? found : 0;
+  if (found <= AMONG_MOST) return found >= k ? found : 0;
+  /* Many scores may equal the bound, such as the zeros of a ReLU. If fewer than k are above it, the first 2 k that were
+   * found have enough of them, and those above it that come later are added. */
+  int32_t above[BNY_SELECT_MOST + BNY_AT_LEAST_MORE];
+  int32_t number = kernels->at_least(scores, n, nextafterf(bound, INFINITY), above, k - 1);
+  if (number >= k) return 0;
+  found = 2 * k;
+  for (int32_t i = 0, last = among[found - 1]; i < number; i++)
+    if (above[i] > last) among[found++] = above[i];
+  return found;
 }
 
 void bny_select_top(const bny_kernels *kernels, const float *scores, int32_t n, int32_t k, float *best,

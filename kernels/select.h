@@ -43,6 +43,6 @@ void bny_select_merge(int count, const bny_pair *const *lists, int32_t k, bny_pa
 bny_doubled bny_select_finish(const bny_pair *list, int32_t k, int32_t rank, const bny_lists *to, int64_t row);
 
 /* Writes the k best of n scores with their positions, best first. If there are fewer, the rest have a score of -inf and
- * position -1. It uses 300 KiB of the stack. */
+ * position -1. It uses 320 KiB of the stack. */
 void bny_select_top(const bny_kernels *kernels, const float *scores, int32_t n, int32_t k, float *best,
                     int32_t *positions);

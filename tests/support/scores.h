@@ -12,7 +12,8 @@ typedef enum score_content {
   SCORES_OF_FEW,  /* many ties */
   SCORES_SPECIAL, /* NaN, infinities, zeros of both signs */
   SCORES_RISING,
-  SCORES_LOW, /* -inf and NaN alone */
+  SCORES_LOW,  /* -inf and NaN alone */
+  SCORES_RELU, /* zeros, and fewer numbers above them */
   SCORE_CONTENTS
 } score_content;
 
@@ -30,6 +31,7 @@ static inline float score_draw(world_random *random, score_content content, int6
   case SCORES_SPECIAL: return random_one_in(random, 2) ? special[random_below(random, 9)] : drawn;
   case SCORES_RISING: return (float)index;
   case SCORES_LOW: return random_one_in(random, 2) ? -INFINITY : copysignf(NAN, drawn);
+  case SCORES_RELU: return random_one_in(random, 100) ? fabsf(drawn) : copysignf(0, drawn);
   default: return drawn;
   }
 }
