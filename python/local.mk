@@ -54,6 +54,7 @@ EXTRA_DIST += \
   %D%/src/module.cc \
   %D%/src/operation.cc \
   %D%/src/ownership.cc \
+  %D%/src/select.cc \
   %D%/src/torch_ops.cc \
   %D%/src/words.cc \
   %D%/src/words.hh \
@@ -76,6 +77,7 @@ EXTRA_DIST += \
   %D%/tests/test_rounds.py \
   %D%/tests/test_stubs.py \
   %D%/tests/test_torch_backend.py \
+  %D%/tests/test_select.py \
   %D%/tests/test_torch_ops.py \
   %D%/tests/test_transformers.py \
   %D%/tests/test_wheel.sh

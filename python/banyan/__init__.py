@@ -16,6 +16,7 @@ try:
         page_bounds_update,
         page_moves,
         split,
+        topk,
         version,
     )
 except ModuleNotFoundError as error:
@@ -71,5 +72,6 @@ __all__ = [
     "page_moves",
     "run",
     "split",
+    "topk",
     "version",
 ]

@@ -72,6 +72,15 @@ class SumWords(TypedDict, total=False):
     algorithm: Optional[str]
     tokens: Union[None, int, Array]
 
+class SelectWords(TypedDict, total=False):
+    """Keyword arguments of Communicator.select()."""
+
+    k: Optional[int]
+    rows: Optional[Array]
+    out: Optional[Tuple[Array, Array, Array, Array]]
+    algorithm: Optional[str]
+    tokens: Union[None, int, Array]
+
 class KeyWords(TypedDict, total=False):
     """Keyword arguments of attention() that describe keys and queries."""
 
@@ -226,6 +235,16 @@ def attention(
     of q. Raises ArgumentError, which names the argument, and UnsupportedError.
     """
 
+def topk(scores: Given, k: int, *, lens: Optional[Array] = None, out: Optional[Tuple[Array, Array]] = None) -> Tuple[Given, Given]:
+    """The k best of the last dimension of scores, best first, in the order of Communicator.select(): the higher score,
+    then the lower position; NaN after all numbers. Local.
+
+    scores: [..., n], f32, contiguous. k: 1 to 8192. lens: int32, how many of the n scores each row has.
+    out: a tuple of the arrays that the call returns.
+
+    Returns values [..., k] in f32 and positions [..., k] in int32. If there are fewer than k, the others are -inf and
+    -1.
+    """
 def page_bounds_update(
     q: Array, k: Array, v: Optional[Array], *, first: Optional[Array] = None, **words: Unpack[KeyWords]
 ) -> None:
@@ -448,6 +467,26 @@ class Comm:
         """
     def allreduce_init(self, x: Array, **words: Unpack[SumWords]) -> Operation:
         """A persistent allreduce(). Collective. Returns an Operation."""
+    def select(self, scores: Given, indices: Given, **words: Unpack[SelectWords]) -> Tuple[Given, Given, Given, Given]:
+        """Selects the k best of the scored keys that all ranks offer, for each row. Collective.
+
+        scores: [tokens, n], [tokens, heads, n] or [n], f32, contiguous: this rank's offers, in any order, such as those
+            of topk(). n is at most k, and may be 0.
+        indices: the same shape, int64 or int32: which key of the whole sequence it is. Negative: no offer.
+        k: pairs that are chosen, 1 to 8192; None: n.
+        rows: the same shape, int32: what `own` gets for an offer, such as its row in this rank's cache. None: its
+            position along n.
+        out: a tuple of the arrays that the call returns. tokens: as in allreduce().
+
+        Best is the higher score, then the lower index; NaN comes after all numbers, and -0 equals 0. All ranks get the
+        same pairs, however many ranks there are. Returns four arrays: scores [..., k] in f32, indices [..., k] in the
+        dtype of indices, own [..., k] in int32, and own_counts [...] in int32. own has those that this rank offered,
+        so page_table=own with seq_lens=own_counts attends to them in a cache with one key per page. If fewer than k
+        pairs are offered, the other scores are -inf and the other indices -1. An index that is chosen twice in a row
+        raises DataError on all ranks, which names the ranks that offered it.
+        """
+    def select_init(self, scores: Array, indices: Array, **words: Unpack[SelectWords]) -> Operation:
+        """A persistent select() of int64 indices. Collective. Returns an Operation."""
     def allgather(self, mine: Given, *, out: Optional[Array] = None, counts: Optional[Sequence[int]] = None) -> Given:
         """Gives all ranks the arrays of each: [nranks, *mine.shape], any dtype. Collective.
 

@@ -98,23 +98,18 @@ nb::object array::make(const char *argument, nb::handle like, const array &patte
   return made;
 }
 
-namespace {
-
-// Makes an f32 array like `object`. Results have eight bits only on request.
-nb::object empty_f32(nb::handle object, nb::handle shape) {
+nb::object empty_of(nb::handle object, nb::handle shape, const char *dtype) {
   framework kind = framework_of(object);
   if (kind == framework::torch) {
-    nb::object f32 = nb::module_::import_("torch").attr("float32");
-    return object.attr("new_empty")(shape, nb::arg("dtype") = f32);
+    nb::object type = nb::module_::import_("torch").attr(dtype);
+    return object.attr("new_empty")(shape, nb::arg("dtype") = type);
   }
   nb::object space = nb::module_::import_(kind == framework::cupy ? "cupy" : "numpy");
-  return space.attr("empty")(shape, nb::arg("dtype") = "float32");
+  return space.attr("empty")(shape, nb::arg("dtype") = dtype);
 }
 
-} // namespace
-
 nb::object empty_like(const char *argument, nb::handle object, nb::handle shape, bool f32) {
-  if (f32) return empty_f32(object, shape);
+  if (f32) return empty_of(object, shape, "float32"); // results have eight bits only on request
   framework kind = framework_of(object);
   PyObject *made = nullptr;
   if (kind == framework::torch) {

@@ -184,6 +184,22 @@ private:
   int64_t shape[ARRAY_DIMS]; // of the sums of this rank
 };
 
+// The arguments of a selection after reading.
+struct select_call {
+  array scores, indices, rows, valid_tokens, best_scores, best_indices, own, own_counts;
+  std::vector<int64_t> wide, best_wide; // those of int32 indices
+  bool narrow = false;
+  banyan_select_desc desc = BANYAN_SELECT_DESC_INIT;
+  banyan_valid_rows valid = BANYAN_VALID_ROWS_INIT;
+  int32_t tokens_now = 0; // valid.tokens, where it was given as a number
+  std::string algorithm;
+  nb::object made;
+
+  void read(const comm &owner, nb::handle scores_word, nb::handle indices_word, nb::handle k, nb::handle rows_word,
+            nb::handle out, nb::handle algorithm_word, nb::handle tokens);
+  void finish(); // after a call
+};
+
 struct heads_call {
   array mine, all, valid_tokens;
   std::vector<int32_t> counts;
@@ -285,6 +301,7 @@ public:
   attention_call attention;
   heads_call heads;
   sum_call sums;
+  select_call selection;
   array first, second;
   std::vector<size_t> counts;
   nb::object outputs = nb::none();
@@ -327,6 +344,7 @@ void define_allreduce(nb::class_<comm> &type);
 void define_calls(nb::class_<comm> &type);
 void define_combine(nb::class_<comm> &type);
 void define_attention(nb::module_ &module, nb::class_<comm> &type);
+void define_select(nb::module_ &module, nb::class_<comm> &type);
 void define_operation(nb::module_ &module);
 void define_ownership(nb::module_ &module);
 void define_jax(nb::module_ &module);

@@ -46,7 +46,7 @@ void operation::release() {
   comm_->end_of_operation(last);
   std::vector<nb::object> arrays;
   arrays.swap(kept);
-  renew(combine), renew(attention), renew(heads), renew(sums), renew(first), renew(second);
+  renew(combine), renew(attention), renew(heads), renew(sums), renew(selection), renew(first), renew(second);
 }
 
 void operation::start() {
@@ -131,6 +131,7 @@ std::string operation::describe() const { return comm_->describe_operation(handl
 int32_t *operation::tokens_place() {
   if (combine.valid.tokens == &combine.tokens_now) return &combine.tokens_now;
   if (sums.valid.tokens == &sums.tokens_now) return &sums.tokens_now;
+  if (selection.valid.tokens == &selection.tokens_now) return &selection.tokens_now;
   return heads.valid.tokens == &heads.tokens_now ? &heads.tokens_now : nullptr;
 }
 
