@@ -581,7 +581,7 @@ typedef struct banyan_allreduce_desc {
   banyan_dtype wire;              /* F32, F16 or BF16: type of values on the way; 0: F32 */
   banyan_scatter scatter;         /* which rank gets which sums; HEADS: all tokens of a range of columns */
   int32_t root;                   /* with ROOT */
-  banyan_order order;             /* PLAN or CANONICAL */
+  banyan_order order;             /* EXACT: the bits depend on the inputs alone. Its wire is F32 */
   const char *algorithm;          /* as in banyan_combine_desc */
   int64_t in_stride, out_stride;  /* elements from one token to the next; 0: contiguous */
   const banyan_valid_rows *valid; /* only `tokens` is used; NULL: all tokens */

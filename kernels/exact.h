@@ -32,6 +32,13 @@ typedef struct bny_exact_row {
 
 enum { BNY_EXACT_POS_INF = 1, BNY_EXACT_NEG_INF = 2, BNY_EXACT_NAN = 4 };
 
+/* A value of banyan_allreduce() on the way: its digits, with a top of its own. */
+typedef struct bny_exact_number {
+  int64_t hi, lo;
+  float top; /* a whole number; -inf if the value is 0 */
+  uint32_t flags;
+} bny_exact_number;
+
 BNY_HD static inline int64_t *bny_exact_hi(bny_exact_row *row) { return (int64_t *)(row + 1); }
 BNY_HD static inline int64_t *bny_exact_lo(bny_exact_row *row, int32_t value_dim) {
   return bny_exact_hi(row) + value_dim;

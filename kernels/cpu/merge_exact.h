@@ -304,3 +304,56 @@ static int64_t exact_finish(const bny_box *box, int count, const bny_wire_view *
   }
   return unfit;
 }
+
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
+
+static void exact_sum_encode(const void *from, banyan_dtype dtype, int elements, bny_exact_number *to) {
+  float tile[EXACT_COLUMNS];
+  for (int first = 0; first < elements; first += EXACT_COLUMNS) {
+    int columns = elements - first < EXACT_COLUMNS ? elements - first : EXACT_COLUMNS;
+    convert_to_wire((const char *)from + (size_t)first * element_bytes(dtype), dtype, 1.0f, columns, tile, BANYAN_F32);
+    for (int i = 0; i < columns; i++) {
+      double x = (double)tile[i], top = -(double)BNY_INFINITY_F;
+      uint8_t flags = 0;
+      bny_exact_number made = {0};
+      double largest = exact_largest(&x, 1, &flags);
+      if (largest > 0) exact_deposit(&top, &made.hi, &made.lo, 0, &x, largest, 1);
+      made.top = (float)top, made.flags = flags;
+      to[first + i] = made;
+    }
+  }
+}
+
+static bny_exact_number exact_sum_of(int count, const void *const *sources, int column) {
+  double top = -(double)BNY_INFINITY_F;
+  bny_exact_number total = {0};
+  for (int s = 0; s < count; s++) {
+    const bny_exact_number *each = (const bny_exact_number *)sources[s] + column;
+    exact_sum(&top, &total.hi, &total.lo, (double)each->top, &each->hi, &each->lo, 1);
+    total.flags |= each->flags;
+  }
+  total.top = (float)top;
+  return total;
+}
+
+/* The result is rounded to f32, and then to its type. */
+static float exact_sum_value(const bny_exact_number *of) {
+  double unit = bny_exact_power(BNY_EXACT_BITS * ((double)of->top - 1)); /* 0 for a top of -inf */
+  return exact_special((uint8_t)of->flags, (float)(bny_exact_value(of->hi, of->lo) * unit));
+}
+
+static void exact_sum_all(int count, const void *const *sources, int elements, bool is_wire, void *to,
+                          banyan_dtype dtype) {
+  float tile[EXACT_COLUMNS];
+  for (int first = 0; first < elements; first += EXACT_COLUMNS) {
+    int columns = elements - first < EXACT_COLUMNS ? elements - first : EXACT_COLUMNS;
+    for (int i = 0; i < columns; i++) {
+      bny_exact_number total = exact_sum_of(count, sources, first + i);
+      if (is_wire)
+        ((bny_exact_number *)to)[first + i] = total;
+      else
+        tile[i] = exact_sum_value(&total);
+    }
+    if (!is_wire) convert_to_caller(tile, columns, (char *)to + (size_t)first * element_bytes(dtype), dtype);
+  }
+}

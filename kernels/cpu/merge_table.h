@@ -27,6 +27,20 @@ static int64_t merge_finish_any(const bny_box *box, bny_wire wire, int count, co
   return merge_finish(box, wire, count, sources, round_nodes, out, token0, head0);
 }
 
+static uint64_t sum_encode_any(const void *from, banyan_dtype dtype, int elements, bny_wire wire, void *to) {
+  if (wire != BNY_WIRE_EXACT) return sum_encode(from, dtype, elements, wire, to);
+  exact_sum_encode(from, dtype, elements, to);
+  return 0;
+}
+
+static void sum_any(int count, const void *const *sources, int elements, bny_wire wire, bool round_nodes, bool is_wire,
+                    void *to, banyan_dtype dtype) {
+  if (wire == BNY_WIRE_EXACT)
+    exact_sum_all(count, sources, elements, is_wire, to, dtype);
+  else
+    sum(count, sources, elements, wire, round_nodes, is_wire, to, dtype);
+}
+
 extern const bny_kernels KERNELS_TABLE;
 const bny_kernels KERNELS_TABLE = {
     .name = KERNELS_NAME,
@@ -34,8 +48,8 @@ const bny_kernels KERNELS_TABLE = {
     .encode = encode_any,
     .merge = merge_any,
     .merge_finish = merge_finish_any,
-    .sum_encode = sum_encode,
-    .sum = sum,
+    .sum_encode = sum_encode_any,
+    .sum = sum_any,
     .at_least = at_least,
     .exact_clear = clear_row,
     .exact_deposit = deposit_row,

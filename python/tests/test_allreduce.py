@@ -77,6 +77,14 @@ def test_persistent_sums_read_their_array_anew():
     run(body)
 
 
+def test_exact_sums_do_not_depend_on_who_gives_what():
+    parts = [drawn(r, (4, 50)) * 10.0 ** (3 * r) for r in range(3)]
+    of = {order: [run(lambda comm: comm.allreduce(x[comm.rank].astype(np.float32), order=order), 3)[0]
+          for x in (parts, parts[::-1])] for order in ("exact", "plan")}  # fmt: skip
+    assert of["exact"][0].tobytes() == of["exact"][1].tobytes()
+    np.testing.assert_allclose(of["exact"][0], of["plan"][0], rtol=1e-3)
+
+
 def test_nan_and_infinity_arrive():
     def body(comm):
         return comm.allreduce(np.array([np.nan, np.inf, -np.inf, 1] if comm.rank else [1, 1, 1, -1], np.float32))

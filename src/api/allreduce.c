@@ -9,6 +9,7 @@
 #include "base/status.h"
 
 static bny_wire wire_of(const banyan_allreduce_desc *desc) {
+  if (desc->order == BANYAN_ORDER_EXACT) return BNY_WIRE_EXACT;
   return bny_wire_of_dtype(desc->wire ? desc->wire : BANYAN_F32);
 }
 
@@ -27,11 +28,11 @@ static banyan_status check_desc(const banyan_comm *comm, const banyan_allreduce_
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.wire is %d; use BANYAN_F32, BANYAN_F16 or BANYAN_BF16", (int)desc->wire);
   if ((unsigned)desc->scatter > BANYAN_SCATTER_TOKENS)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.scatter is %d, which is not a banyan_scatter", desc->scatter);
-  if (desc->order == BANYAN_ORDER_EXACT)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED, "desc.order is BANYAN_ORDER_EXACT, which sums do not have: use "
-                                            "BANYAN_ORDER_CANONICAL, whose bits do not depend on the algorithm");
   if ((unsigned)desc->order > BANYAN_ORDER_EXACT)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.order is %d, which is not a banyan_order", desc->order);
+  if (desc->order == BANYAN_ORDER_EXACT && desc->wire && desc->wire != BANYAN_F32)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.wire is %d, and BANYAN_ORDER_EXACT sends digits: leave it at BANYAN_F32",
+                    (int)desc->wire);
   if (desc->scatter == BANYAN_SCATTER_ROOT && (desc->root < 0 || desc->root >= comm->nranks))
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.root is %d, must be 0..%d", desc->root, comm->nranks - 1);
   if (desc->algorithm && strlen(desc->algorithm) >= BNY_ALGORITHM_NAME_BYTES)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The table of payloads, and the checks of requests for them. */
+#include "exact.h"
 #include "plan/plan.h"
 #include "base/status.h"
 #include "select.h"
@@ -10,6 +11,10 @@ static size_t no_bytes(const bny_call *call) {
 }
 
 static size_t wire_bytes(const bny_call *call) { return bny_wire_row_bytes(call->wire, call->value_dim); }
+
+static size_t sum_bytes(const bny_call *call) {
+  return call->wire == BNY_WIRE_EXACT ? sizeof(bny_exact_number) : wire_bytes(call);
+}
 
 static size_t element_bytes(const bny_call *call) { return (size_t)call->dim * bny_dtype_bytes(call->dtype); }
 
@@ -105,7 +110,7 @@ const bny_payload bny_payloads[BNY_COLLECTIVES] = {
     [BNY_ALLGATHER_HEADS] = {BNY_MOTION_GATHER, true, false, false, "heads", element_bytes, check_heads},
     [BNY_SHIFT] = {BNY_MOTION_SHIFT, false, false, false, NULL, no_bytes, check_bytes},
     [BNY_BROADCAST] = {BNY_MOTION_BROADCAST, false, false, false, NULL, no_bytes, check_bytes},
-    [BNY_ALLREDUCE] = {BNY_MOTION_MERGE, true, false, false, NULL, wire_bytes, check_combine},
+    [BNY_ALLREDUCE] = {BNY_MOTION_MERGE, true, false, false, NULL, sum_bytes, check_combine},
     [BNY_SELECT] = {BNY_MOTION_MERGE, true, false, false, NULL, list_bytes, check_lists},
     [BNY_BARRIER] = {BNY_MOTION_SIGNAL, false, false, false, NULL, no_bytes, check_bytes},
 };

@@ -277,8 +277,9 @@ says 'levels "4,x"' err
 run 2 --ranks 8 --levels 4,6
 run 2 --ranks 8 --cost --prove
 run 2 --ranks 8 --bytes 1K --tokens 4
-run 2 --ranks 8 --collective allreduce --order exact
-says 'neither --order exact nor --wire e4m3' err
+run 2 --ranks 8 --collective allreduce --wire e4m3
+says 'no --wire e4m3' err
+run 0 --ranks 8 --collective allreduce --order exact --prove
 run 2 --ranks 8 --collective select --wire bf16
 says 'a selection has no --wire' err
 run 2 --ranks 8 --collective allgather --heads 4
