@@ -12,6 +12,7 @@ dist_example_DATA = \
   %D%/ownership.c \
   %D%/prefill.c \
   %D%/smollm.py \
+  %D%/sparse.py \
   %D%/summarise.py \
   %D%/threads.c \
   %D%/tiers.c

@@ -69,6 +69,11 @@ def test_generate_goes_on_after_a_death():
     assert "one rank gives the same 40 tokens" in said
 
 
+def test_sparse_attention_chooses_the_same_keys():
+    said = run("sparse.py", "--keys", "4096", "--k", "128", "--ranks", "3")
+    assert "128 of 4096 keys read" in said and "the same bits in exact order" in said
+
+
 def test_summarise():
     said = program("summarise.py", "--ranks", "4", "--tokens", "40", "--text-tokens", "300")
     assert "300 tokens read" in said
