@@ -13,11 +13,11 @@ typedef struct expectation {
 static const expectation expectations[] = {
     {"cpu-only.txt", 4, 2, {"package 2x2 memory 250 33", "host 1x2 sockets 500 20"}},
     {"dgx-h100.txt", 32, 8, {"island 4x8 nvlink 1500 371", "pod 1x4 network 3600 50"}},
-    {"fabric-two-rails.txt", 16, 2, {"host 8x2 memory 250 33", "pod 1x8 network 2500 50"}},
+    {"fabric-two-rails.txt", 8, 2, {"host 4x2 memory 250 33", "pod 1x4 network 2500 50"}},
     {"gb200-nvl72.txt", 72, 72, {"domain 1x72 nvlink 1500 722"}},
     {"hgx-a100-4nic.txt", 8, 8, {"island 1x8 nvlink 1500 240"}},
     {"hgx-h100-faults.xml", 8, 8, {"island 1x8 nvlink 1500 247"}}, /* as slow as its slowest GPU */
-    {"mi300x.xml", 8, 8, {"island 1x8 xgmi 2000 336"}},
+    {"mi300x.txt", 8, 8, {"island 1x8 xgmi 2000 336"}},
     {"one-gpu.txt", 1, 1, {"host 1x1 pcie 2500 24"}},
     {"pcie-8gpu.xml", 8, 4, {"package 2x4 pcie 2500 24", "host 1x2 pcie-sys 3500 22"}},
     {"spine-leaf.txt",

@@ -146,7 +146,7 @@ plan --from $topo/spine-leaf.txt --compare
 plan --from $topo/dgx-h100.txt --prove
 plan --from $topo/fabric-two-rails.txt --collective broadcast
 topo --from $topo/dgx-h100.txt
-topo --from $topo/mi300x.xml
+topo --from $topo/mi300x.txt
 END
 
 # Each local rank of banyan-perf has its own core, or a warning reports too few cores.

@@ -38,7 +38,7 @@ TEST(fabrics) {
   bny_topo_error error = {0};
   bny_topo *topo = topo_load(path, NULL, &error);
   ck_assert_ptr_nonnull(topo);
-  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_HOST), 8);
+  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_HOST), 4);
   int32_t trunks = 0;
   for (int32_t l = 0; l < topo->nlinks; l++) {
     const bny_topo_link *link = &topo->links[l];

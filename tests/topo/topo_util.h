@@ -97,7 +97,7 @@ static inline bny_topo *load_file(const char *path) {
 
 static const char *const own_topologies[]
     __attribute__((unused)) = {"cpu-only.txt",      "dgx-h100.txt",        "fabric-two-rails.txt", "gb200-nvl72.txt",
-                               "hgx-a100-4nic.txt", "hgx-h100-faults.xml", "mi300x.xml",           "one-gpu.txt",
+                               "hgx-a100-4nic.txt", "hgx-h100-faults.xml", "mi300x.txt",           "one-gpu.txt",
                                "pcie-8gpu.xml",     "spine-leaf.txt",      "two-islands.txt"};
 enum { OWN_TOPOLOGIES = sizeof own_topologies / sizeof own_topologies[0] };
 
