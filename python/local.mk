@@ -39,6 +39,7 @@ EXTRA_DIST += \
   %D%/src/array_make.cc \
   %D%/src/attention.cc \
   %D%/src/attention_call.cc \
+  %D%/src/attention_step.cc \
   %D%/src/calls.cc \
   %D%/src/combine.cc \
   %D%/src/comm.cc \
@@ -62,6 +63,7 @@ EXTRA_DIST += \
   %D%/tests/conftest.py \
   %D%/tests/test_allreduce.py \
   %D%/tests/test_attention.py \
+  %D%/tests/test_attention_step.py \
   %D%/tests/test_combine.py \
   %D%/tests/test_compat.py \
   %D%/tests/test_compat_signatures.py \

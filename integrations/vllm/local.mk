@@ -13,6 +13,8 @@ EXTRA_DIST += \
   %D%/banyan_vllm/mla.py \
   %D%/banyan_vllm/nodes.py \
   %D%/banyan_vllm/ranks.py \
+  %D%/banyan_vllm/sums.py \
+  %D%/test/bench.py \
   %D%/test/check.py \
   %D%/test/models.py \
   %D%/test/run \

@@ -8,6 +8,7 @@ Arrays are of numpy, PyTorch, JAX, CuPy, or anything else that has DLPack, and c
 
 try:
     from ._core import (
+        AttentionStep,
         Operation,
         Ownership,
         Threads,
@@ -48,6 +49,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AbortedError",
     "ArgumentError",
+    "AttentionStep",
     "BootstrapError",
     "Communicator",
     "DataError",

@@ -305,6 +305,34 @@ class Threads:
     def nranks(self) -> int:
         """The number of ranks."""
 
+class AttentionStep:
+    """One step of a decoder, made by Communicator.attention_step(). Call it once for each layer."""
+
+    def __call__(
+        self,
+        q: Given,
+        k: Array,
+        v: Array,
+        out: Out = None,
+        *,
+        new_k: Optional[Array] = None,
+        new_v: Optional[Array] = None,
+        scale: float = 0.0,
+        window: Optional[int] = None,
+        soft_cap: Optional[float] = None,
+        sinks: Optional[Array] = None,
+        k_scale: Union[None, float, Array] = None,
+        v_scale: Union[None, float, Array] = None,
+    ) -> Tuple[Given, ...]:
+        """Writes this rank's new keys to its cache, and attends over the keys of all ranks. Collective.
+
+        q, k, v, out and the other words are those of attention_combine(). new_k, new_v: [tokens, kv_heads, dim] of the
+            cache's dtype, which `slots` of the step puts into k and v. A layer whose arrays have the layouts of the layer
+            before only exchanges pointers, where `out` is one array.
+
+        Returns (o, lse); lse is None if `out` is one array. Raises what combine() raises.
+        """
+
 class Operation:
     """A persistent operation: planned once, run as op(), or by start(), test() and wait().
 
@@ -450,6 +478,42 @@ class Comm:
     ) -> Operation:
         """A persistent attention_combine() of these arrays. Collective. Returns an Operation, which keeps the
         arrays.
+        """
+    def attention_step(
+        self,
+        *,
+        slots: Optional[Array] = None,
+        gather: Union[None, bool, Sequence[int]] = None,
+        seq_lens: Optional[Array] = None,
+        page_table: Optional[Array] = None,
+        keys_max: int = 0,
+        empty: Optional[str] = None,
+        query_start_loc: Optional[Array] = None,
+        query_start: Optional[Array] = None,
+        tree_mask: Optional[Array] = None,
+        key_start: Optional[Array] = None,
+        key_block: Optional[int] = None,
+        key_stride: Optional[int] = None,
+        key_pattern: Optional[Sequence[int]] = None,
+        key_mask: Optional[Array] = None,
+        page_indptr: Optional[Array] = None,
+        last_page_len: Optional[Array] = None,
+        base: Base = "e",
+        out_empty: Empty = "-inf",
+        scatter: Scatter = "none",
+        root: int = 0,
+        order: Order = "plan",
+        wire: Wire = "f32",
+        algorithm: Optional[str] = None,
+        stream: Optional[int] = None,
+        tokens: Union[None, int, Array] = None,
+    ) -> AttentionStep:
+        """Takes the arguments of attention_combine() that are equal for all layers of a step of a decoder. Local.
+
+        slots: int64 or int32 [tokens], where the new keys of each layer go: key slot % page_keys of page slot //
+            page_keys of k and v. Negative: the key is another rank's. Host only.
+
+        Returns an AttentionStep, which keeps the arrays. They are not changed or resized until its last call.
         """
     def allreduce(self, x: Given, **words: Unpack[SumWords]) -> Given:
         """Sums x of all ranks, as after an output projection under tensor parallelism. Collective.

@@ -63,6 +63,8 @@ array::~array() {
 
 void array::open(const char *argument, nb::handle object, bool write, const std::string &wanted, void *stream) {
   name = argument;
+  if (buffered_) PyBuffer_Release(&buffer_);
+  buffered_ = false;
   if (object.is_none()) reject(name, "it is None, and not an array");
   framework kind = framework_of(object);
   if (kind == framework::torch) {
@@ -81,6 +83,17 @@ void array::open(const char *argument, nb::handle object, bool write, const std:
   // DLPack keeps the tensor alive, but .data or .set_() may replace its memory. So the storage is kept too.
   if (lasting && kind == framework::torch && nb::hasattr(object, "untyped_storage"))
     storage_ = object.attr("untyped_storage")();
+}
+
+bool array::reopen(nb::handle object, bool write, const std::string &wanted, void *stream) {
+  int dims = ndim;
+  dl_dtype type = dtype;
+  int64_t layout[2][ARRAY_DIMS];
+  std::memcpy(layout[0], shape, sizeof shape), std::memcpy(layout[1], strides, sizeof strides);
+  open(name, object, write, wanted, stream);
+  size_t bytes = static_cast<size_t>(ndim) * sizeof *shape;
+  return ndim == dims && dtype.code == type.code && dtype.bits == type.bits &&
+         std::memcmp(layout[0], shape, bytes) == 0 && std::memcmp(layout[1], strides, bytes) == 0;
 }
 
 // Uses the buffer protocol, which numpy, bytearray and JAX arrays on a CPU support. Returns false if another is needed.

@@ -51,6 +51,9 @@ public:
   // communicator; for "" (the CPU) `stream` is ignored.
   void open(const char *argument, nb::handle object, bool write, const std::string &device, void *stream);
 
+  // Opens another array in place of the one before. Returns false if its shape, strides or dtype differ.
+  bool reopen(nb::handle object, bool write, const std::string &device, void *stream);
+
   // Makes a contiguous array like `like`, which `pattern` has read, and reads it. With `f32` the dtype is f32.
   nb::object make(const char *argument, nb::handle like, const array &pattern, const dims_list &dims, bool f32,
                   const std::string &device, void *stream);

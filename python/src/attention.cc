@@ -91,6 +91,8 @@ void page_bounds_update(PARAMETERS, nb::handle first) {
   if (status != BANYAN_OK) raise_status(status, -1);
 }
 
+} // namespace
+
 void read_both(const comm &self, nb::handle q, nb::handle k, nb::handle v, const attention_words &words, nb::handle out,
                const combine_words &combine_words, attention_call *call, combine_call *combine) {
   void *stream = self.stream_for(combine_words.stream, q);
@@ -105,6 +107,8 @@ void read_both(const comm &self, nb::handle q, nb::handle k, nb::handle v, const
   combine->lse_f32 = call->desc.q_dtype != BANYAN_F32;
   combine->read_output(self, q, q, out, false, call->q, call->q, combine_words);
 }
+
+namespace {
 
 nb::object attention_combine(comm &self, PARAMETERS, RESULT_PARAMETERS) {
   attention_call call;

@@ -327,6 +327,22 @@ void attention_call::read(const comm *owner, void *stream_of_call, nb::handle q_
   read_prune(words);
 }
 
+bool attention_call::repeat(nb::handle q_array, nb::handle k_array, nb::handle v_array, const attention_words &words) {
+  if (desc.rope.dim || desc.parts || desc.kv.rows != BANYAN_KV_ROWS_PLAIN || desc.prune.bounds || v_array.is_none())
+    return false;
+  if (desc.queries ? whole_number("window", words.window) != queries.window : !words.window.is_none()) return false;
+  array &mine = desc.gather ? gather.mine : q;
+  if (!mine.reopen(q_array, false, device, stream) || !k.reopen(k_array, false, device, stream) ||
+      !v.reopen(v_array, false, device, stream))
+    return false;
+  (desc.gather ? desc.q_mine : desc.q) = mine.data;
+  desc.kv.k = k.data, desc.kv.v = v.data;
+  desc.soft_cap = 0, desc.sinks = nullptr, desc.kv.scales = {};
+  read_logits(words);
+  read_scales(words);
+  return true;
+}
+
 // Reads where the rows are and how many each sequence has.
 void attention_call::read_rows(const attention_words &words) {
   if (words.page_table.is_none())

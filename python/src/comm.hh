@@ -151,6 +151,8 @@ struct combine_call {
 
   void read(const comm &owner, nb::handle o, nb::handle lse, nb::handle d, nb::handle out_arrays,
             const combine_words &words);
+  // Opens another output of the same layout for the same call. Returns false if it is not one array of that layout.
+  bool repeat(const comm &owner, nb::handle out_array);
   // Makes or opens the outputs, like `o` and `lse`, which the patterns have read. With `with_sum` the statistics are m
   // and d.
   void read_output(const comm &owner, nb::handle o, nb::handle lse, nb::handle out_arrays, bool with_sum,
@@ -251,6 +253,9 @@ struct attention_call {
   // `owner` is NULL for attention without a combine.
   void read(const comm *owner, void *stream_of_call, nb::handle q_array, nb::handle k_array, nb::handle v_array,
             const attention_words &words);
+  // Opens other arrays of the same layouts. Of the words only scale, soft_cap, sinks, k_scale and v_scale may differ.
+  // Returns false if anything else differs.
+  bool repeat(nb::handle q_array, nb::handle k_array, nb::handle v_array, const attention_words &words);
   int32_t rows() const { return desc.queries ? queries.tokens : desc.batch; } // rows of q and of the output
 
 private:
@@ -272,6 +277,9 @@ private:
   void check_mask() const;
   int64_t batch_of(const attention_words &words) const;
 };
+
+void read_both(const comm &self, nb::handle q, nb::handle k, nb::handle v, const attention_words &words, nb::handle out,
+               const combine_words &combine_words, attention_call *call, combine_call *combine);
 
 // A persistent operation. It keeps its arrays alive.
 class operation {
@@ -345,6 +353,7 @@ void define_calls(nb::class_<comm> &type);
 void define_combine(nb::class_<comm> &type);
 void define_attention(nb::module_ &module, nb::class_<comm> &type);
 void define_select(nb::module_ &module, nb::class_<comm> &type);
+void define_attention_step(nb::module_ &module, nb::class_<comm> &type);
 void define_operation(nb::module_ &module);
 void define_ownership(nb::module_ &module);
 void define_jax(nb::module_ &module);

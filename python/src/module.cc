@@ -98,6 +98,7 @@ NB_MODULE(_core, module) {
   define_calls(type);
   define_attention(module, type);
   define_select(module, type);
+  define_attention_step(module, type);
   define_operation(module);
   define_ownership(module);
   define_jax(module);

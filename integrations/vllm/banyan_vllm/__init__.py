@@ -8,7 +8,7 @@ What it changes, by files of vLLM 0.32:
   platforms/cpu.py takes the function (v1/worker/worker_base.py). If Triton runs on this CPU, vLLM uses its own kernel.
 - model_executor/layers/attention/mla_attention.py: MLADCPManager, see mla.py.
 - distributed/device_communicators/cpu_communicator.py: the names of shared memory, which were the same on all nodes, so
-  that tensor parallelism failed between nodes. vLLM uses torch.distributed where names differ.
+  that tensor parallelism failed between nodes. Where names differ, sums and gathers go by banyan, see sums.py.
 - model_executor/models/gpt_oss.py: the number of KV heads of a rank, see gpt_oss.py.
 """
 
@@ -16,7 +16,7 @@ import functools
 import logging
 import os
 
-import torch
+import numpy as np
 
 VERSIONS = ("0.32.",)  # prefixes of the supported versions of vLLM
 
@@ -60,13 +60,14 @@ def slot_mapping(
             KV_CACHE_BLOCK_SIZE,
         )
     block, ranks, interleave = KV_CACHE_BLOCK_SIZE, TOTAL_CP_WORLD_SIZE, CP_KV_CACHE_INTERLEAVE_SIZE
-    tokens = int(query_start_loc[-1])
-    request = torch.bucketize(torch.arange(tokens), query_start_loc[1:].long(), right=True)
-    page, place = positions[:tokens] // (block * ranks), positions[:tokens] % (block * ranks)
+    begins, slots = query_start_loc.numpy(), slots.numpy()
+    tokens = int(begins[-1])
+    request = np.repeat(np.arange(len(begins) - 1), np.diff(begins))
+    page, place = np.divmod(positions[:tokens].numpy(), block * ranks)
     is_mine = place // interleave % ranks == TOTAL_CP_RANK
-    pages = block_table[request, torch.where(is_mine, page, 0)].long()
+    pages = block_table.numpy()[request, np.where(is_mine, page, 0)].astype(np.int64)
     local = place // (ranks * interleave) * interleave + place % interleave
-    slots[:tokens] = torch.where(is_mine, pages * block + local, PAD_ID)
+    slots[:tokens] = np.where(is_mine, pages * block + local, PAD_ID)
     slots[tokens:max_num_tokens] = PAD_ID
 
 
@@ -94,6 +95,8 @@ def register():
     from vllm.utils import cpu_triton_utils
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
+    from . import sums
+
     plain = cpu_triton_utils._compute_slot_mapping_kernel_impl
     cpu_triton_utils._compute_slot_mapping_kernel_impl = functools.partial(slot_mapping, plain)
     register_backend(AttentionBackendEnum.CPU_ATTN, "banyan_vllm.attention.Backend")
@@ -101,3 +104,4 @@ def register():
     ModelRegistry.register_model("GptOssForCausalLM", "banyan_vllm.gpt_oss:GptOssForCausalLM")
     named = functools.partial(group_name, _CPUSHMDistributed.make_group_name)
     _CPUSHMDistributed.make_group_name = staticmethod(named)
+    sums.register()

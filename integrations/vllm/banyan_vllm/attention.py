@@ -3,6 +3,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from vllm.v1.attention.backend import AttentionType
 from vllm.v1.attention.backends.cpu_attn import (
@@ -12,6 +13,8 @@ from vllm.v1.attention.backends.cpu_attn import (
 )
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
+import banyan
+
 from . import ranks
 
 FLOATS = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
@@ -20,6 +23,8 @@ FLOATS = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2
 class Backend(CPUAttentionBackend):
     @staticmethod
     def get_impl_cls():
+        # vLLM asks each time that it makes a layer. A sharded layer writes its new keys in forward().
+        Backend.forward_includes_kv_cache_update = ranks.count() > 1
         return Impl
 
     @staticmethod
@@ -38,11 +43,8 @@ class Backend(CPUAttentionBackend):
 
 @dataclass
 class Metadata:
-    """Words of attention_combine(), the same for all layers of a step."""
-
     num_actual_tokens: int
-    words: dict
-    keys_max: int  # most keys that a sequence can have on this rank
+    layer: banyan.AttentionStep  # has all that is equal for the layers of a step
     causal: bool = True
 
 
@@ -66,19 +68,22 @@ class Builder(CPUAttentionMetadataBuilder):
         if step.causal is not True:
             ranks.reject("attention that is not causal")
         comm = ranks.communicator()
-        begins = step.query_start_loc.to(torch.int32)
-        starts = step.seq_lens.to(torch.int32) - begins.diff()
-        words = dict(
+        begins = step.query_start_loc.to(torch.int32).numpy()
+        starts = step.seq_lens.to(torch.int32).numpy() - np.diff(begins)
+        layer = comm.attention_step(
+            slots=step.slot_mapping[: step.num_actual_tokens],
+            gather=True,
+            scatter="heads",
             page_table=step.block_table_tensor.to(torch.int32),
+            keys_max=step.block_table_tensor.shape[1] * self.block_size,
             seq_lens=step.dcp_local_seq_lens.to(torch.int32),
             query_start_loc=begins,
             query_start=starts,
-            key_start=torch.full_like(starts, comm.rank * self.interleave),
+            key_start=np.full_like(starts, comm.rank * self.interleave),
             key_block=self.interleave,
             key_stride=self.interleave * comm.nranks,
         )
-        keys_max = step.block_table_tensor.shape[1] * self.block_size
-        return Metadata(step.num_actual_tokens, words, keys_max)
+        return Metadata(step.num_actual_tokens, layer)
 
 
 class Impl(CPUAttentionBackendImpl):
@@ -100,6 +105,7 @@ class Impl(CPUAttentionBackendImpl):
                 ranks.reject(what)
         self.comm = ranks.communicator()
         self.float8 = FLOATS.get(self.kv_cache_dtype)
+        self.cache = None
         self.words = dict(
             scale=self.scale,
             soft_cap=self.logits_soft_cap or None,
@@ -114,24 +120,15 @@ class Impl(CPUAttentionBackendImpl):
 
     def split(self, kv_cache):
         """Returns keys and values, each [pages, kv_heads, page_keys, dim]. A page has its keys before its values."""
-        if self.float8 is not None:
-            kv_cache = kv_cache.view(self.float8)
-        pages, heads, keys, _ = kv_cache.shape
-        return kv_cache.view(pages, heads, keys * 2, -1).chunk(2, dim=2)
+        if self.cache is not kv_cache:
+            self.cache, pages = kv_cache, kv_cache if self.float8 is None else kv_cache.view(self.float8)
+            count, heads, keys, _ = pages.shape
+            self.halves = pages.view(count, heads, keys * 2, -1).chunk(2, dim=2)
+        return self.halves
 
-    def do_kv_cache_update(self, layer, key, value, kv_cache, slot_mapping):
-        if not self.is_sharded:
-            return super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
-        (mine,) = torch.where(slot_mapping >= 0)
-        slots = slot_mapping[mine]
-        scales = layer._k_scale_float, layer._v_scale_float
-        for rows, cache, scale in zip((key, value), self.split(kv_cache), scales):
-            rows = rows[mine]
-            if self.float8 is not None:
-                most = torch.finfo(self.float8).max
-                rows = (rows.float() / scale).clamp(-most, most).to(self.float8)
-            page_keys = cache.shape[2]
-            cache[slots // page_keys, :, slots % page_keys] = rows
+    def rounded(self, rows, scale):
+        most = torch.finfo(self.float8).max
+        return (rows.float() / scale).clamp(-most, most).to(self.float8)
 
     def forward(
         self,
@@ -148,21 +145,19 @@ class Impl(CPUAttentionBackendImpl):
         step = attn_metadata
         if not self.is_sharded or step is None or output_scale is not None or output_block_scale is not None:
             return super().forward(layer, query, key, value, kv_cache, step, output, output_scale, output_block_scale)
-        # A single call does all steps. It gathers the queries of all ranks by heads, and each rank attends to its shard
-        # (older and new keys, causal by position). Each rank gets the merged rows of its own heads.
-        keys, values = self.split(kv_cache)
-        scales = {} if self.float8 is None else {"k_scale": layer._k_scale_float, "v_scale": layer._v_scale_float}
+        # A single call does all steps. It writes new keys, gathers the queries of all ranks by heads, and each rank
+        # attends to its shard (older and new keys, causal by position). Each rank gets the merged rows of its own heads.
+        words = self.words
+        if self.float8 is not None:
+            k_scale, v_scale = layer._k_scale_float, layer._v_scale_float
+            words = dict(words, k_scale=k_scale, v_scale=v_scale)
+        if self.kv_sharing_target_layer_name is not None:
+            key = value = None
+        elif self.float8 is not None:
+            key, value = self.rounded(key, k_scale), self.rounded(value, v_scale)
         tokens = step.num_actual_tokens
-        self.comm.attention_combine(
-            query.view(-1, self.num_heads, self.head_size)[:tokens],
-            keys,
-            values,
-            gather=True,
-            scatter="heads",
-            keys_max=step.keys_max,
-            out=(output.view(-1, self.num_heads, self.head_size)[:tokens], None),
-            **step.words,
-            **self.words,
-            **scales,
-        )
+        rows = output if output.dim() == 3 else output.view(-1, self.num_heads, self.head_size)
+        if query.shape[0] != tokens:
+            query, rows = query[:tokens], rows[:tokens]
+        step.layer(query, *self.split(kv_cache), rows, new_k=key, new_v=value, **words)
         return output

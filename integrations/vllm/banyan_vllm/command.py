@@ -165,7 +165,7 @@ def find(args):
         *nodes,
         ("threads", f"{here} ranks on this node share {cpus} processors (VLLM_CPU_OMP_THREADS_BIND={bind})"),
         ("deadline", f"{ranks.deadline_s():.0f} s for a rank that is late (BANYAN_TIMEOUT_MS)"),
-        ("gloo", "start-up" + ("" if args.nnodes == 1 else ", and sums of tensor parallelism between nodes")),
+        ("gloo", "start-up" + (", and tensors between stages" if args.pipeline_parallel_size > 1 and args.nnodes > 1 else "")),
     ]
 
 

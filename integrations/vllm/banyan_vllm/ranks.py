@@ -20,13 +20,14 @@ def deadline_s():
     return float(own) / 1e3 if own else 0.9 * envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS
 
 
-def _meet(group, **settings):
-    """Makes the communicator of a group. Between nodes with a secret its ranks meet where it is asked for, at an address
+def meet(group, **settings):
+    """Makes the communicator of a group of vLLM. Between nodes with a secret its ranks meet where it is asked for, at an address
     of rank 0 that gloo has passed on: gloo itself has no secret."""
     here = os.environ.get("VLLM_HOST_IP", "")
     every = [None] * group.world_size
     with socket.create_server((here, 0)) as free:
         torch.distributed.all_gather_object(every, (here, free.getsockname()[1]), group=group.cpu_group)
+    settings["timeout"] = deadline_s()
     has_secret = os.environ.get("BANYAN_SECRET") or os.environ.get("BANYAN_SECRET_FILE")
     if not has_secret or len({host for host, _ in every}) == 1:
         return banyan.Communicator.from_torch(group.cpu_group, **settings)
@@ -51,7 +52,7 @@ def communicator():
         bound = os.environ.get("GOMP_CPU_AFFINITY", "") + os.environ.get("KMP_AFFINITY", "").partition("proclist=[")[2]
         os.sched_setaffinity(0, {int(cpu) for cpu in re.split(r"[] ,]", bound) if cpu.isdigit()} or before)
         try:
-            _made[group] = _meet(group, threads=torch.get_num_threads(), timeout=deadline_s())
+            _made[group] = meet(group, threads=torch.get_num_threads())
         finally:
             os.sched_setaffinity(0, before)
         banyan.compat.set_group(group, _made[group])

@@ -46,6 +46,17 @@ KINDS = {
             max_position_embeddings=1 << 18,
         ),
     ),
+    "llama-16": (
+        "LlamaConfig",
+        dict(
+            hidden_size=1024,
+            intermediate_size=2048,
+            num_hidden_layers=16,
+            num_attention_heads=8,
+            num_key_value_heads=4,
+            head_dim=128,
+        ),
+    ),
     "qwen3": ("Qwen3Config", HEADS),
     "gemma2": (
         "Gemma2Config",

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Milliseconds of a token at several context lengths: decode context parallelism by banyan-vllm, and stock vLLM by
+tensor parallelism. All engines exist at once, with ranks of one thread, and take short turns. Medians of rounds.
+
+    bench.py --lengths 4096,16384,65536 --first 8192
+    bench.py --nodes 2x1 --nodes 2x2 --delay 0.1ms     # sums and gathers between nodes: gloo and banyan, as root
+
+A Llama of 2 layers has 8 heads on one KV head of 128 values, in bf16, and one sequence. The keys of long prompts are
+computed without attention, which would take minutes and is not measured here; --first measures it, whole.
+"""
+
+import argparse
+import atexit
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+
+ENGINES = {"banyan-vllm, DCP 2": (2, True), "stock vLLM, TP 2": (1, False)}
+RANKS = 2
+
+
+def rank_of(engine, rank, port, cpu, args, reads, writes):
+    dcp, plugin = ENGINES[engine]
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port), VLLM_PLUGINS="banyan" if plugin else "",
+    )
+    os.sched_setaffinity(0, {cpu})
+    import check
+    from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistributed
+    from vllm.v1.attention.backends import cpu_attn
+
+    name = _CPUSHMDistributed.make_group_name  # the same for all engines of this launcher on a node
+    _CPUSHMDistributed.make_group_name = staticmethod(lambda communicator: f"{name(communicator)}-{port}")
+    llm = check.engine(
+        args.path, RANKS, dcp, dict(dtype="bfloat16", max_model_len=max(args.lengths + [args.first]) + 512, block_size=128,
+                                    max_num_batched_tokens=2048, enable_prefix_caching=True,
+                                    kv_cache_memory_bytes=args.room))
+    core = llm.llm_engine
+    impl = cpu_attn.CPUAttentionBackendImpl if not plugin else __import__("banyan_vllm.attention").attention.Impl
+    whole = impl.forward
+    skip = False
+
+    def forward(self, layer, query, key, value, kv_cache, metadata, output, *more, **words):
+        if skip and query.shape[0] > 1024:
+            return output.zero_()
+        return whole(self, layer, query, key, value, kv_cache, metadata, output, *more, **words)
+
+    impl.forward = forward
+    number = 0
+    for line in reads:
+        length, new, seed, skip = json.loads(line)
+        number += 1
+        prompt = check.prompts([length])[0] if not seed else {"prompt_token_ids": [3 + (seed + i) % 500 for i in range(length)]}
+        core.add_request(str(number), prompt, check.greedy(new))
+        steps, first = [], None
+        began = time.perf_counter()
+        while core.has_unfinished_requests():
+            before = time.perf_counter()
+            outputs = core.step()
+            now = time.perf_counter()
+            if outputs and outputs[0].outputs and len(outputs[0].outputs[0].token_ids) > 1:
+                steps.append(now - before)
+            elif outputs:
+                first = now - began
+        writes.write(json.dumps([sorted(steps)[len(steps) // 2] if steps else 0, first]) + "\n")
+        writes.flush()
+
+
+def clean(before):
+    for name in set(os.listdir("/dev/shm")) - before:
+        if "cpushm" in name:  # vLLM's tensor parallelism leaves this file behind
+            os.unlink("/dev/shm/" + name)
+
+
+class Engine:
+    """The processes of an engine's ranks, which wait for work at pipes."""
+
+    def __init__(self, name, args):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.pipes, self.children = [], []
+        cpus = sorted(os.sched_getaffinity(0))
+        for rank in range(RANKS):
+            there, here = os.pipe(), os.pipe()
+            self.children.append(os.fork())
+            if self.children[-1] == 0:
+                try:
+                    rank_of(name, rank, port, cpus[rank % len(cpus)], args, os.fdopen(there[0]), os.fdopen(here[1], "w"))
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    os._exit(1)
+            os.close(there[0]), os.close(here[1])
+            self.pipes.append((os.fdopen(there[1], "w"), os.fdopen(here[0])))
+
+    def end(self):
+        for child in self.children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+    def run(self, *what):
+        for write, _ in self.pipes:
+            write.write(json.dumps(what) + "\n")
+            write.flush()
+        said = [read.readline() for _, read in self.pipes]
+        if not all(said):
+            sys.exit("a rank has ended")
+        return json.loads(said[0])
+
+
+class Timed:
+    """Adds up the time in sums and gathers of a module."""
+
+    def __init__(self, module):
+        self.module, self.spent = module, 0.0
+
+    def __getattr__(self, name):
+        function = getattr(self.module, name)
+
+        def timed(*arguments, **words):
+            began = time.perf_counter()
+            function(*arguments, **words)
+            self.spent += time.perf_counter() - began
+
+        return timed
+
+
+def rank_of_nodes(args):
+    """One rank of tensor parallelism between nodes. The engine's sums take turns. Rank 0 prints the line."""
+    ranks = int(os.environ["WORLD_SIZE"])
+    here = os.environ["LOCAL_WORLD_SIZE"]
+    os.environ.update(VLLM_PLUGINS="banyan", VLLM_HOST_IP=f"10.77.0.{int(os.environ['GROUP_RANK']) + 1}")
+    import check
+
+    check.prepare()
+    llm = check.engine(args.path, ranks, 1, dict(dtype="bfloat16"))
+    from vllm.distributed import get_tp_group
+
+    group = get_tp_group().device_communicator
+    import torch.distributed
+
+    ways = {"gloo": Timed(torch.distributed), "banyan": Timed(group.dist_module)}
+    steps = {name: [] for name in ways}
+    shares = {name: [] for name in ways}
+    for turn in range(args.rounds):
+        for name, way in ways.items():
+            group.dist_module = way
+            llm.llm_engine.add_request(f"{turn} {name}", check.prompts([32])[0], check.greedy(args.new))
+            while llm.llm_engine.has_unfinished_requests():
+                way.spent, before = 0.0, time.perf_counter()
+                llm.llm_engine.step()
+                took = time.perf_counter() - before
+                if turn:
+                    steps[name].append(took), shares[name].append(way.spent / took)
+    if os.environ["RANK"] == "0":
+        middle = {name: sorted(each)[len(each) // 2] * 1e3 for name, each in steps.items()}
+        share = {name: sorted(each)[len(each) // 2] for name, each in shares.items()}
+        print(f"| {ranks // int(here)} x {here}, {args.delay[0] if args.delay else 'no'} delay | "
+              + " | ".join(f"{middle[name]:.1f} ms ({share[name]:.0%})" for name in ways)
+              + f" | {middle['gloo'] / middle['banyan']:.2f} |", flush=True)
+
+
+def nodes(args):
+    """Sums between nodes, which are network namespaces."""
+    hosts = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../tests/hosts/hosts")
+    print("| nodes x ranks | gloo (share of the step) | banyan | ratio |\n|---|---|---|---|", flush=True)
+    for layout in args.nodes:
+        for delay in [[], *([each] for each in args.delay)]:
+            command = [hosts, "--timeout", "900", *(["--delay", *delay] if delay else []), layout, "--", sys.executable, __file__,
+                       "--rank", "--models", args.models, "--rounds", str(args.rounds), "--new", str(args.new),
+                       *(["--delay", *delay] if delay else [])]
+            subprocess.run(command, env={**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "BANYAN_INTERFACE": "eth0"})
+
+
+def main():
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse.add_argument("--models", default="models", help="folder of the models, which are made")
+    parse.add_argument("--lengths", default="4096,16384,65536", help="tokens of the contexts")
+    parse.add_argument("--first", type=int, default=0, help="tokens of a prompt whose first token is timed; 0: none")
+    parse.add_argument("--rounds", type=int, default=15)
+    parse.add_argument("--new", type=int, default=24, help="tokens of a round")
+    parse.add_argument("--nodes", action="append", default=[], help="nodes x ranks, such as 2x2: sums between nodes instead")
+    parse.add_argument("--delay", action="append", default=[], help="delay of packets between nodes, such as 0.1ms, as well")
+    parse.add_argument("--rank", action="store_true", help="run as one rank that tests/hosts/hosts has started")
+    args = parse.parse_args()
+    args.models = os.path.abspath(args.models)
+    args.lengths = [int(each) for each in args.lengths.split(",") if each]
+    args.room = 2 * 512 * (max(args.lengths + [args.first]) + 8192) * 2
+    import check
+    import models
+
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    args.path = models.save(args.models, "llama-16" if args.nodes or args.rank else "llama-long")
+    if args.nodes or args.rank:
+        return nodes(args) if args.nodes else rank_of_nodes(args)
+    check.prepare()
+    atexit.register(clean, set(os.listdir("/dev/shm")))
+    engines = {name: Engine(name, args) for name in ENGINES}
+    for engine in engines.values():
+        atexit.register(engine.end)
+    print("| tokens | " + " | ".join(ENGINES) + " | ratio |\n|---|" + "---|" * (len(ENGINES) + 1), flush=True)
+
+    def report(what, work):
+        made = {name: [] for name in ENGINES}
+        for turn in range(args.rounds):
+            for name, engine in engines.items():
+                made[name].append(work(engine, turn))
+        middle = [sorted(each)[len(each) // 2] * 1e3 for each in made.values()]
+        print(f"| {what} | " + " | ".join(f"{each:.2f} ms" for each in middle) + f" | {middle[1] / middle[0]:.2f} |", flush=True)
+
+    for length in args.lengths:
+        for engine in engines.values():
+            engine.run(length, 2, 0, True)
+        report(f"{length:,}", lambda engine, turn, length=length: engine.run(length, args.new, 0, True)[0])
+    if args.first:
+        args.rounds = 3
+        report(f"first token, {args.first:,}", lambda engine, turn: engine.run(args.first, 1, turn + 1, False)[1])
+
+
+if __name__ == "__main__":
+    main()
