@@ -39,7 +39,7 @@ enum {
   BNY_ATTENTION_VALUE_DIM_MAX = 512,
   BNY_ATTENTION_LANES_MAX = 16, /* rows of work memory are padded to a multiple of so many floats */
   BNY_ATTENTION_HEADS_MAX = 16, /* most rows of one task */
-  BNY_ATTENTION_MANY = 14,      /* most tasks of run_many(): they have whole tiles of 14 rows */
+  BNY_ATTENTION_MANY = 28,      /* most tasks of run_many(): they have whole tiles of 14 rows */
   BNY_ATTENTION_BLOCK = 512,    /* keys whose sums are in f32; sums over such blocks are in double */
   /* Floats of all rows of a task, padded. Tasks with more rows read keys less often. */
   BNY_ATTENTION_QUERY_FLOATS = BNY_ATTENTION_HEADS_MAX * BNY_ATTENTION_HEAD_DIM_MAX,

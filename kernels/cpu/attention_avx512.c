@@ -90,6 +90,10 @@ enum { PROMPT_ROWS = 14 };
 
 INLINE vec vec_most(vec a, vec b) { return _mm512_max_ps(a, b); }
 
+INLINE float vec_top(vec a) { return _mm512_reduce_max_ps(a); }
+
+INLINE float vec_total(vec a) { return _mm512_reduce_add_ps(a); }
+
 INLINE vec vec_kept(uint32_t bits, vec a, vec b) { return _mm512_mask_mov_ps(b, (__mmask16)bits, a); }
 
 INLINE bool vec_all_zero(vec a) { return _mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_EQ_OQ) == 0xffff; }

@@ -5,6 +5,7 @@
  *
  *   PROMPT_ROWS                  rows of a tile, whose sums with two vectors fit in the registers
  *   vec_most                     the greater of two; the second if one is NaN
+ *   vec_top, vec_total           the greatest lane, of which none is NaN, and the sum of all lanes
  *   vec_kept                     a vector, with those of another in the lanes whose bit is 0
  *   vec_all_zero                 whether all lanes are 0
  *   vec_transpose                transposes VEC_LANES vectors
@@ -135,34 +136,46 @@ static bool prompt_range(const prompt *at, int32_t row, int32_t rows, int32_t *l
 
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
 
-/* Packs `lanes` rows of `stride` floats, at most VEC_LANES of them, as columns of a matrix of rows of `to_stride`. */
-INLINE void prompt_pack(int lanes, const float *rows, int32_t stride, int32_t columns, float *to, int32_t to_stride) {
+/* Returns a vector of a row of `columns` elements from column `at` on, with zeros beyond them. */
+INLINE vec prompt_vec(const char *row, banyan_dtype dtype, int32_t columns, int32_t at) {
+  const char *first = row + (size_t)at * attention_element_bytes(dtype);
+  if (at + VEC_LANES <= columns) return vec_row(first, dtype);
+  return at < columns ? vec_row_tail(first, columns - at, dtype) : vec_zero();
+}
+
+/* Packs `count` rows, at most VEC_LANES, as columns of a matrix of rows of `stride`. Lanes without a row become 0. If
+ * the matrix has fewer columns, later stores overwrite them. */
+INLINE void prompt_pack(const char *const *rows, int count, banyan_dtype dtype, int32_t columns, float *to,
+                        int32_t stride) {
   for (int32_t j = 0; j < columns; j += VEC_LANES) {
     vec block[VEC_LANES];
-    UNROLL for (int i = 0; i < VEC_LANES; i++) block[i] = i < lanes ? vec_load(rows + i * stride + j) : vec_zero();
+    UNROLL for (int i = 0; i < VEC_LANES; i++) {
+      block[i] = i < count ? prompt_vec(rows[i], dtype, columns, j) : vec_zero();
+    }
     vec_transpose(block);
     UNROLL for (int i = 0; i < VEC_LANES; i++) {
-      if (j + i < columns) vec_store(to + (j + i) * to_stride, block[i]);
+      if (j + i < columns) vec_store(to + (j + i) * stride, block[i]);
     }
   }
 }
 
-/* Packs the queries. A store of a row of fewer than VEC_LANES floats is overwritten by the next. */
+static const float prompt_zeros[BNY_ATTENTION_HEAD_DIM_MAX];
+
+/* Packs the queries. */
 static void prompt_queries(prompt *at) {
-  enum { TURNS = (PROMPT_ROWS + VEC_LANES - 1) / VEC_LANES };
-  _Static_assert(TURNS == 1, "a tile has as many rows as a vector has lanes, or fewer");
+  _Static_assert((int)PROMPT_ROWS <= (int)VEC_LANES, "a tile is packed at once");
   float rows[PROMPT_ROWS][BNY_ATTENTION_HEAD_DIM_MAX];
+  const char *pointers[PROMPT_ROWS];
   const int32_t padded = bny_attention_padded(at->head_dim);
   for (int32_t row = 0; row < at->rows; row += PROMPT_ROWS) {
     for (int32_t i = 0; i < PROMPT_ROWS; i++) {
       const int32_t r = row + i;
+      pointers[i] = (const char *)(r < at->rows ? rows[i] : prompt_zeros);
       if (r < at->rows)
         attention_query(at->tasks[r / BNY_ATTENTION_HEADS_MAX], r % BNY_ATTENTION_HEADS_MAX, at->factors.q, padded,
                         rows[i]);
-      else
-        memset(rows[i], 0, (size_t)padded * sizeof(float));
     }
-    prompt_pack(PROMPT_ROWS, rows[0], BNY_ATTENTION_HEAD_DIM_MAX, at->head_dim, at->q + row * padded, PROMPT_ROWS);
+    prompt_pack(pointers, PROMPT_ROWS, BANYAN_F32, at->head_dim, at->q + row * padded, PROMPT_ROWS);
   }
 }
 
@@ -180,58 +193,90 @@ INLINE float prompt_scale(const bny_attention_task *task, const float *scales, i
                 key % task->page_keys * task->scale_token_stride];
 }
 
-/* Converts a row of keys or values to f32, with zeros up to a padded length. */
-static void prompt_row(const bny_attention_task *task, bool is_value, int32_t key, float *to) {
+/* Returns the type of rows that are packed: f32 for all that are converted before. */
+INLINE banyan_dtype prompt_type(const bny_attention_task *task) {
+  const bool is_plain = task->kv_rows == BANYAN_KV_ROWS_PLAIN && !attention_is_scaled(task);
+  return is_plain && attention_element_bytes(task->kv_dtype) > 1 ? task->kv_dtype : BANYAN_F32;
+}
+
+/* Returns a row of keys or values: in memory if the task's rows can be read there, else as f32 in `to`. */
+static const char *prompt_row(const bny_attention_task *task, bool is_value, int32_t key, float *to) {
   const int32_t columns = is_value ? task->value_dim : task->head_dim;
   const float *scales = is_value ? task->v_scales : task->k_scales;
-  const char *row = is_value ? prompt_key(task, task->v, task->v_page_stride, task->v_token_stride, key)
-                             : prompt_key(task, task->k, task->k_page_stride, task->k_token_stride, key);
+  const bool is_latent = task->kv_rows != BANYAN_KV_ROWS_PLAIN; /* a row has both */
+  const char *row = is_value && !is_latent ? prompt_key(task, task->v, task->v_page_stride, task->v_token_stride, key)
+                                           : prompt_key(task, task->k, task->k_page_stride, task->k_token_stride, key);
+  if (prompt_type(task) == task->kv_dtype) return row;
   if (task->kv_rows != BANYAN_KV_ROWS_PLAIN)
-    attention_flashmla_row(is_value ? prompt_key(task, task->k, task->k_page_stride, task->k_token_stride, key) : row,
-                           to);
+    attention_flashmla_row(row, to);
   else if (attention_is_scaled(task))
     attention_scaled_row(row, columns, task->kv_dtype, scales ? prompt_scale(task, scales, key) : 1, to);
-  else {
+  else
     attention_convert(row, columns, task->kv_dtype, to);
-    for (int32_t j = columns; j < bny_attention_padded(columns); j++) to[j] = 0;
-  }
+  return (const char *)to;
 }
 
 /* Packs the keys that some row sees, with zeros for others. */
-static void prompt_keys(prompt *at) {
-  float rows[VEC_LANES][BNY_ATTENTION_HEAD_DIM_MAX];
+INLINE void prompt_keys(const prompt *at, banyan_dtype dtype) {
+  float converted[VEC_LANES][BNY_ATTENTION_HEAD_DIM_MAX];
+  const char *rows[VEC_LANES];
   for (int32_t i = 0; i < at->count; i += VEC_LANES) {
-    const uint64_t some = at->all.bits[i / 64] >> (i % 64);
-    if ((at->all.bits[i / 64] >> (i / PROMPT_PANEL * PROMPT_PANEL % 64) & prompt_between(0, PROMPT_PANEL)) == 0)
-      continue;
-    for (int32_t lane = 0; lane < VEC_LANES; lane++) {
-      if (some >> lane & 1)
-        prompt_row(at->task, false, at->first + i + lane, rows[lane]);
-      else
-        memset(rows[lane], 0, (size_t)bny_attention_padded(at->head_dim) * sizeof(float));
-    }
-    prompt_pack(VEC_LANES, rows[0], BNY_ATTENTION_HEAD_DIM_MAX, at->head_dim,
+    const uint64_t panel = at->all.bits[i / 64] >> (i / PROMPT_PANEL * PROMPT_PANEL % 64);
+    if ((panel & prompt_between(0, PROMPT_PANEL)) == 0) continue;
+    for (int32_t lane = 0; lane < VEC_LANES; lane++)
+      rows[lane] = prompt_has(&at->all, i + lane) ? prompt_row(at->task, false, at->first + i + lane, converted[lane])
+                                                  : (const char *)prompt_zeros;
+    prompt_pack(rows, VEC_LANES, dtype, at->head_dim,
                 at->k + i / PROMPT_PANEL * PROMPT_PANEL * at->head_dim + i % PROMPT_PANEL, PROMPT_PANEL);
   }
 }
 
 /* Packs the values of these keys, with zeros for values that are not finite. */
-static void prompt_values(prompt *at) {
-  float row[BNY_ATTENTION_HEAD_DIM_MAX + PROMPT_PANEL] = {0};
-  const int32_t columns = (int32_t)prompt_panels(at->task->value_dim);
+INLINE void prompt_values(prompt *at, banyan_dtype dtype) {
+  float converted[BNY_ATTENTION_HEAD_DIM_MAX];
+  const int32_t columns = at->task->value_dim, all = (int32_t)prompt_panels(columns);
   memset(&at->lost, 0, sizeof at->lost);
   for (int32_t i = 0; i < at->count; i++) {
-    const bool is_seen = prompt_has(&at->all, i);
+    float *to = at->v + i * PROMPT_PANEL;
     vec off = vec_zero();
-    if (is_seen) prompt_row(at->task, true, at->first + i, row);
-    for (int32_t j = 0; is_seen && j < at->value_stride; j += VEC_LANES)
-      off = vec_fma(vec_load(row + j), vec_zero(), off); /* NaN for what is not finite */
-    const bool is_lost = is_seen && !vec_all_zero(off);
-    if (is_lost) at->lost.bits[i / 64] |= UINT64_C(1) << (i % 64);
-    for (int32_t j = 0; j < columns; j += VEC_LANES)
-      vec_store(at->v + j / PROMPT_PANEL * PROMPT_PANEL * PROMPT_KEYS + i * PROMPT_PANEL + j % PROMPT_PANEL,
-                is_seen && !is_lost ? vec_load(row + j) : vec_zero());
+    const bool is_seen = prompt_has(&at->all, i);
+    const char *row = is_seen ? prompt_row(at->task, true, at->first + i, converted) : (const char *)prompt_zeros;
+    for (int32_t j = 0; j < all; j += PROMPT_PANEL, to += PROMPT_PANEL * PROMPT_KEYS) {
+      UNROLL for (int32_t x = 0; x < PROMPT_PANEL; x += VEC_LANES) {
+        vec values = prompt_vec(row, dtype, columns, j + x);
+        off = vec_fma(values, vec_zero(), off); /* NaN for what is not finite */
+        vec_store(to + x, values);
+      }
+    }
+    if (vec_all_zero(off)) continue;
+    at->lost.bits[i / 64] |= UINT64_C(1) << (i % 64);
+    for (int32_t j = 0; j < all; j += PROMPT_PANEL)
+      memset(at->v + j * PROMPT_KEYS + i * PROMPT_PANEL, 0, PROMPT_PANEL * sizeof(float));
   }
+}
+
+static __attribute__((noinline)) void prompt_pack_f32(prompt *at) {
+  prompt_keys(at, BANYAN_F32);
+  prompt_values(at, BANYAN_F32);
+}
+
+static __attribute__((noinline)) void prompt_pack_f16(prompt *at) {
+  prompt_keys(at, BANYAN_F16);
+  prompt_values(at, BANYAN_F16);
+}
+
+static __attribute__((noinline)) void prompt_pack_bf16(prompt *at) {
+  prompt_keys(at, BANYAN_BF16);
+  prompt_values(at, BANYAN_BF16);
+}
+
+static void prompt_pack_block(prompt *at) {
+  if (prompt_type(at->task) == BANYAN_F32)
+    prompt_pack_f32(at);
+  else if (prompt_type(at->task) == BANYAN_F16)
+    prompt_pack_f16(at);
+  else
+    prompt_pack_bf16(at);
 }
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
@@ -240,10 +285,13 @@ static void prompt_values(prompt *at) {
  * a[i * a_step + r * a_row]. The result goes `to` there, or is added to what is there. */
 INLINE void prompt_multiply(const float *a, int32_t a_step, int32_t a_row, const float *b, int32_t count, bool adds,
                             float *to, int32_t to_stride) {
+  enum { AHEAD = 8 }; /* rows that are prefetched from the second-level cache */
   vec sums[PROMPT_ROWS][2];
   UNROLL for (int r = 0; r < PROMPT_ROWS; r++) sums[r][0] = sums[r][1] = vec_zero();
   for (int32_t i = 0; i < count; i++, a += a_step, b += PROMPT_PANEL) {
     vec left = vec_load(b), right = vec_load(b + VEC_LANES);
+    __builtin_prefetch(b + AHEAD * PROMPT_PANEL, 0, 3);
+    __builtin_prefetch(b + AHEAD * PROMPT_PANEL + VEC_LANES, 0, 3);
     UNROLL for (int r = 0; r < PROMPT_ROWS; r++) {
       vec factor = vec_set1(a[r * a_row]);
       sums[r][0] = vec_fma(factor, left, sums[r][0]);
@@ -276,41 +324,58 @@ static __attribute__((noinline)) void prompt_cap(const prompt *at, int32_t low, 
   for (int32_t i = low; i < high; i++) scores[i] = (float)(cap * tanh((double)scores[i] * (double)at->factors.k / cap));
 }
 
+enum { PROMPT_WORD = 64, PROMPT_FULL = (1 << VEC_LANES) - 1 };
+
+/* Returns the greater of `tops` and the logits of a word of keys, of which the row sees those in `bits`. */
+INLINE vec prompt_tops(uint64_t bits, const float *scores, vec factor, vec tops) {
+  UNROLL for (int i = 0; i < PROMPT_WORD; i += VEC_LANES) {
+    vec t = vec_mul(vec_load(scores + i), factor);
+    if (bits != UINT64_MAX) t = vec_kept((uint32_t)(bits >> i) & PROMPT_FULL, t, tops);
+    tops = vec_most(t, tops);
+  }
+  return tops;
+}
+
+/* Turns the scores of a word of keys into weights, and adds them to a sum. */
+INLINE vec prompt_weights(uint64_t bits, float *scores, vec factor, vec minus_m, vec sum) {
+  UNROLL for (int i = 0; i < PROMPT_WORD; i += VEC_LANES) {
+    vec weights = vec_exp2(vec_least(vec_zero(), vec_fma(vec_load(scores + i), factor, minus_m)));
+    if (bits != UINT64_MAX) weights = vec_kept((uint32_t)(bits >> i) & PROMPT_FULL, weights, vec_zero());
+    vec_store(scores + i, weights);
+    sum = vec_add(sum, weights);
+  }
+  return sum;
+}
+
 /* Turns the scores of row r into weights, and adds them to its sum. Returns the factor of its earlier sums. */
 static double prompt_weigh(const prompt *at, int32_t r, int32_t low, int32_t high, float *scores) {
   const bool has_cap = at->task->soft_cap > 0;
-  const uint32_t full = (uint32_t)prompt_between(0, VEC_LANES);
   const vec factor = vec_set1(has_cap ? 1 : at->factors.k);
   bny_attention_sums *sums = at->sums[r / BNY_ATTENTION_HEADS_MAX];
-  const int32_t h = r % BNY_ATTENTION_HEADS_MAX;
+  const int32_t h = r % BNY_ATTENTION_HEADS_MAX, first = low / PROMPT_WORD;
   const uint64_t *bits = at->seen[r].bits;
   if (has_cap) prompt_cap(at, low, high, scores);
-  vec tops = vec_set1(-INFINITY), total = vec_zero();
-  for (int32_t i = low; i < high; i += VEC_LANES) {
-    const uint32_t shown = (uint32_t)(bits[i / 64] >> (i % 64)) & full;
-    vec t = vec_mul(vec_load(scores + i), factor);
-    if (shown != full) t = vec_kept(shown, t, vec_set1(-INFINITY));
-    tops = vec_most(t, tops);
+  vec tops = vec_set1(-INFINITY), sum = vec_zero();
+  for (int32_t w = first; w * PROMPT_WORD < high; w++) {
+    if (bits[w] == UINT64_MAX)
+      tops = prompt_tops(UINT64_MAX, scores + w * PROMPT_WORD, factor, tops);
+    else if (bits[w] != 0)
+      tops = prompt_tops(bits[w], scores + w * PROMPT_WORD, factor, tops);
   }
-  float lanes[VEC_LANES], top = -INFINITY;
-  vec_store(lanes, tops);
-  for (int32_t i = 0; i < VEC_LANES; i++) top = lanes[i] > top ? lanes[i] : top;
+  const float top = vec_top(tops);
   const double before = sums->m[h];
   if ((double)top > before && top >= -FLT_MAX) sums->m[h] = (double)attention_cover((double)top);
   const vec minus_m = vec_set1(sums->m[h] == -INFINITY ? FLT_MAX : (float)-sums->m[h]);
-  for (int32_t i = low; i < high; i += VEC_LANES) {
-    const uint32_t shown = (uint32_t)(bits[i / 64] >> (i % 64)) & full;
-    vec x = vec_least(vec_zero(), vec_fma(vec_load(scores + i), factor, minus_m));
-    vec weights = vec_exp2(x);
-    if (shown != full) weights = vec_kept(shown, weights, vec_zero());
-    vec_store(scores + i, weights);
-    total = vec_add(total, weights);
+  for (int32_t w = first; w * PROMPT_WORD < high; w++) {
+    if (bits[w] == UINT64_MAX)
+      sum = prompt_weights(UINT64_MAX, scores + w * PROMPT_WORD, factor, minus_m, sum);
+    else if (bits[w] != 0)
+      sum = prompt_weights(bits[w], scores + w * PROMPT_WORD, factor, minus_m, sum);
+    else
+      memset(scores + w * PROMPT_WORD, 0, PROMPT_WORD * sizeof *scores);
   }
-  vec_store(lanes, total);
-  for (int32_t step = VEC_LANES / 2; step > 0; step /= 2)
-    for (int32_t i = 0; i < step; i++) lanes[i] += lanes[i + step];
   const double scale = bny_attention_rescale(before, sums->m[h]);
-  sums->d[h] = sums->d[h] * scale + (double)lanes[0];
+  sums->d[h] = sums->d[h] * scale + (double)vec_total(sum);
   return scale;
 }
 
@@ -335,10 +400,11 @@ INLINE void prompt_fold(const prompt *at, int32_t row, int32_t rows, int32_t col
 
 /* Adds values that are not finite to the totals of rows that see them. */
 static __attribute__((noinline)) void prompt_add_lost(const prompt *at, int32_t row, int32_t rows) {
-  float values[BNY_ATTENTION_HEAD_DIM_MAX + PROMPT_PANEL];
+  float converted[BNY_ATTENTION_HEAD_DIM_MAX], values[BNY_ATTENTION_VALUE_DIM_MAX];
+  const banyan_dtype type = prompt_type(at->task);
   for (int32_t key = 0; key < at->count; key++) {
     if (!prompt_has(&at->lost, key)) continue;
-    prompt_row(at->task, true, at->first + key, values);
+    attention_convert(prompt_row(at->task, true, at->first + key, converted), at->task->value_dim, type, values);
     for (int32_t i = 0; i < rows; i++) {
       if (!prompt_has(&at->seen[row + i], key)) continue;
       double *to =
@@ -392,8 +458,7 @@ static void attention_run_many(const bny_attention_task *const *tasks, int32_t c
   for (at.first = first; at.first < last; at.first += PROMPT_KEYS) {
     at.count = last - at.first < PROMPT_KEYS ? last - at.first : PROMPT_KEYS;
     if (!prompt_look(&at)) continue;
-    prompt_keys(&at);
-    prompt_values(&at);
+    prompt_pack_block(&at);
     for (int32_t row = 0; row < at.rows; row += PROMPT_ROWS) prompt_tile(&at, row);
   }
   for (int32_t i = 0; attention_is_wide(task, task->kv_dtype) && i < count; i++)

@@ -54,6 +54,24 @@ void bny_attention_merge(const bny_attention_task *task, bny_attention_sums *a, 
   for (int32_t h = 0; h < task->heads; h++) bny_attention_merge_row(task, h, a, b);
 }
 
+/* These vectors have any alignment, because compilers do not vectorise such loops at -O2. */
+typedef double four_doubles __attribute__((vector_size(32), aligned(8), may_alias));
+typedef float four_floats __attribute__((vector_size(16), aligned(4), may_alias));
+
+/* Writes a row times `factor` in f32. Returns false if a number of it, or of its padding, is not finite there. */
+static bool write_row(const double *from, int32_t count, double factor, float *to) {
+  four_floats off = {0}; /* x - x is NaN for what is not finite */
+  for (int32_t j = 0; j < count; j += 4) {
+    const four_floats x = __builtin_convertvector(*(const four_doubles *)(from + j) * factor, four_floats);
+    off += x - x;
+    if (count - j < 4)
+      memcpy(to + j, &x, (size_t)(count - j) * sizeof *to);
+    else
+      *(four_floats *)(to + j) = x;
+  }
+  return !isnan((off[0] + off[1]) + (off[2] + off[3]));
+}
+
 /* If a sum of the row exceeds the range of f32, returns the exponent of two by which d and n are divided, so that d is
  * in [1/2, 1). Returns 0 if the sums fit, or if f32 cannot hold m plus that exponent. */
 static int too_large_by(const double *n, int32_t count, double m, double d) {
@@ -75,10 +93,11 @@ void bny_attention_finish(const bny_attention_task *task, const bny_attention_su
     /* A NaN in d, or an infinite m, would look like another row. */
     bool is_nan = isnan(sums->d[h]) || sums->m[h] == INFINITY;
     bool is_empty = sums->d[h] == 0; /* keys of weight 0 may have values that are no numbers */
-    int by = is_nan || is_empty ? 0 : too_large_by(from, task->value_dim, sums->m[h], sums->d[h]);
-    double factor = ldexp(1, -by);
+    bool fits = write_row(from, task->value_dim, 1, to);
+    int by = is_nan || is_empty || fits ? 0 : too_large_by(from, task->value_dim, sums->m[h], sums->d[h]);
+    if (by != 0) write_row(from, task->value_dim, ldexp(1, -by), to);
+    if (is_empty) memset(to, 0, (size_t)task->value_dim * sizeof *to);
     m[h] = is_nan ? NAN : (float)(sums->m[h] + by) + 0.0f; /* avoids -0, which ceil() can return */
-    d[h] = is_nan ? 1 : (float)(sums->d[h] * factor);
-    for (int32_t j = 0; j < task->value_dim; j++) to[j] = is_empty ? 0 : (float)(from[j] * factor);
+    d[h] = is_nan ? 1 : (float)ldexp(sums->d[h], -by);
   }
 }
