@@ -87,42 +87,55 @@ void bny_select_encode(const bny_lists *from, int64_t row, int32_t k, int32_t ra
   while (count < k) to[count++] = absent;
 }
 
-/* The lists are the leaves of a tree, in which each node has the list whose first pair comes first. */
-void bny_select_merge(int count, const bny_pair *const *lists, int32_t k, bny_pair *to) {
-  int width = 1;
-  while (width < count) width *= 2;
-  bny_pair heads[BNY_MERGE_SOURCES_MAX];
-  const bny_pair *next[BNY_MERGE_SOURCES_MAX];
-  uint8_t first[2 * BNY_MERGE_SOURCES_MAX];
-  if (count == 1) {
-    memcpy(to, lists[0], (size_t)k * sizeof *to);
-    return;
+/* Returns how many of the first k pairs of both lists are of the first one. */
+static int32_t split(const bny_pair *a, const bny_pair *b, int32_t k) {
+  int32_t low = 0, high = k;
+  while (low < high) {
+    int32_t middle = (low + high) / 2;
+    if (comes_before(a[middle], b[k - 1 - middle]))
+      low = middle + 1;
+    else
+      high = middle;
   }
-  for (int i = 0; i < width; i++) {
-    heads[i] = i < count ? lists[i][0] : absent;
-    next[i] = i < count ? lists[i] : NULL;
-    first[width + i] = (uint8_t)i;
-  }
-  for (int i = width - 1; i > 0; i--)
-    first[i] = comes_before(heads[first[2 * i + 1]], heads[first[2 * i]]) ? first[2 * i + 1] : first[2 * i];
-  for (int32_t at = 0;; at++) {
-    int list = first[1];
-    to[at] = heads[list];
-    if (at == k - 1 || to[at].high == absent.high) {
-      while (++at < k) to[at] = absent;
-      return;
+  return low;
+}
+
+/* Merges from both ends at once, because each step waits for the one before it. Steps are free of branches as long as
+ * both lists have pairs for them. */
+static void merge_two(const bny_pair *a, const bny_pair *b, int32_t k, bny_pair *to) {
+  int32_t of_a = split(a, b, k);
+  const bny_pair *a_end = a + of_a, *b_end = b + (k - of_a);
+  bny_pair *to_end = to + k;
+  for (;;) {
+    int64_t steps = (a_end - a < b_end - b ? a_end - a : b_end - b) / 2;
+    if (steps == 0) break;
+    for (; steps > 0; steps--) {
+      bool b_first = comes_before(*b, *a), a_last = comes_before(b_end[-1], a_end[-1]);
+      *to++ = *(b_first ? b : a);
+      *--to_end = *(a_last ? a_end - 1 : b_end - 1);
+      b += b_first, a += !b_first;
+      a_end -= a_last, b_end -= !a_last;
     }
-    heads[list] = *++next[list];
-    for (int i = (width + list) / 2; i > 0; i /= 2)
-      first[i] = comes_before(heads[first[2 * i + 1]], heads[first[2 * i]]) ? first[2 * i + 1] : first[2 * i];
+  }
+  while (to < to_end) *to++ = a == a_end || (b < b_end && comes_before(*b, *a)) ? *b++ : *a++;
+}
+
+void bny_select_merge(int count, const bny_pair *const *lists, int32_t k, bny_pair *to) {
+  bny_pair room[BNY_SELECT_MOST], *places[] = {to, room};
+  if (count == 1) memcpy(to, lists[0], (size_t)k * sizeof *to);
+  const bny_pair *best = lists[0];
+  for (int i = 1; i < count; i++) {
+    bny_pair *next = places[(count - 1 - i) % 2];
+    merge_two(best, lists[i], k, next);
+    best = next;
   }
 }
 
 /* A table of positions by the hash of their index. */
 static bny_doubled find_doubled(const bny_pair *list, int32_t count) {
-  uint16_t table[2 * BNY_SELECT_MOST];
+  uint16_t table[4 * BNY_SELECT_MOST];
   int bits = 4;
-  while ((1 << bits) < 2 * count) bits++;
+  while ((1 << bits) < 4 * count) bits++;
   uint32_t mask = (1u << bits) - 1;
   memset(table, 0, (mask + 1) * sizeof *table);
   for (int32_t i = 0; i < count; i++) {
@@ -143,12 +156,13 @@ bny_doubled bny_select_finish(const bny_pair *list, int32_t k, int32_t rank, con
   for (int32_t i = 0; i < k && to->best_scores; i++)
     to->best_scores[at + i] = i < count ? score_of((uint32_t)(list[i].high >> 32)) : -INFINITY;
   for (int32_t i = 0; i < k && to->best_indices; i++) to->best_indices[at + i] = i < count ? index_of(list[i]) : -1;
+  /* The next place is written for each pair, because a branch on its rank would be mispredicted. */
   for (int32_t i = 0; i < count; i++) {
-    if (rank_of(list[i]) != rank) continue;
-    int32_t position = position_of(list[i]);
-    if (to->own) to->own[at + own] = to->rows ? to->rows[row * to->in_stride + position] : position;
-    own++;
+    if (to->own) to->own[at + own] = position_of(list[i]);
+    own += rank_of(list[i]) == rank;
   }
+  for (int32_t i = 0; i < own && to->own && to->rows; i++)
+    to->own[at + i] = to->rows[row * to->in_stride + to->own[at + i]];
   if (to->counts) to->counts[row] = count;
   if (to->own_counts) to->own_counts[row] = own;
   for (; to->own && own < k; own++) to->own[at + own] = -1;
