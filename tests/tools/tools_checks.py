@@ -480,6 +480,8 @@ class Perf(Tools):
         self.assertEqual(len(self.rows(run(PERF, "barrier", "--ranks", "3", "--iterations", "5", "--json"))), 1)
         rows = self.rows(run(PERF, "allreduce", "--ranks", "3", "--sizes", "1,77,4K", "--iterations", "5", "--json"))
         self.assertEqual([row["bytes"] for row in rows], [4, 80, 4096])
+        rows = self.rows(run(PERF, "select", "--ranks", "3", "--sizes", "1,77,4K", "--iterations", "5", "--json"))
+        self.assertEqual([row["bytes"] for row in rows], [12, 84, 4104])
 
     def test_for_people(self):
         done = self.expect(run(PERF, "combine", "--ranks", "2", "--sizes", "520", "--iterations", "5", "--pin"), 0)
@@ -526,10 +528,10 @@ class Launchers(Tools):
                 for key in "banyan_us", "mpi_allgather_us", "mpi_op_us", "mpi_allreduce3_us", "ratio_to_best_mpi":
                     self.assertGreater(row[key], 0)
 
-    def test_heads_against_mpi(self):
+    def test_heads_and_lists_against_mpi(self):
         self.with_mpi()
-        for ranks in 2, 3:
-            done = self.expect(mpirun(ranks, PERF, "allgather-heads", "--against", "mpi", "--sizes", "1K,9K", "--iterations", "20",
+        for ranks, collective in (2, "allgather-heads"), (3, "allgather-heads"), (2, "select"), (3, "select"):
+            done = self.expect(mpirun(ranks, PERF, collective, "--against", "mpi", "--sizes", "1K,9K", "--iterations", "20",
                                       "--json"), 0)
             for row in json.loads(done.stdout)["rows"]:
                 self.assertEqual(row["errors"], 0)

@@ -67,6 +67,18 @@ static void check_sums(void *opaque, uint32_t key, perf_errors *errors) {
   errors->wrong += (int64_t)perf_sums_check(state->output, perf->bytes / sizeof(float), key, perf->world->nranks);
 }
 
+static void fill_list(void *opaque, uint32_t key) {
+  banyan_state *state = opaque;
+  perf_list list = perf_list_at(state->input, state->perf->bytes);
+  perf_list_fill(&list, key, state->perf->world->rank, state->perf->world->nranks);
+}
+
+static void check_list(void *opaque, uint32_t key, perf_errors *errors) {
+  banyan_state *state = opaque;
+  perf_list list = perf_list_at(state->output, state->perf->bytes);
+  errors->wrong += (int64_t)perf_list_check(&list, key, state->perf->world->nranks);
+}
+
 static void check_nothing(void *opaque, uint32_t key, perf_errors *errors) {
   (void)opaque;
   (void)key;
@@ -127,6 +139,19 @@ static banyan_status plan_sums(banyan_state *state) {
   return banyan_allreduce_init(state->perf->world->comm, &desc, state->input, state->output, &state->op);
 }
 
+/* One row, of whose pairs each rank offers as many as are chosen. */
+static banyan_status plan_list(banyan_state *state) {
+  perf_list in = perf_list_at(state->input, state->perf->bytes), out = perf_list_at(state->output, state->perf->bytes);
+  banyan_select_desc desc = BANYAN_SELECT_DESC_INIT;
+  desc.tokens = 1;
+  desc.k = desc.offers = (int32_t)in.count;
+  desc.scores = in.scores;
+  desc.indices = in.indices;
+  desc.best_scores = out.scores;
+  desc.best_indices = out.indices;
+  return banyan_select_init(state->perf->world->comm, &desc, &state->op);
+}
+
 static banyan_status plan(banyan_state *state) {
   const perf_case *perf = state->perf;
   banyan_comm *comm = perf->world->comm;
@@ -134,6 +159,7 @@ static banyan_status plan(banyan_state *state) {
   case BNY_COMBINE: return plan_combine(state);
   case BNY_ALLGATHER_HEADS: return plan_heads(state);
   case BNY_ALLREDUCE: return plan_sums(state);
+  case BNY_SELECT: return plan_list(state);
   case BNY_SHIFT: return banyan_shift_init(comm, state->input, state->output, perf->bytes, 1, &state->op);
   case BNY_BROADCAST: return banyan_broadcast_init(comm, state->input, perf->bytes, 0, &state->op);
   case BNY_BARRIER: return banyan_barrier_init(comm, &state->op);
@@ -151,15 +177,17 @@ bool perf_banyan_method(const perf_case *perf, perf_method *method, banyan_op **
   banyan_status status = plan(state);
   if (status != BANYAN_OK) return tool_error_banyan(error, status, "cannot plan the collective");
   bool rows = perf->collective == BNY_COMBINE, nothing = perf->collective == BNY_BARRIER;
-  bool sums = perf->collective == BNY_ALLREDUCE;
+  bool sums = perf->collective == BNY_ALLREDUCE, lists = perf->collective == BNY_SELECT;
   *method = (perf_method){.name = "banyan",
                           .state = state,
-                          .fill = rows   ? fill_rows
-                                  : sums ? fill_sums
-                                         : fill_bytes,
+                          .fill = rows    ? fill_rows
+                                  : sums  ? fill_sums
+                                  : lists ? fill_list
+                                          : fill_bytes,
                           .run = run,
                           .check = rows      ? check_rows
                                    : sums    ? check_sums
+                                   : lists   ? check_list
                                    : nothing ? check_nothing
                                              : check_bytes,
                           .destroy = destroy};

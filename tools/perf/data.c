@@ -94,6 +94,60 @@ size_t perf_sums_check(const float *sums, size_t count, uint32_t key, int32_t nr
   return wrong;
 }
 
+/* Scores fall along a list, and those of ranks cross and tie. */
+static inline float score_of(uint32_t rank_key, size_t place) {
+  return -3 * (float)place - (float)(mix32(rank_key + (uint32_t)place) & 3);
+}
+
+perf_list perf_list_at(void *memory, size_t bytes) {
+  size_t count = bytes / PERF_PAIR_BYTES;
+  return (perf_list){memory, (float *)(void *)((char *)memory + count * sizeof(int64_t)), count};
+}
+
+void perf_list_fill(const perf_list *list, uint32_t key, int32_t rank, int32_t nranks) {
+  for (size_t i = 0; i < list->count; i++) {
+    list->scores[i] = score_of(key_of_rank(key, rank), i);
+    list->indices[i] = (int64_t)i * nranks + rank;
+  }
+}
+
+static bool comes_before(float score, int64_t index, float other, int64_t other_index) {
+  return score > other || (score >= other && index < other_index);
+}
+
+void perf_list_merge(const perf_list *from, int32_t nranks, const perf_list *to) {
+  size_t mark = tool_mark(), *next = tool_new((size_t)nranks, sizeof *next);
+  memset(next, 0, (size_t)nranks * sizeof *next);
+  for (size_t i = 0; i < to->count; i++) {
+    int32_t best = 0;
+    for (int32_t r = 1; r < nranks; r++)
+      if (comes_before(from[r].scores[next[r]], from[r].indices[next[r]], from[best].scores[next[best]],
+                       from[best].indices[next[best]]))
+        best = r;
+    to->scores[i] = from[best].scores[next[best]];
+    to->indices[i] = from[best].indices[next[best]++];
+  }
+  tool_release(mark);
+}
+
+/* The result is a beginning of each rank's list, in order, and what follows it in a list is not better. */
+size_t perf_list_check(const perf_list *list, uint32_t key, int32_t nranks) {
+  size_t mark = tool_mark(), wrong = 0, last = list->count - 1, *next = tool_new((size_t)nranks, sizeof *next);
+  memset(next, 0, (size_t)nranks * sizeof *next);
+  for (size_t i = 0; i < list->count; i++) {
+    int32_t rank = (int32_t)((uint64_t)list->indices[i] % (uint64_t)nranks);
+    size_t place = next[rank]++;
+    wrong += list->indices[i] != (int64_t)place * nranks + rank ||
+             list->scores[i] != score_of(key_of_rank(key, rank), place) ||
+             (i > 0 && !comes_before(list->scores[i - 1], list->indices[i - 1], list->scores[i], list->indices[i]));
+  }
+  for (int32_t r = 0; r < nranks; r++)
+    wrong += next[r] <= last && comes_before(score_of(key_of_rank(key, r), next[r]), (int64_t)next[r] * nranks + r,
+                                             list->scores[last], list->indices[last]);
+  tool_release(mark);
+  return wrong;
+}
+
 void perf_bytes_fill(void *data, size_t bytes, uint32_t key, int32_t rank) {
   uint32_t rank_key = key_of_rank(key, rank);
   char *p = data;

@@ -117,9 +117,9 @@ static bool complete_sizes(arguments *a, tool_error *error) {
     return tool_error_set(error, "%s has no --%s, which belongs to combine", bny_collective_name(a->perf.collective),
                           a->combine_only);
   }
-  bool sums = a->perf.collective == BNY_ALLREDUCE;
-  if (a->protocol.against_mpi && !combine && !heads && !sums)
-    return tool_error_set(error, "--against mpi goes with combine, allreduce and allgather-heads");
+  bool sums = a->perf.collective == BNY_ALLREDUCE, lists = a->perf.collective == BNY_SELECT;
+  if (a->protocol.against_mpi && !combine && !heads && !sums && !lists)
+    return tool_error_set(error, "--against mpi goes with combine, allreduce, select and allgather-heads");
   if (a->protocol.against_mpi && a->perf.scatter != BANYAN_SCATTER_NONE)
     return tool_error_set(error, "--against mpi compares results that every rank has: --scatter none");
   if (a->protocol.against_mpi && !bny_launch_under_mpi())
@@ -136,7 +136,11 @@ static bool complete_sizes(arguments *a, tool_error *error) {
     a->size_count = 1;
   } else if (a->size_count == 0) {
     for (a->size_count = 0; a->size_count < DEFAULT_SIZES; a->size_count++)
-      a->sizes[a->size_count] = (combine ? row_bytes : heads ? SHARE_TOKEN_BYTES : 512) << a->size_count;
+      a->sizes[a->size_count] = (combine ? row_bytes
+                                 : heads ? SHARE_TOKEN_BYTES
+                                 : lists ? PERF_PAIR_BYTES
+                                         : 512)
+                                << a->size_count;
   }
   for (int i = 0; heads && i < a->size_count; i++)
     a->sizes[i] = (a->sizes[i] + SHARE_TOKEN_BYTES - 1) / SHARE_TOKEN_BYTES * SHARE_TOKEN_BYTES;
@@ -144,6 +148,11 @@ static bool complete_sizes(arguments *a, tool_error *error) {
     a->sizes[i] = (a->sizes[i] + sizeof(float) - 1) / sizeof(float) * sizeof(float);
     if (a->sizes[i] > (size_t)1 << 30)
       return tool_error_set(error, "a sum of %zu bytes is more than 1 GiB", a->sizes[i]);
+  }
+  for (int i = 0; lists && i < a->size_count; i++) {
+    a->sizes[i] = (a->sizes[i] + PERF_PAIR_BYTES - 1) / PERF_PAIR_BYTES * PERF_PAIR_BYTES;
+    if (a->sizes[i] > (size_t)PERF_PAIRS_MOST * PERF_PAIR_BYTES)
+      return tool_error_set(error, "a list of %zu bytes has more than %d pairs", a->sizes[i], PERF_PAIRS_MOST);
   }
   for (int i = 0; combine && i < a->size_count; i++) {
     size_t rows = (a->sizes[i] + row_bytes - 1) / row_bytes;
@@ -159,11 +168,12 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
   arguments *a = opaque;
   if (optind != argc - 1)
     return tool_error_set(
-        error, "name one collective: combine, allreduce, allgather, allgather-heads, shift, broadcast or barrier");
+        error,
+        "name one collective: combine, allreduce, select, allgather, allgather-heads, shift, broadcast or barrier");
   if (!bny_collective_parse(argv[optind], &a->perf.collective))
-    return tool_error_set(error,
-                          "%.60s: not one of combine, allreduce, allgather, allgather-heads, shift, broadcast, barrier",
-                          argv[optind]);
+    return tool_error_set(
+        error, "%.60s: not one of combine, allreduce, select, allgather, allgather-heads, shift, broadcast, barrier",
+        argv[optind]);
   a->protocol.check = !a->unchecked;
   return tool_check_order(a->perf.order, a->perf.wire, error) && complete_sizes(a, error);
 }
@@ -171,8 +181,9 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
 static const tool_program program = {
     .name = PROGRAM,
     .title = "latency of the collectives of banyan by size",
-    .usage = "combine|allreduce|allgather|allgather-heads|shift|broadcast|barrier [OPTION]...",
-    .about = "Measures a collective over sizes, as a persistent operation. Every iteration has new data and takes the "
+    .usage = "COLLECTIVE [OPTION]...",
+    .about = "Measures combine, allreduce, select, allgather, allgather-heads, shift, broadcast or barrier over sizes, "
+             "as a persistent operation. Every iteration has new data and takes the "
              "time of the slowest rank. Results are checked.\n\n" TOOL_WORLD_ABOUT,
     .failed = "results were wrong, or the work failed",
     .ranks = true,

@@ -142,7 +142,9 @@ bool perf_measure(const perf_case *perf, const perf_protocol *protocol, perf_row
     if (combine)
       ok = perf_mpi_methods(perf, m.methods + 1, error);
     else
-      m.methods[1] = perf->collective == BNY_ALLREDUCE ? perf_mpi_sums(perf) : perf_mpi_heads(perf);
+      m.methods[1] = perf->collective == BNY_ALLREDUCE ? perf_mpi_sums(perf)
+                     : perf->collective == BNY_SELECT  ? perf_mpi_lists(perf)
+                                                       : perf_mpi_heads(perf);
     m.count += !ok ? 0 : combine ? PERF_MPI_METHODS : 1;
   }
   m.times = tool_new((size_t)METHODS_MAX * (size_t)m.iterations, sizeof *m.times);

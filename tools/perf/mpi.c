@@ -22,7 +22,8 @@ typedef struct mpi_state {
   float *receive; /* from all ranks, or reduced */
   float *factors; /* mpi_allgather: [nranks] */
   float *out;
-  bool by_row; /* mpi_op */
+  perf_list *lists; /* select: [nranks], in `receive` */
+  bool by_row;      /* mpi_op */
 } mpi_state;
 
 static const tool_mpi *mpi_of(const mpi_state *state) { return state->perf->world->mpi; }
@@ -137,6 +138,41 @@ perf_method perf_mpi_sums(const perf_case *perf) {
   *state = (mpi_state){.perf = perf, .send = tool_take(perf->bytes), .out = tool_take(perf->bytes)};
   return (perf_method){
       .name = perf_mpi_names[PERF_MPI_SUM], .state = state, .fill = fill_sums, .run = run_sums, .check = check_sums};
+}
+
+/* ---- selections -------------------------------------------------------------------------------------------------- */
+
+static banyan_status run_lists(void *opaque) {
+  mpi_state *state = opaque;
+  const perf_case *perf = state->perf;
+  bool done = mpi_of(state)->allgather(state->send, (int)(perf->bytes / sizeof(float)), state->receive);
+  for (int32_t r = 0; r < perf->world->nranks; r++)
+    state->lists[r] = perf_list_at((char *)state->receive + (size_t)r * perf->bytes, perf->bytes);
+  perf_list out = perf_list_at(state->out, perf->bytes);
+  perf_list_merge(state->lists, perf->world->nranks, &out);
+  return status_of(done);
+}
+
+static void fill_lists(void *opaque, uint32_t key) {
+  mpi_state *state = opaque;
+  perf_list list = perf_list_at(state->send, state->perf->bytes);
+  perf_list_fill(&list, key, state->perf->world->rank, state->perf->world->nranks);
+}
+
+static void check_lists(void *opaque, uint32_t key, perf_errors *errors) {
+  mpi_state *state = opaque;
+  perf_list list = perf_list_at(state->out, state->perf->bytes);
+  errors->wrong += (int64_t)perf_list_check(&list, key, state->perf->world->nranks);
+}
+
+perf_method perf_mpi_lists(const perf_case *perf) {
+  mpi_state *state = tool_new(1, sizeof *state);
+  size_t nranks = (size_t)perf->world->nranks;
+  *state = (mpi_state){.perf = perf, .send = tool_take(perf->bytes), .receive = tool_take(nranks * perf->bytes)};
+  state->out = tool_take(perf->bytes);
+  state->lists = tool_new(nranks, sizeof *state->lists);
+  return (perf_method){
+      .name = perf_mpi_names[0], .state = state, .fill = fill_lists, .run = run_lists, .check = check_lists};
 }
 
 /* ---- making them ------------------------------------------------------------------------------------------------- */

@@ -50,6 +50,21 @@ size_t perf_heads_check(const void *all, size_t bytes, size_t tokens, int32_t nr
 void perf_sums_fill(float *values, size_t count, uint32_t key, int32_t rank);
 size_t perf_sums_check(const float *sums, size_t count, uint32_t key, int32_t nranks);
 
+/* The same for a selection: a list of pairs, indices first, in `bytes` of memory. Merges the lists of ranks as MPI's
+ * form does. */
+enum { PERF_PAIR_BYTES = sizeof(int64_t) + sizeof(float), PERF_PAIRS_MOST = 8192 };
+
+typedef struct perf_list {
+  int64_t *indices;
+  float *scores;
+  size_t count;
+} perf_list;
+
+perf_list perf_list_at(void *memory, size_t bytes);
+void perf_list_fill(const perf_list *list, uint32_t key, int32_t rank, int32_t nranks);
+void perf_list_merge(const perf_list *from, int32_t nranks, const perf_list *to);
+size_t perf_list_check(const perf_list *list, uint32_t key, int32_t nranks);
+
 /* One case of banyan-perf: a collective of one size, by banyan and by other methods with the same result. */
 
 typedef struct perf_case {
@@ -84,6 +99,9 @@ bool perf_mpi_methods(const perf_case *perf, perf_method methods[PERF_MPI_METHOD
 
 /* The only implementation of an all-gather of heads, with the first of these names. */
 perf_method perf_mpi_heads(const perf_case *perf);
+
+/* MPI_Allgather of the lists and a merge of them, with the first of these names. */
+perf_method perf_mpi_lists(const perf_case *perf);
 
 /* MPI_Allreduce of f32. */
 perf_method perf_mpi_sums(const perf_case *perf);
