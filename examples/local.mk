@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 exampledir = $(docdir)/examples
 dist_example_DATA = \
-  %D%/constitution.txt \
   %D%/cuda_graph.c \
   %D%/environment.c \
   %D%/valid_rows.c \

@@ -2,11 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A summary of a long document by SmolLM2-135M, whose keys and values are sharded over processes.
 
-    python examples/summarise.py                        # the Constitution of the United States, over four ranks
+    python examples/summarise.py README.md
     python examples/summarise.py --ranks 2 my-text.txt
 
-The document is in the public domain (constitution.txt beside this file, 5,700 tokens). The model is small: it says what
-a text is about, and no more than that.
+The model is small: it says what a text is about, and no more than that.
 """
 
 import argparse
@@ -17,9 +16,7 @@ import sys
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument(
-        "text", nargs="?", type=pathlib.Path, default=pathlib.Path(__file__).with_name("constitution.txt")
-    )
+    parser.add_argument("text", type=pathlib.Path)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=120, help="of the summary, at most")
     parser.add_argument("--text-tokens", type=int, default=7000, help="of the text, at most")

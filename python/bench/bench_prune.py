@@ -7,7 +7,7 @@ what the certificate says of that, and the time: the table of docs/certain.md.
     python python/bench/bench_prune.py --peaked --tokens 8192 32768 131072
 
 Queries are those of the last token, in all layers of the model of examples/generate.py. Its text is
-examples/constitution.txt, LICENSE and README.md. --cache keeps keys in a folder, since 8,000 tokens take minutes.
+LICENSE, README.md and docs/python.md, or --text. --cache keeps keys in a folder, since 8,000 tokens take minutes.
 --peaked: random keys instead, of which one run of 64 in 64 has logits about 11 above those of the others.
 """
 
@@ -25,14 +25,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 EPSILONS = (1e-1, 1e-2, 1e-3, 1e-4)
 
 
-def compute(comm, tokens, file):
+def compute(comm, tokens, texts, file):
     """Writes q [layers, heads, dim] of the last of `tokens` tokens, and k, v [layers, kv_heads, tokens, dim]."""
     sys.path.insert(0, str(ROOT / "examples"))
     from smollm import Model, Session
 
     model = Model()
-    text = "".join((ROOT / name).read_text() for name in ("examples/constitution.txt", "LICENSE", "README.md"))
-    ids = model.encode(text)[:tokens]
+    ids = model.encode("".join(text.read_text() for text in texts))[:tokens]
     session = Session(comm, model, tokens)
     session.prefill(ids[:-1])
     session.ids.append(ids[-1])
@@ -122,6 +121,8 @@ def main():
     parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path("."))
     parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--peaked", action="store_true")
+    pages = [ROOT / name for name in ("LICENSE", "README.md", "docs/python.md")]
+    parser.add_argument("--text", type=pathlib.Path, nargs="+", default=pages)
     options = parser.parse_args()
     if options.peaked:
         measure_peaked(options)
@@ -130,7 +131,7 @@ def main():
     for tokens in options.tokens:
         file = options.cache / f"prune_keys_{tokens}.npz"
         if not file.exists():
-            banyan.run(compute, 1, args=(tokens, file), timeout=3600)
+            banyan.run(compute, 1, args=(tokens, options.text, file), timeout=3600)
         keys = np.load(file)
         q, k, v = (np.ascontiguousarray(keys[name], np.float32) for name in "qkv")
         cases = [("no pruning", {})]

