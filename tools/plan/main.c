@@ -18,8 +18,7 @@ typedef enum action {
   ACTION_PRINT,
   ACTION_PROVE,
   ACTION_SIMULATE,
-  ACTION_REGRET,
-  ACTION_GOAL
+  ACTION_REGRET
 } action;
 
 typedef struct arguments {
@@ -58,8 +57,6 @@ static const tool_option options[] = {
      TOOL_VALUE_AT(action, ACTION_SIMULATE)},
     {"regret", NULL, "Simulate every algorithm, and report how much slower the chosen one is than the fastest.",
      TOOL_VALUE_AT(action, ACTION_REGRET)},
-    {"goal", NULL, "Write the plans of all ranks as GOAL, which LogGOPSim and ATLAHS read.",
-     TOOL_VALUE_AT(action, ACTION_GOAL)},
     {.help = "Where"},
     {"from", "FILE|DESCRIPTION", "A topology in any form that banyan-topo reads. The default is this machine.",
      TOOL_TEXT_AT(from)},
@@ -148,7 +145,6 @@ static bool check_options(const arguments *a, tool_error *error) {
     return tool_error_set(error, "--root belongs to --scatter root and broadcast");
   if (a->distance_given != NULL && a->shape.collective != BNY_SHIFT)
     return tool_error_set(error, "--distance belongs to shift");
-  if (a->view.json && a->action == ACTION_GOAL) return tool_error_set(error, "--goal has a form of its own: no --json");
   if (a->view.rank >= 0 && a->action != ACTION_PRINT) return tool_error_set(error, "--rank belongs to --print");
   if (a->view.memory_most > 0 && a->action != ACTION_PROVE) return tool_error_set(error, "--memory belongs to --prove");
   if (a->shape.algorithm != NULL && a->action == ACTION_REGRET)
@@ -221,7 +217,6 @@ static bool run(arguments *a, plan_ranks *ranks, tool_error *error) {
   case ACTION_PRINT: ok = plan_view_print(&a->view, error); break;
   case ACTION_SIMULATE: ok = plan_view_simulate(&a->view, error); break;
   case ACTION_REGRET: ok = plan_view_regret(&a->view, error); break;
-  case ACTION_GOAL: ok = plan_view_goal(&a->view, error); break;
   case ACTION_PROVE: ok = plan_view_prove(&a->view, error); break;
   default: ok = plan_view_cost(&a->view, error); break;
   }

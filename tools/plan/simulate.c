@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * banyan-plan --simulate: simulates the plans of all ranks and of alternative methods with SimGrid. --goal writes the
- * same plans for other simulators. */
+ * banyan-plan --simulate: simulates the plans of all ranks and of alternative methods with SimGrid. */
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -45,10 +44,10 @@ static bool scale_apply(const char *text, sim_platform *platform, tool_error *er
                                                         text));
 }
 
-static bool simulator_make(const plan_view *view, bool engine, simulator *made, tool_error *error) {
+static bool simulator_make(const plan_view *view, simulator *made, tool_error *error) {
   char why[256];
   *made = (simulator){.view = view};
-  if (engine && (made->engine = sim_engine_load(why, sizeof why)) == NULL) return tool_error_set(error, "%s", why);
+  if ((made->engine = sim_engine_load(why, sizeof why)) == NULL) return tool_error_set(error, "%s", why);
   made->finish_ns = tool_new((size_t)view->ranks->nranks, sizeof *made->finish_ns);
   made->platform = sim_platform_make(view->ranks);
   return view->scale == NULL || scale_apply(view->scale, &made->platform, error);
@@ -225,7 +224,7 @@ bool plan_view_simulate(const plan_view *view, tool_error *error) {
   outcome out = {.first_ns = 0};
   char why[256];
   int64_t start = tool_now_ns();
-  if (!simulator_make(view, true, &s, error)) return false;
+  if (!simulator_make(view, &s, error)) return false;
   if (view->shape->collective == BNY_COMBINE && view->ranks->nranks > 1) rivals_run(&s, &out);
   bool ok = sim_case_make(view->ranks, view->shape, &what, error);
   if (ok) {
@@ -241,19 +240,6 @@ bool plan_view_simulate(const plan_view *view, tool_error *error) {
     sim_case_release(&what);
   }
   return ok;
-}
-
-bool plan_view_goal(const plan_view *view, tool_error *error) {
-  simulator s;
-  sim_case what;
-  if (!simulator_make(view, false, &s, error)) return false;
-  bool ok = sim_case_make(view->ranks, view->shape, &what, error);
-  if (ok) {
-    sim_job job = job_of(&s, &what);
-    sim_goal_write(view->stream, &job);
-    sim_case_release(&what);
-  }
-  return ok && (tool_flush(view->stream) || tool_error_stdout(error));
 }
 
 /* ---- --regret ---------------------------------------------------------------------------------------------------- */
@@ -281,7 +267,7 @@ bool plan_view_regret(const plan_view *view, tool_error *error) {
         return tool_error_set(error, "%s", banyan_last_error());
     }
   qsort(candidates, (size_t)served, sizeof *candidates, by_prediction);
-  if (!simulator_make(view, true, &s, error)) return false;
+  if (!simulator_make(view, &s, error)) return false;
   json_t *list = json_array();
   bool ok = true;
   for (int32_t i = 0; i < served && ok; i++) {

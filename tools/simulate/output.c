@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Writes timelines for Perfetto, and plans as GOAL. */
+ * Writes timelines for Perfetto. */
 #include "tools/simulate/output.h"
 
 #include <errno.h>
@@ -42,42 +42,4 @@ bool sim_timeline_write(const char *path, const sim_job *job, const char *title,
   bool ok = ferror(file) == 0;
   ok = fclose(file) == 0 && ok;
   return tool_error_usage(error, ok || tool_error_set(error, "%.200s: %s", path, strerror(errno)));
-}
-
-/* ---- GOAL -------------------------------------------------------------------------------------------------------- */
-
-/* One operation of GOAL. It requires the last one that is no send: a large send ends only when its receiver is ready,
- * and an executor does not wait for that. */
-static void goal_line(FILE *stream, int64_t *label, int64_t *last, bool sends, const char *text) {
-  fprintf(stream, "l%lld: %s\n", (long long)++*label, text);
-  if (*last > 0) fprintf(stream, "l%lld requires l%lld\n", (long long)*label, (long long)*last);
-  if (!sends) *last = *label;
-}
-
-void sim_goal_write(FILE *stream, const sim_job *job) {
-  char text[96];
-  const sim_stage *stage = &job->stages[0];
-  fprintf(stream, "num_ranks %d\n", stage->request->nranks);
-  for (int32_t r = 0; r < stage->request->nranks; r++) {
-    const bny_plan *plan = stage->plans[r];
-    int64_t label = 0, last = 0;
-    fprintf(stream, "rank %d {\n", r);
-    for (int32_t i = 0; i < plan->nsteps; i++) {
-      const bny_step *step = &plan->steps[i];
-      for (int32_t k = 0; step->kind == BNY_STEP_SEND && k < step->count; k++) {
-        snprintf(text, sizeof text, "send %zub to %d tag %d", plan->slots[step->slot].bytes,
-                 plan->peers[step->first + k], step->slot);
-        goal_line(stream, &label, &last, true, text);
-      }
-      if (step->kind == BNY_STEP_WAIT) {
-        const bny_message *message = &plan->messages[step->message];
-        snprintf(text, sizeof text, "recv %zub from %d tag %d", message->what.bytes, message->peer, message->slot);
-        goal_line(stream, &label, &last, false, text);
-      } else if (step->kind != BNY_STEP_SEND) {
-        snprintf(text, sizeof text, "calc %.0f", job->work_ns(job, stage, plan, step));
-        goal_line(stream, &label, &last, false, text);
-      }
-    }
-    fputs("}\n", stream);
-  }
 }
