@@ -45,6 +45,7 @@ static bny_plan *plan_build(const bny_request *request, const bny_algorithm *alg
 /* Without all of the plans: the ways of some ranks' messages. */
 static bool ways_exist(const bny_request *request, const bny_algorithm *algorithm, bny_builder *last) {
   bool exist = true;
+  if (!request->levels || !request->levels->network->split) return true;
   for (int32_t i = 0; i < 4 && exist && last->status == BANYAN_OK; i++) {
     bny_plan *plan = plan_build(request, algorithm, (int32_t)((int64_t)i * (request->nranks - 1) / 3), last);
     bny_route route;
@@ -57,17 +58,24 @@ static bool ways_exist(const bny_request *request, const bny_algorithm *algorith
   return exist;
 }
 
-banyan_status bny_algorithm_price(const bny_request *request, const bny_algorithm *algorithm, bool whole, double *ns) {
+banyan_status bny_algorithm_price(const bny_request *request, const bny_algorithm *algorithm, int64_t *messages,
+                                  double *ns) {
   bny_choices choices = {.count = 0};
   bny_builder last = {.choices = &choices};
-  bny_plan **plans = whole ? calloc((size_t)request->nranks, sizeof *plans) : NULL;
-  if (whole && !plans) return bny_fail(BANYAN_ERR_MEMORY, "plan: no memory for the plans of %d ranks", request->nranks);
-  if (!whole && !ways_exist(request, algorithm, &last)) *ns = INFINITY;
-  for (int32_t rank = 0; whole && rank < request->nranks && last.status == BANYAN_OK; rank++)
-    plans[rank] = plan_build(request, algorithm, rank, &last);
-  if (whole && last.status == BANYAN_OK && (*ns = bny_plans_ns(request, plans)) < 0)
-    last.status = bny_fail(BANYAN_ERR_MEMORY, "plan: no memory for the clocks of %d ranks", request->nranks);
-  for (int32_t rank = 0; whole && rank < request->nranks; rank++) bny_plan_free(plans[rank]);
+  bny_plan **plans = calloc((size_t)request->nranks, sizeof *plans);
+  int32_t made = 0;
+  if (!plans) return bny_fail(BANYAN_ERR_MEMORY, "plan: no memory for the plans of %d ranks", request->nranks);
+  for (; made < request->nranks && last.status == BANYAN_OK && *messages > 0; made++) {
+    plans[made] = plan_build(request, algorithm, made, &last);
+    if (plans[made]) *messages -= plans[made]->nmessages;
+  }
+  if (last.status == BANYAN_OK && *messages >= 0 && made == request->nranks) {
+    *ns = bny_plans_ns(request, plans);
+    if (*ns < 0) last.status = bny_fail(BANYAN_ERR_MEMORY, "plan: no memory for clocks of %d ranks", request->nranks);
+  } else if (last.status == BANYAN_OK && !ways_exist(request, algorithm, &last)) {
+    *ns = INFINITY;
+  }
+  while (--made >= 0) bny_plan_free(plans[made]);
   free(plans);
   bny_builder_fini(&last);
   return last.status;

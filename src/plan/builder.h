@@ -83,8 +83,10 @@ typedef struct bny_candidate {
 
 enum { BNY_CANDIDATES_MAX = 16 };
 
-/* The price of one algorithm: with `whole` the time of the plans of all ranks, else *ns stays unless it has no way. */
-banyan_status bny_algorithm_price(const bny_request *request, const bny_algorithm *algorithm, bool whole, double *ns);
+/* Sets the price of one algorithm to the time of the plans of all ranks if they have at most *messages messages, else
+ * to infinity if some have no way. Otherwise it stays. Subtracts the messages of the plans that it has made. */
+banyan_status bny_algorithm_price(const bny_request *request, const bny_algorithm *algorithm, int64_t *messages,
+                                  double *ns);
 
 /* Fills in all rows of the table in its order; returns their number, and 0 with an error if there is no memory. */
 int32_t bny_algorithm_candidates(const bny_request *request, bny_candidate candidates[BNY_CANDIDATES_MAX]);

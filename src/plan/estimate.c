@@ -14,8 +14,8 @@ static double reach(const bny_levels *levels, int32_t level) { return level > 0 
 /* The fraction of rounds (or of bytes) that uses links of `level`. */
 static double share_of_rounds(const bny_levels *levels, bny_pattern pattern, int32_t level) {
   bool last = level == levels->nlevels - 1;
-  /* each round waits for the slowest link */
-  if (pattern == BNY_PATTERN_ALL || pattern == BNY_PATTERN_RING) return last ? 1 : 0;
+  if (pattern == BNY_PATTERN_ALL) return last ? 1 : 0; /* each round waits for the slowest link */
+  if (pattern == BNY_PATTERN_RING) return (double)levels->levels[level].neighbours / levels->nranks;
   double all = log2((double)levels->nranks);
   double within = last ? all : log2(reach(levels, level + 1));
   return all > 0 ? (within - log2(reach(levels, level))) / all : last;

@@ -280,6 +280,7 @@ static banyan_status make(int32_t nranks, const bny_level_facts *facts, int32_t 
     bny_levels_free(made);
     return status;
   }
+  for (int32_t r = 0; r < nranks; r++) made->levels[bny_levels_between(made, r, (r + 1) % nranks)].neighbours++;
   made->aligned = true;
   for (int32_t k = 0; k < made->nlevels; k++) made->aligned = made->aligned && level_is_aligned(&made->levels[k]);
   made->hash = hash_of(made);

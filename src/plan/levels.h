@@ -33,12 +33,13 @@ typedef struct bny_level {
   char name[BNY_LEVEL_NAME_BYTES]; /* "island", "host" (a node), "fabric" */
   bny_link_cost link;              /* between members */
   int32_t ngroups;
-  int32_t *group_of; /* by member: rank at level 0, group of the level below otherwise */
-  int32_t *first;    /* by group, ngroups + 1 of them: range of members[] */
-  int32_t *members;  /* ascending within a group */
-  int32_t *index;    /* by member: its index in its group */
-  int32_t most;      /* members of the largest group */
-  int32_t least;     /* ranks of the smallest group */
+  int32_t *group_of;  /* by member: rank at level 0, group of the level below otherwise */
+  int32_t *first;     /* by group, ngroups + 1 of them: range of members[] */
+  int32_t *members;   /* ascending within a group */
+  int32_t *index;     /* by member: its index in its group */
+  int32_t most;       /* members of the largest group */
+  int32_t least;      /* ranks of the smallest group */
+  int32_t neighbours; /* ranks whose messages to the next rank take its links; rank 0 is next to the last */
   int32_t nshapes;
   struct bny_group_shape *shapes; /* the distinct shapes of its groups */
 } bny_level;

@@ -26,7 +26,8 @@ int32_t bny_links_add(bny_links *network, bny_hop kind, int32_t owner, double ns
     network->capacity = larger;
   }
   for (int out = 1; out >= 0; out--)
-    network->links[network->nlinks++] = (bny_link){kind, owner, 0, out == 1, ns_per_byte};
+    network->links[network->nlinks++] =
+        (bny_link){.kind = kind, .owner = owner, .out = out == 1, .ns_per_byte = ns_per_byte};
   return network->nlinks - 2;
 }
 
@@ -71,10 +72,48 @@ double bny_links_least_ns_per_byte(const bny_levels *levels, int32_t level) {
   return least;
 }
 
+/* The link that a rank's messages to other nodes cross before that of a kind; NULL: none. */
+static const bny_link *link_behind(const bny_links *network, int kind, int32_t rank) {
+  while (--kind >= BNY_HOP_PCIE)
+    if (kind != BNY_HOP_PACKAGES && network->at[kind] && network->at[kind][rank] >= 0)
+      return &network->links[network->at[kind][rank]];
+  return NULL;
+}
+
+/* A PCIe link that only leads to the NIC is wide if it is as fast. A NIC, or what leads from a switch to the next, is
+ * wide if the links behind it together are no faster. */
+static void wide_find(bny_links *network, int32_t nranks) {
+  const int32_t *pcie = network->at[BNY_HOP_PCIE], *nic = network->at[BNY_HOP_NIC];
+  bool alone = pcie && nic;
+  for (int32_t k = 0; k < BNY_LEVELS_MAX; k++) alone = alone && network->ways[k] != BNY_WAY_PCIE;
+  for (int32_t r = 0; r < nranks && alone; r++)
+    network->links[pcie[r]].wide = network->links[pcie[r]].ns_per_byte <= network->links[nic[r]].ns_per_byte;
+  for (int kind = BNY_HOP_NIC; kind < BNY_HOPS; kind++)
+    for (int32_t r = 0; network->at[kind] && r < nranks; r++) {
+      if (network->at[kind][r] < 0) continue;
+      bny_link *link = &network->links[network->at[kind][r]];
+      const bny_link *behind = link_behind(network, kind, r);
+      if (!behind || (behind->kind == BNY_HOP_PCIE && behind->wide))
+        link->behind_bytes_per_ns = INFINITY;
+      else if (behind->owner == r)
+        link->behind_bytes_per_ns += 1 / behind->ns_per_byte;
+    }
+  for (int32_t l = 0; l < network->nlinks; l += 2) {
+    bny_link *link = &network->links[l];
+    link->wide = link->wide || (link->behind_bytes_per_ns > 0 && link->behind_bytes_per_ns * link->ns_per_byte < 1.001);
+    network->links[l + 1].wide = link->wide;
+  }
+}
+
 void bny_links_compare(const bny_levels *levels) {
   bny_links *network = levels->network;
   double network_ns = INFINITY;
   network->even = !network->split;
+  for (int32_t l = 0; l < network->nlinks; l++) {
+    bny_link *link = &network->links[l];
+    *link = (bny_link){.kind = link->kind, .owner = link->owner, .out = link->out, .ns_per_byte = link->ns_per_byte};
+  }
+  wide_find(network, levels->nranks);
   for (int32_t k = 0; k < levels->nlevels; k++) {
     const bny_link_cost *link = &levels->levels[k].link;
     if (levels->levels[k].nshapes > 1 || link->shared_ns_per_byte > 0 ||
@@ -82,7 +121,6 @@ void bny_links_compare(const bny_levels *levels) {
       network->even = false;
     if (network->ways[k] == BNY_WAY_NETWORK) network_ns = link->beta_ns_per_byte;
   }
-  for (int32_t l = 0; l < network->nlinks; l++) network->links[l].users = 0;
   for (int kind = BNY_HOP_NIC; kind < BNY_HOPS; kind++)
     for (int32_t r = 0; network->at[kind] && r < levels->nranks; r++) {
       if (network->at[kind][r] < 0) continue;

@@ -35,7 +35,9 @@ typedef struct bny_link {
   int32_t owner; /* the first rank that uses it */
   int32_t users; /* ranks */
   bool out;      /* away from the owner */
+  bool wide;     /* its messages also cross other links, which are no faster all together: it limits none */
   double ns_per_byte;
+  double behind_bytes_per_ns; /* those links, towards the ranks */
 } bny_link;
 
 /* A fact for planning, equal on every rank. */
@@ -72,7 +74,7 @@ bny_links *bny_links_of_levels(const bny_levels *levels);
 
 uint64_t bny_links_hash(uint64_t hash, const bny_links *network, int32_t nranks);
 
-/* Sets `even` of the levels' network. */
+/* Sets `even` of the levels' network, and users and width of its links. */
 void bny_links_compare(const bny_levels *levels);
 
 /* The least time of a byte of a message over a level's links, which carry nothing else. */

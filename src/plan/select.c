@@ -53,8 +53,9 @@ static bny_candidate candidate_of(const bny_request *request, int32_t index) {
  * that of the plan times these factors: where ranks are alike, where they are not, and where only one receives. */
 static const double even_errs = 1.5, bound_errs = 2, root_errs = 4;
 
-/* A new shape waits while plans are priced: at 64 ranks for about 1 ms, or for the time of the call itself. */
-enum { PRICED_RANKS_MAX = 128, PRICED_MESSAGES_LEAST = 6144, PRICED_MESSAGES_MAX = 16384, PRICED_MESSAGE_NS = 100 };
+/* A new shape waits while plans are priced: at 64 ranks for a few ms, or for the time of some calls. Beyond 128 ranks
+ * the formula decides, because the plans of all ranks take too long to make. */
+enum { PRICED_RANKS_MAX = 128, PRICED_MESSAGES_LEAST = 6144, PRICED_MESSAGES_MAX = 32768, PRICED_MESSAGE_NS = 100 };
 
 static bool serves(const bny_candidate *one) { return !one->rejection && one->named && one->fits; }
 
@@ -85,7 +86,7 @@ static void candidates_bound(const bny_request *request, const bny_candidate *ca
  * least formula, then those that may be faster. The others keep the formula's time. */
 static banyan_status candidates_price(const bny_request *request, bny_candidate *candidates, int32_t count) {
   const bny_links *network = request->levels ? request->levels->network : NULL;
-  double bounds[BNY_CANDIDATES_MAX], least = INFINITY, messages = 0;
+  double bounds[BNY_CANDIDATES_MAX], least = INFINITY;
   int32_t next = -1, near = 0;
   for (int32_t i = 0; i < count; i++)
     if (serves(&candidates[i]) && (next < 0 || candidates[i].ns < candidates[next].ns)) next = i;
@@ -93,27 +94,23 @@ static banyan_status candidates_price(const bny_request *request, bny_candidate 
   if (!network || network->nlinks == 0 || next < 0 || request->levels->levels[0].link.ranks_per_core > 1)
     return BANYAN_OK;
   double errs = network->even ? even_errs : request->call.scatter == BANYAN_SCATTER_ROOT ? root_errs : bound_errs;
-  double most = fmin(PRICED_MESSAGES_LEAST + candidates[next].ns / PRICED_MESSAGE_NS, PRICED_MESSAGES_MAX);
+  int64_t messages =
+      (int64_t)fmin(PRICED_MESSAGES_LEAST + candidates[next].ns / PRICED_MESSAGE_NS, PRICED_MESSAGES_MAX);
+  int64_t none = 0;
   bool done[BNY_CANDIDATES_MAX] = {false};
   candidates_bound(request, candidates, count, bounds);
   for (int32_t i = 0; i < count; i++) near += serves(&candidates[i]) && bounds[i] <= errs * candidates[next].ns;
   if (near < 2 && network->even) return BANYAN_OK;
   while (next >= 0) {
     bny_candidate *one = &candidates[next];
-    double all = one->estimate.messages * request->nranks;
-    bool whole = request->nranks <= PRICED_RANKS_MAX && messages + all <= most && bounds[next] <= errs * least;
+    bool may_win = request->nranks <= PRICED_RANKS_MAX && bounds[next] <= errs * least;
     done[next] = true;
-    if (whole) messages += all;
-    if (whole || network->split) {
-      banyan_status status = bny_algorithm_price(request, one->algorithm, whole, &one->ns);
-      if (status != BANYAN_OK) return status;
-    }
+    banyan_status status = bny_algorithm_price(request, one->algorithm, may_win ? &messages : &none, &one->ns);
+    if (status != BANYAN_OK) return status;
     least = fmin(least, one->ns);
     next = -1;
     for (int32_t i = 0; i < count; i++)
-      if (!done[i] && serves(&candidates[i]) &&
-          (next < 0 || bounds[i] * candidates[i].ns < bounds[next] * candidates[next].ns))
-        next = i;
+      if (!done[i] && serves(&candidates[i]) && (next < 0 || bounds[i] < bounds[next])) next = i;
   }
   return BANYAN_OK;
 }

@@ -262,8 +262,8 @@ bool plan_view_regret(const plan_view *view, tool_error *error) {
       bny_candidate *one = &candidates[served++];
       *one = candidates[i];
       /* The library's choice leaves out what takes long to price. */
-      bool whole = view->ranks->levels->network != NULL && one->estimate.messages * request.nranks <= MESSAGES_MAX;
-      if (whole && !one->chosen && bny_algorithm_price(&request, one->algorithm, true, &one->ns) != BANYAN_OK)
+      int64_t most = MESSAGES_MAX;
+      if (!one->chosen && bny_algorithm_price(&request, one->algorithm, &most, &one->ns) != BANYAN_OK)
         return tool_error_set(error, "%s", banyan_last_error());
     }
   qsort(candidates, (size_t)served, sizeof *candidates, by_prediction);
@@ -290,8 +290,8 @@ bool plan_view_regret(const plan_view *view, tool_error *error) {
       least_ns = ns;
       snprintf(best_name, sizeof best_name, "%s", name);
     }
-    json_array_append_new(list, json_pack("{s:s, s:b, s:f, s:o, s:s}", "name", name, "chosen", candidates[i].chosen,
-                                          "predicted_us", candidates[i].ns / 1e3, "simulated_us",
+    json_array_append_new(list, json_pack("{s:s, s:b, s:o, s:o, s:s}", "name", name, "chosen", candidates[i].chosen,
+                                          "predicted_us", tool_json_real(candidates[i].ns / 1e3), "simulated_us",
                                           tool_json_real(ns / 1e3), "why", why.text));
     if (view->json) continue;
     fprintf(view->stream, "%-19s %11s predicted", name, plan_text_time(candidates[i].ns, number));

@@ -174,26 +174,27 @@ class worker {
     rank_state &mine = running->ranks[rank];
     message *wanted = &mine.messages[stage][step.message];
     const bny_message &what = plan->messages[step.message];
+    bny_route way;
+    job->platform->route(job->platform, what.peer, rank, &way);
     bool first = posts;
     posts = false;
     if (!has_arrived(wanted)) spend();
-    if (has_arrived(wanted)) {
-      bny_route way;
-      job->platform->route(job->platform, what.peer, rank, &way);
-      debt_ns += way.seen_ns * job->turns + (first ? job->switch_ns : 0); // another rank of the core runs first
-      return;
+    double begin = now_ns(), seen_ns = way.seen_ns * job->turns;
+    if (!has_arrived(wanted)) {
+      mine.awaited = wanted;
+      while (!wanted->arrived && !wanted->transfer) s4u::this_actor::suspend();
+      mine.awaited = nullptr;
+      if (wanted->transfer) {
+        wanted->transfer->wait();
+        s4u::this_actor::sleep_until(wanted->transfer->get_finish_time() + wanted->latency);
+        wanted->transfer = nullptr;
+      }
+      note(BNY_STEP_WAIT, what.peer, begin, now_ns(), static_cast<int64_t>(what.what.bytes));
     }
-    double begin = now_ns();
-    mine.awaited = wanted;
-    while (!wanted->arrived && !wanted->transfer) s4u::this_actor::suspend();
-    mine.awaited = nullptr;
-    if (wanted->transfer) {
-      wanted->transfer->wait();
-      s4u::this_actor::sleep_until(wanted->transfer->get_finish_time() + wanted->latency);
-      wanted->transfer = nullptr;
-    }
-    note(BNY_STEP_WAIT, what.peer, begin, now_ns(), static_cast<int64_t>(what.what.bytes));
-    debt_ns += job->switch_ns;
+    double waited_ns = now_ns() - begin;
+    bool blocks = waited_ns > seen_ns;
+    if (!blocks) debt_ns += seen_ns - waited_ns;
+    if (blocks || first) debt_ns += job->switch_ns; // another rank of the core runs first
   }
 
 public:
