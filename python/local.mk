@@ -24,6 +24,7 @@ EXTRA_DIST += \
   %D%/banyan/jax_ops.py \
   %D%/banyan/judge.py \
   %D%/banyan/launch.py \
+  %D%/banyan/ownership.py \
   %D%/banyan/prune.py \
   %D%/banyan/py.typed \
   %D%/banyan/rounds.py \
@@ -40,6 +41,7 @@ EXTRA_DIST += \
   %D%/src/attention.cc \
   %D%/src/attention_call.cc \
   %D%/src/attention_step.cc \
+  %D%/src/call.cc \
   %D%/src/calls.cc \
   %D%/src/combine.cc \
   %D%/src/comm.cc \

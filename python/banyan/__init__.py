@@ -10,8 +10,6 @@ try:
     from ._core import (
         AttentionStep,
         Operation,
-        Ownership,
-        Threads,
         attention,
         network,
         page_bounds_update,
@@ -25,7 +23,7 @@ except ModuleNotFoundError as error:
         f"{__file__} has no _core: a distribution of the same import name, such as the search trees Banyan, may have "
         "replaced it. Run pip uninstall banyan banyan-attention, and install banyan-attention again"
     ) from error
-from .communicator import Communicator
+from .communicator import Communicator, Threads
 from .errors import (
     AbortedError,
     ArgumentError,
@@ -42,6 +40,7 @@ from .errors import (
 )
 from .judge import KernelReport, check
 from .launch import RankError, run
+from .ownership import Ownership
 from .prune import Prune
 
 __version__ = "0.1.0"

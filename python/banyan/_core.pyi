@@ -265,12 +265,7 @@ def page_moves(
     """
 
 class Ownership:
-    """A rule that says which rank owns which token of a sequence. It communicates nothing and holds no arrays.
-
-    kind: "ranges", each rank has one range of `tokens` in the order of ranks; or "blocks", blocks of `block` tokens are
-    assigned round-robin. weights: the share of each rank, which is the length of its turn; None: all alike. Raises
-    ArgumentError.
-    """
+    """The base of banyan.Ownership."""
 
     def __init__(
         self,
@@ -298,7 +293,7 @@ class Ownership:
         """(key_start, key_block, key_stride) of attention over the keys of a rank."""
 
 class Threads:
-    """A group of `nranks` ranks that are threads of this process, for Communicator.from_threads()."""
+    """The base of banyan.Threads."""
 
     def __init__(self, nranks: int) -> None: ...
     @property

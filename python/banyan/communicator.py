@@ -19,6 +19,15 @@ def _known(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
+class Threads(_core.Threads):
+    """A group of `nranks` ranks that are threads of this process, for Communicator.from_threads()."""
+
+    __slots__ = ()
+
+    def __init__(self, nranks: int) -> None:
+        super().__init__(nranks)
+
+
 class Communicator(_core.Comm):
     """Ranks that call collectives together.
 
@@ -56,9 +65,9 @@ class Communicator(_core.Comm):
             return cls._made(None, **settings)
 
     @classmethod
-    def from_threads(cls, group: _core.Threads, rank: int, **settings: Any) -> Communicator:
+    def from_threads(cls, group: Threads, rank: int, **settings: Any) -> Communicator:
         """Makes a rank from a thread of this process. `group` is a banyan.Threads that all ranks share. Collective."""
-        if not isinstance(group, _core.Threads):
+        if not isinstance(group, Threads):
             raise TypeError(f"group: it is a banyan.Threads, and not a {type(group).__name__}")
         return cls._made(group, rank, group.nranks, **settings)
 

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
+import difflib
+import inspect
 import re
 import sys
+from typing import Any
 
 _package = sys.modules[__package__]
-if not hasattr(_package, "Ownership"):
+if not hasattr(_package, "page_moves"):
     raise ImportError(
         f"the package banyan has the __init__.py of another distribution ({getattr(_package, '__file__', None)}), such as "
         "the search trees Banyan. Run pip uninstall banyan banyan-attention, and install banyan-attention again"
@@ -154,3 +158,33 @@ def make_error(status: int, text: str, rank: int) -> Error:
     if isinstance(error, ArgumentError):
         error.argument = argument
     return error
+
+
+def signature_of(call: Any) -> inspect.Signature:
+    """Returns the signature of a call of the extension, which nanobind gives as text with places for defaults."""
+    text, _, *rest = call.__nb_signature__[0]
+    node: Any = ast.parse(re.sub(r"\\(\d+)", r"\1", text) + ": ...").body[0]
+    given, found = node.args, []
+    standard = [None] * (len(given.args) - len(given.defaults)) + given.defaults
+    for kind, names, values in (
+        (inspect.Parameter.POSITIONAL_OR_KEYWORD, given.args, standard),
+        (inspect.Parameter.KEYWORD_ONLY, given.kwonlyargs, given.kw_defaults),
+    ):
+        for name, value in zip(names, values):
+            default = inspect.Parameter.empty if value is None else rest[0][ast.literal_eval(value)]
+            found.append(inspect.Parameter(name.arg, kind, default=default))
+    return inspect.Signature(found)
+
+
+def wrong_call(call: Any, given: list[Any], named: dict[str, Any]) -> str:
+    """Returns in one line what is wrong with the arguments of a call of the extension."""
+    signature = signature_of(call)
+    try:
+        signature.bind(*given, **named)
+    except TypeError as error:
+        text = str(error)
+        unknown = [name for name in named if name not in signature.parameters]
+        near = difflib.get_close_matches(unknown[0], signature.parameters, 1) if unknown else []
+        return f"{call.__name__}(): {text}{f', did you mean {near[0]!r}?' if near else ''}"
+    types = ", ".join(type(each).__name__ for each in (*given, *named.values()))
+    return f"{call.__name__}(): arguments of other types are wanted than ({types}): {call.__doc__.splitlines()[0]}"

@@ -155,7 +155,7 @@ def _serve(links, children):
 
 
 def _run_threads(fn, ranks, args, settings):
-    from ._core import Threads
+    from .communicator import Threads
 
     group = Threads(ranks)
     results, failures, comms = [None] * ranks, [], []

@@ -358,6 +358,7 @@ void define_operation(nb::module_ &module);
 void define_ownership(nb::module_ &module);
 void define_jax(nb::module_ &module);
 void define_torch(nb::module_ &module);
+void wrap_calls(nb::module_ &module); // after all definitions
 
 // Ends the calls of compiled JAX functions to this communicator, and waits for a running one.
 void jax_forget(comm *ended);

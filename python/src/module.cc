@@ -103,6 +103,7 @@ NB_MODULE(_core, module) {
   define_ownership(module);
   define_jax(module);
   define_torch(module);
+  wrap_calls(module);
 }
 
 } // namespace bny

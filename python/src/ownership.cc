@@ -46,6 +46,18 @@ public:
   }
   ownership(const ownership &) = delete;
 
+  nb::object weights() const {
+    if (!weights_.data()) return nb::none();
+    nb::list list;
+    for (int32_t i = 0; i < rule_.nranks; i++) list.append(weights_.data()[i]);
+    return list;
+  }
+  // For pickle and copy.
+  nb::tuple state() const {
+    const char *kind = rule_.kind == BANYAN_OWNERSHIP_RANGES ? "ranges" : "blocks";
+    return nb::make_tuple(kind, rule_.nranks, rule_.block, rule_.tokens, weights());
+  }
+
   nb::tuple of_token(int64_t token) const {
     int32_t rank;
     int64_t position;
@@ -138,6 +150,11 @@ void define_ownership(nb::module_ &module) {
            nb::arg("weights") = nb::none())
       .def_prop_ro("nranks", &ownership::nranks, doc::Ownership_nranks)
       .def("__repr__", &ownership::repr)
+      .def("__getstate__", &ownership::state)
+      .def("__setstate__",
+           [](ownership *self, nb::tuple state) {
+             new (self) ownership(state[0], state[1], state[2], state[3], state[4]);
+           })
       .def("moves_to", &ownership::moves_to, nb::arg("other"), nb::arg("length"), doc::Ownership_moves_to)
       .def("of_token", &ownership::of_token, nb::arg("token"), doc::Ownership_of_token)
       .def("of_tokens", &ownership::of_tokens, nb::arg("tokens").none(), doc::Ownership_of_tokens)

@@ -2,6 +2,7 @@
 """Arguments that are rejected by name, failures of ranks, Ctrl-C, and threads."""
 
 import functools
+import inspect
 import os
 import shutil
 import signal
@@ -49,6 +50,31 @@ def test_arguments_by_name(lone):
     rejected("seq_lens", "int64: it is int32", banyan.attention, *given, seq_lens=np.array([1, 1]))
     rejected("algorithm", "there are oneshot", lone.combine, o, lse, algorithm="fastest")
     assert lone.combine(o, lse)[0].shape == SHAPE
+
+
+def test_calls_that_match_no_signature(lone):
+    """One line says what is wrong, and inspect has the signatures, which those of the stubs are compared with."""
+    o, lse = arrays()
+    rule = banyan.Ownership("blocks", 2)
+    for text, call in {
+        "combine(): got an unexpected keyword argument 'bse', did you mean 'base'?": lambda: lone.combine(o, lse, bse=2),
+        "combine(): missing a required argument: 'lse'": lambda: lone.combine(o),
+        "barrier_init(): too many positional arguments": lambda: lone.barrier_init(1),
+        "attention(): got an unexpected keyword argument 'pages'": lambda: banyan.attention(o, o, o, pages=1),
+        "arguments of other types are wanted than (Ownership, str, int): token(self": lambda: rule.token("a", 1),
+        "Ownership.__init__() got an unexpected keyword argument 'blok'": lambda: banyan.Ownership("blocks", 2, blok=1),
+        "Threads.__init__() missing 1": lambda: banyan.Threads(),
+    }.items():
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert text in str(caught.value) and "\n" not in str(caught.value)
+    signature = inspect.signature(lone.combine)
+    assert list(signature.parameters)[:3] == ["o", "lse", "sum"] and signature.parameters["out_empty"].default == "-inf"
+    assert str(inspect.signature(banyan.split)) == "(count, parts, index)"
+    assert list(inspect.signature(banyan.Ownership).parameters)[:2] == ["kind", "nranks"]
+    assert lone.combine.__name__ == "combine" and "Merges" in banyan.Communicator.combine.__doc__
+    bound, kept = lone.combine, functools.partial(banyan.Communicator.barrier, lone)
+    assert bound(o, lse)[0].shape == SHAPE and kept() is None
 
 
 def test_bad_data_names_the_row(lone):
@@ -285,6 +311,9 @@ REJECTIONS = {
     "dtype": lambda comm, o, lse: comm.combine(o.astype(np.float64), lse),
     "shape": lambda comm, o, lse: comm.combine(o, lse[:1]),
     "word": lambda comm, o, lse: comm.combine(o, lse, scatter="head"),
+    "keyword": lambda comm, o, lse: comm.combine(o, lse, scater="heads"),
+    "keyword of init": lambda comm, o, lse: comm.allgather_init(o, to=1),
+    "no argument": lambda comm, o, lse: comm.shift(),
     "no array": lambda comm, o, lse: comm.combine(None, lse),
     "init": lambda comm, o, lse: comm.combine_init(o, lse, base="10"),
     "attention": lambda comm, o, lse: comm.attention_combine(o, o, o),

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules that assign tokens to ranks, and the moves between layouts."""
 
+import copy
+import pickle
 import random
 
 import numpy as np
@@ -24,6 +26,9 @@ def test_rules_agree_with_themselves(kind):
     for _ in range(200):
         rule, length = random_rule(kind, draw)
         owners = [rule.of_token(t) for t in range(length)]
+        for again in (copy.copy(rule), copy.deepcopy(rule), pickle.loads(pickle.dumps(rule))):
+            assert type(again) is type(rule) and repr(again) == repr(rule)
+            assert [again.of_token(t) for t in range(length)] == owners
         some = [draw.randrange(length) for _ in range(draw.randint(0, 40))]
         ranks, places = rule.of_tokens(some)
         assert list(zip(ranks.tolist(), places.tolist())) == [owners[t] for t in some]
