@@ -57,14 +57,17 @@ class Watch:
             try:
                 peer = socket.create_connection(address, 10)
                 challenge = _receive(peer, 32)
-                peer.sendall(self.node.to_bytes(4, "big") + self._answer(self.node, challenge))
-                if not hmac.compare_digest(_receive(peer, 32), self._answer(0, challenge)):
-                    raise ConnectionError("another secret")
-                return self._await_end(peer, 0, address[0])
+                break
             except OSError as error:
-                last = error
-            _logger.debug("node 0 at %s:%d: %s", *address, last)
+                _logger.debug("node 0 at %s:%d: %s", *address, error)
             time.sleep(1)
+        try:
+            peer.sendall(self.node.to_bytes(4, "big") + self._answer(self.node, challenge))
+            if not hmac.compare_digest(_receive(peer, 32), self._answer(0, challenge)):
+                raise ConnectionError
+        except OSError:
+            self._end(f"node 0 at {address[0]} has another secret, or this node's rank is none of its: this server ends")
+        self._await_end(peer, 0, address[0])
 
     def _await_end(self, peer, node, host):
         peer.settimeout(None)
@@ -77,13 +80,13 @@ class Watch:
         except OSError as error:
             why = str(error)
         first = node * self.ranks
-        self.lost = f"node {node} at {host}, ranks {first} to {first + self.ranks - 1}, is lost ({why}): this server ends"
-        _logger.error(self.lost)
-        self._end()
+        self._end(f"node {node} at {host}, ranks {first} to {first + self.ranks - 1}, is lost ({why}): this server ends")
 
-    def _end(self):
+    def _end(self, why):
         import psutil
 
+        self.lost = why
+        _logger.error(why)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(GRACE_S)
         for child in psutil.Process().children(recursive=True):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares vLLM under banyan-vllm with stock vLLM: tokens, logprobs, capacity, requests per second. See ./run.
+"""Compares vLLM under banyan-vllm with stock vLLM: tokens, logprobs, capacity. See ./run. bench.py measures times.
 
-vLLM is imported once, and each rank is a fork of that process. `--serve` starts its server as users do.
+vLLM is imported once, and each rank is a fork of that process. `--serve` and `--nodes` start servers as users do.
 """
 
 import argparse
@@ -33,7 +33,7 @@ os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 os.environ.setdefault("VLLM_HOST_IP", "127.0.0.1")
 
 PROMPTS = (300, 37, 129, 5)  # tokens of each
-NEW, SPEED_NEW, PAUSE_S = 16, 32, 35
+NEW, PAUSE_S = 16, 35
 DEFAULTS = dict(max_num_batched_tokens=128, block_size=32, kv_cache_memory_bytes=8 << 20, enable_prefix_caching=False)
 
 
@@ -232,41 +232,6 @@ class Comparison:
         return f"{far:.1e}", more, ", ".join(notes)
 
 
-# LOADS: number of prompts and tokens per prompt. SPEEDS: tensor parallel ranks and DCP ranks.
-LOADS = (16, 64), (4, 1900)
-SPEEDS = {"banyan-vllm": (2, 2), "stock vLLM with 2 tensor parallel ranks": (2, 1), "with 1": (1, 1)}
-
-
-def speed(path, tp, dcp):
-    """Returns requests per second for each of LOADS, with ranks that share the CPUs."""
-    words = dict(max_model_len=4096, max_num_batched_tokens=512, kv_cache_memory_bytes=128 << 20)
-
-    def work(rank):
-        import torch
-
-        cpus = sorted(os.sched_getaffinity(0))
-        mine = cpus[rank::tp] or [cpus[rank % len(cpus)]]
-        os.sched_setaffinity(0, mine)
-        torch.set_num_threads(len(mine))
-        llm, rates = engine(path, tp, dcp, words), []
-        for count, length in LOADS:
-            llm.generate(prompts([length]), greedy(2), use_tqdm=False)
-            began = time.monotonic()
-            llm.generate(prompts([length] * count), greedy(SPEED_NEW), use_tqdm=False)
-            rates.append(count / (time.monotonic() - began))
-        return rates
-
-    rates = ranks(tp, work, dcp > 1)[0]
-    assert not isinstance(rates, str), rates
-    return rates
-
-
-def speeds(path, rounds=3):
-    """The median of several rounds for each of LOADS and SPEEDS, which take turns, as the machine may be shared."""
-    made = [[speed(path, *which) for which in SPEEDS.values()] for _ in range(rounds)]
-    return [[sorted(each)[rounds // 2] for each in zip(*of_load)] for of_load in zip(*(zip(*one) for one in made))]
-
-
 def serve(path, wanted):
     """The server on one node, whose second rank pauses for longer than banyan's own deadline of 30 s."""
     prompt = prompts([300])[0]["prompt_token_ids"]
@@ -352,7 +317,6 @@ def main():
     parse.add_argument("--models", default="models", help="folder of the models, which are made")
     parse.add_argument("--only", help="cases whose name matches this expression")
     parse.add_argument("--table", help="file for the result as a table")
-    parse.add_argument("--speed", action="store_true", help="requests per second as well")
     parse.add_argument("--serve", action="store_true", help="the server as well")
     parse.add_argument("--nodes", action="store_true", help="two nodes as well, which are network namespaces: as root")
     parse.add_argument("-v", action="store_true", help="print tracebacks")
@@ -390,11 +354,6 @@ def main():
     for wanted, name, work in ((args.serve, "Llama, the server", serve), (args.nodes, "Llama, two nodes", serve_nodes)):
         if wanted:
             report(name, 2, lambda work=work: work(path, comparison.stock("llama")["tokens"][0]))
-    if args.speed:
-        for (count, length), rates in zip(LOADS, speeds(models.save(args.models, "llama-deep"))):
-            note = ", ".join(f"{name}: {rate:.2f}" for name, rate in zip(SPEEDS, rates))
-            what = f"{count} prompts of {length:,} tokens, {SPEED_NEW} new ones each"
-            report(what, 2, lambda note=note: ("", "", f"requests/s of {note}"))
     if len(lines) == 2:
         print(f"--only {args.only}: no case has such a name: {'; '.join(CASES)}")
         return True

@@ -24,17 +24,6 @@ WINDOWS = dict(sliding_window=48, layer_types=["sliding_attention", "full_attent
 KINDS = {
     "llama": ("LlamaConfig", HEADS),
     "llama-8-2": ("LlamaConfig", dict(num_attention_heads=8, num_key_value_heads=2, head_dim=32)),
-    "llama-deep": (
-        "LlamaConfig",
-        dict(
-            hidden_size=512,
-            intermediate_size=1536,
-            num_hidden_layers=8,
-            num_attention_heads=8,
-            num_key_value_heads=1,
-            head_dim=64,
-        ),
-    ),
     "llama-long": (
         "LlamaConfig",
         dict(
