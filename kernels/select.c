@@ -21,10 +21,8 @@ static inline uint32_t key_of(float score) {
   return magnitude > 0x7f800000u ? key_of_nan : key;
 }
 
-static inline float score_of(uint32_t key) {
-  if (key == key_of_nan) return NAN;
-  return bny_float_of_bits(key > 0x7fffffffu ? key : 0x7fffffffu - key);
-}
+/* The image of NaN gives a NaN. */
+static inline float score_of(uint32_t key) { return bny_float_of_bits(key > 0x7fffffffu ? key : 0x7fffffffu - key); }
 
 static inline bool comes_before(bny_pair a, bny_pair b) {
   return ((wide)a.high << 64 | a.low) < ((wide)b.high << 64 | b.low);
@@ -151,13 +149,20 @@ static bny_doubled find_doubled(const bny_pair *list, int32_t count) {
 
 bny_doubled bny_select_finish(const bny_pair *list, int32_t k, int32_t rank, const bny_lists *to, int64_t row) {
   int64_t at = row * to->out_stride;
-  int32_t count = 0, own = 0;
-  while (count < k && list[count].high != absent.high) count++;
-  for (int32_t i = 0; i < k && to->best_scores; i++)
-    to->best_scores[at + i] = i < count ? score_of((uint32_t)(list[i].high >> 32)) : -INFINITY;
-  for (int32_t i = 0; i < k && to->best_indices; i++) to->best_indices[at + i] = i < count ? index_of(list[i]) : -1;
+  int32_t count = k, own = 0;
+  while (count > 0 && list[count - 1].high == absent.high) count--;
+  if (to->best_scores) {
+    float *scores = to->best_scores + at;
+    for (int32_t i = 0; i < count; i++) scores[i] = score_of((uint32_t)(list[i].high >> 32));
+    for (int32_t i = count; i < k; i++) scores[i] = -INFINITY;
+  }
+  if (to->best_indices) {
+    int64_t *indices = to->best_indices + at;
+    for (int32_t i = 0; i < count; i++) indices[i] = index_of(list[i]);
+    for (int32_t i = count; i < k; i++) indices[i] = -1;
+  }
   /* The next place is written for each pair, because a branch on its rank would be mispredicted. */
-  for (int32_t i = 0; i < count; i++) {
+  for (int32_t i = 0; i < count && (to->own || to->own_counts); i++) {
     if (to->own) to->own[at + own] = position_of(list[i]);
     own += rank_of(list[i]) == rank;
   }

@@ -4,6 +4,7 @@
 
     python python/bench/bench_calls.py                     # one rank, and two ranks as processes; gloo where torch is
     mpirun -n 2 python python/bench/bench_calls.py         # mpi4py as well
+    python python/bench/bench_calls.py select              # the 2,048 best of 131,072 scores, here and of all ranks
 
 The methods take turns in rounds, so that what disturbs the machine disturbs all. The first figure is the round that a
 tenth of the rounds beat: other programs only add time. The median says how much they added.
@@ -21,6 +22,7 @@ import banyan
 
 TOKENS, HEADS, DIM = 1, 32, 128
 ROUNDS, CALLS = 31, 200
+SCORES, CHOSEN = 131072, 2048
 
 
 def merge_numpy(all_o, all_lse):
@@ -92,6 +94,39 @@ def gloo_methods():
     yield "gloo, three allreduces", loop(three, CALLS // 10)
 
 
+def select_methods(comm):
+    import torch
+
+    torch.set_num_threads(1)
+    scores = torch.from_numpy(np.random.default_rng(comm.rank).standard_normal(SCORES).astype(np.float32))
+    best, places = banyan.topk(scores, CHOSEN)
+    indices = places.long() * comm.nranks + comm.rank
+    out = tuple(each.clone() for each in comm.select(best, indices))
+    op = comm.select_init(best, indices, out=out)
+    yield "select in C: start and wait", lambda: op.timed(CALLS)
+    yield "select, torch", loop(lambda: comm.select(best, indices))
+    yield "banyan.topk of all scores", loop(lambda: banyan.topk(scores, CHOSEN), CALLS // 10)
+    yield "torch.topk of all scores", loop(lambda: torch.topk(scores, CHOSEN), CALLS // 10)
+
+
+def gloo_select_methods(comm):
+    import torch
+    import torch.distributed as dist
+
+    best, places = torch.topk(torch.from_numpy(np.random.default_rng(comm.rank).standard_normal(SCORES).astype("f4")), CHOSEN)
+    indices = places * comm.nranks + comm.rank
+    all_best, all_indices = (torch.empty(comm.nranks, *each.shape, dtype=each.dtype) for each in (best, indices))
+
+    def gather():
+        dist.all_gather(list(all_best), best)
+        dist.all_gather(list(all_indices), indices)
+        values, chosen = torch.sort(all_best.view(-1), descending=True, stable=True)
+        return values[:CHOSEN], all_indices.view(-1)[chosen[:CHOSEN]]
+
+    assert (comm.select(best, indices)[1] == gather()[1]).all()
+    yield "gloo, two all-gathers and sort", loop(gather, CALLS // 10)
+
+
 def mpi_methods(world):
     from mpi4py import MPI
 
@@ -131,7 +166,7 @@ def low(each):
     return sorted(each)[len(each) // 10]
 
 
-def measure(comm, methods, say):
+def measure(comm, methods, say, what):
     times = {name: [] for name, _ in methods}
     for round_number in range(ROUNDS + 1):
         for name, run in methods:
@@ -143,8 +178,8 @@ def measure(comm, methods, say):
         return
     base = low(times[methods[0][0]])
     print(
-        f"{comm.nranks} rank{'s' if comm.nranks > 1 else ''}, {HEADS} rows x {DIM}, f32"
-        f"{'':>10}{'us':>9}{'above C':>9}{'ratio':>8}{'median':>10}"
+        f"{comm.nranks} rank{'s' if comm.nranks > 1 else ''}, {what:<28}"
+        f"{'us':>9}{'above C':>9}{'ratio':>8}{'median':>10}"
     )
     for name, each in times.items():
         us = low(each)
@@ -153,18 +188,20 @@ def measure(comm, methods, say):
 
 
 def body(comm, meeting, world=None):
-    methods = list(banyan_methods(comm))
+    selects = sys.argv[1:] == ["select"]
+    methods = list(select_methods(comm) if selects else banyan_methods(comm))
     try:
         import torch.distributed as dist
 
         if comm.nranks > 1:
             dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=comm.rank, world_size=comm.nranks)
-            methods += gloo_methods()
+            methods += gloo_select_methods(comm) if selects else gloo_methods()
     except ImportError:
         pass
-    if world is not None:
+    if world is not None and not selects:
         methods += mpi_methods(world)
-    measure(comm, methods, comm.rank == 0)
+    what = f"{CHOSEN} of {SCORES} scores" if selects else f"{HEADS} rows x {DIM}, f32"
+    measure(comm, methods, comm.rank == 0, what)
     sys.stdout.flush()
 
 
