@@ -14,10 +14,12 @@
 
 #include "banyan.h"
 #include "base/clock.h"
+#include "base/names.h"
 
 #define BNY_FLIGHT_FILE "banyan-flight" /* name of the memory file */
 
-enum { BNY_FLIGHT_ENTRIES = 256, BNY_FLIGHT_ALGORITHM_BYTES = 23, BNY_FLIGHT_KINDS = 8, BNY_FLIGHT_AGREE = 7 };
+enum { BNY_FLIGHT_ENTRIES = 256, BNY_FLIGHT_ALGORITHM_BYTES = 23 };
+enum { BNY_FLIGHT_AGREE = BNY_BARRIER + 1, BNY_FLIGHT_KINDS }; /* AGREE comes after all of bny_collective */
 
 /* The description of a run, made when its plan is bound. */
 typedef struct bny_flight_note {
