@@ -31,6 +31,7 @@ static int allgather_tcp(void *context, const void *mine, void *all, size_t byte
     status = bny_boot_gather(env, mine, all, bytes, timeout_ns);
   else if (bytes > 0)
     memmove(all, mine, bytes);
+  if (bny_boot_check_process(env->process)) return BANYAN_ERR_STATE; /* forked meanwhile */
   if (status) bny_boot_failure_set(env, status);
   return (int)status;
 }
@@ -91,7 +92,8 @@ static banyan_status meet(struct banyan_env *env, int64_t timeout_ns) {
   env->links = calloc(settings->rank == 0 ? (size_t)nranks : 1, sizeof *env->links);
   if (!env->links) return bny_fail(BANYAN_ERR_MEMORY, "banyan_env_create: no memory for %d ranks", nranks);
   env->nlinks = settings->rank == 0 ? nranks : 1;
-  for (int32_t i = 0; i < env->nlinks; i++) env->links[i] = (struct bny_boot_link){.fd = -1, .rank = i};
+  for (int32_t i = 0; i < env->nlinks; i++)
+    env->links[i] = (struct bny_boot_link){.fd = -1, .maker = env->process, .rank = i};
   if (!wrong) status = join(env, deadline_ns, &listens);
   /* Rank 0 could not listen at the interface. */
   if (settings->rank == 0 && settings->interface[0] && !listens && status == BANYAN_ERR_ARGUMENT) wrong = status;
@@ -106,7 +108,8 @@ banyan_status bny_boot_env_make(const struct bny_boot_settings *settings, int64_
   made->settings = *settings;
   made->began_s = (uint64_t)time(NULL);
   made->listen_fd = -1;
-  banyan_status status = meet(made, timeout_ns);
+  banyan_status status = meet(made, timeout_ns), copied = bny_boot_check_process(made->process);
+  if (copied) status = copied;
   if (status) {
     banyan_env_destroy(made);
     return status;
@@ -130,17 +133,11 @@ banyan_status banyan_env_create(int64_t timeout_ns, banyan_env **env, banyan_boo
   return status;
 }
 
-/* The child of a fork leaves the connections to its parent. */
 void banyan_env_destroy(banyan_env *env) {
   struct rlimit files;
   if (!env) return;
-  bool inherited = env->process != bny_process();
   if (env->listen_fd >= 0) close(env->listen_fd);
-  for (int32_t i = 0; i < env->nlinks; i++) {
-    if (inherited && env->links[i].fd >= 0) close(env->links[i].fd);
-    if (inherited) env->links[i].fd = -1;
-    bny_boot_link_close(&env->links[i]);
-  }
+  for (int32_t i = 0; i < env->nlinks; i++) bny_boot_link_close(&env->links[i]);
   if (env->files && getrlimit(RLIMIT_NOFILE, &files) == 0) {
     files.rlim_cur = (rlim_t)env->files;
     setrlimit(RLIMIT_NOFILE, &files);

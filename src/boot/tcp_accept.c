@@ -77,15 +77,15 @@ struct joining {
 
 /* ---- pending connections ----------------------------------------------------------------------------------------- */
 
-static void drop(struct pending *pending) {
-  bny_boot_socket_close(pending->fd);
+static void drop(const struct joining *joining, struct pending *pending) {
+  bny_boot_socket_close(pending->fd, joining->env->process);
   pending->fd = -1;
 }
 
 static void drop_silent(struct joining *joining, struct pending *pending) {
   joining->nsilent++;
   memcpy(joining->silent_address, pending->address, sizeof pending->address);
-  drop(pending);
+  drop(joining, pending);
 }
 
 /* Returns a free place for a connection from this host, for which the oldest one may be dropped, or the oldest one from
@@ -190,7 +190,7 @@ static void reject(struct joining *joining, struct pending *pending, enum bny_bo
   const struct banyan_env *env = joining->env;
   send_welcome(joining, pending, verdict, reason);
   snprintf(joining->rejection, sizeof joining->rejection, "%s (%s)", reason, pending->address);
-  drop(pending);
+  drop(joining, pending);
   if (verdict == BNY_BOOT_OTHER_JOB && joining->nother_jobs++ >= LOGGED_AT_MOST) return; /* they try again */
   bny_log(BNY_LOG_WARN, "rank 0 at %s rejected: %s", env->address, joining->rejection);
 }
@@ -210,12 +210,12 @@ static void admit(struct joining *joining, struct pending *pending) {
   uint32_t rank = le32toh(pending->hello.rank);
   struct bny_boot_link *link = &env->links[rank];
   if (!send_welcome(joining, pending, BNY_BOOT_ACCEPTED, "")) {
-    drop(pending);
+    drop(joining, pending);
     return;
   }
   int64_t patience_ns = bny_boot_deadline_of_peer(le32toh(pending->hello.left_ms));
   if (patience_ns < joining->deadline_ns) joining->deadline_ns = patience_ns;
-  *link = (struct bny_boot_link){.fd = pending->fd, .rank = (int32_t)rank, .at_rank_0 = true};
+  *link = (struct bny_boot_link){.fd = pending->fd, .maker = env->process, .rank = (int32_t)rank, .at_rank_0 = true};
   memcpy(link->process, pending->hello.process, sizeof link->process - 1);
   bny_boot_session_derive(env->settings.key, &pending->challenge, &pending->hello, link->session);
   pending->fd = -1;
@@ -323,7 +323,7 @@ static banyan_status decide(struct joining *joining, struct pending *pending) {
     memcpy(joining->forged_address, pending->address, sizeof pending->address);
     if (joining->nforged++ < LOGGED_AT_MOST)
       bny_log(BNY_LOG_WARN, "rank 0 at %s: %s failed to authenticate: another secret?", env->address, pending->address);
-    drop(pending);
+    drop(joining, pending);
     return BANYAN_OK;
   }
   enum bny_boot_verdict verdict = judge(joining, pending, reason);
@@ -441,8 +441,9 @@ static banyan_status join_round(struct joining *joining) {
   int64_t limit_ns = joining->deadline_ns;
   if (joining->settled_ns && joining->settled_ns < limit_ns) limit_ns = joining->settled_ns;
   nfds_t npolls = fill_polls(joining, &limit_ns);
-  if (poll(joining->polls, npolls, bny_deadline_poll_ms(limit_ns)) < 0) return BANYAN_OK;
-  banyan_status status = BANYAN_OK;
+  int ready = poll(joining->polls, npolls, bny_deadline_poll_ms(limit_ns));
+  banyan_status status = bny_boot_check_process(env->process); /* the check or a signal handler may have forked */
+  if (ready < 0 || status) return status;
   int64_t now_ns = bny_deadline_now();
   bool is_asked = next++->revents != 0;
   for (int32_t rank = 1; rank < env->nlinks && !status; rank++)
@@ -517,7 +518,7 @@ banyan_status bny_boot_accept_all(struct banyan_env *env, int64_t deadline_ns) {
                                     : bny_fail(BANYAN_ERR_MEMORY, "banyan_env_create: no memory for %zu ranks", nranks);
   if (status) bny_boot_fail_all(env, status);
   for (size_t i = 0; i < most && joining.pending; i++)
-    if (joining.pending[i].fd >= 0) drop(&joining.pending[i]);
+    if (joining.pending[i].fd >= 0) drop(&joining, &joining.pending[i]);
   free(joining.attempts);
   free(joining.joined);
   free(joining.polls);

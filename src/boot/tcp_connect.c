@@ -129,6 +129,7 @@ static bool authenticate(struct seeker *seeker, int fd) {
   memcpy(hello.job, settings->job, sizeof hello.job);
   bny_boot_process_text(hello.process);
   bny_boot_hello_sign(settings->key, &challenge, &hello);
+  if (bny_boot_check_process(env->process)) return false;
   if (send(fd, &hello, sizeof hello, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof hello) {
     note(seeker, "connection lost", errno);
     return false;
@@ -146,7 +147,7 @@ static bool authenticate(struct seeker *seeker, int fd) {
     return false;
   }
   if (!read_welcome(seeker, &challenge, &hello, &welcome)) return false;
-  *env->links = (struct bny_boot_link){.fd = fd};
+  *env->links = (struct bny_boot_link){.fd = fd, .maker = env->process};
   bny_boot_session_derive(settings->key, &challenge, &hello, env->links->session);
   return true;
 }
@@ -155,13 +156,15 @@ static bool authenticate(struct seeker *seeker, int fd) {
 static bool try_address(struct seeker *seeker, const struct sockaddr *address, socklen_t bytes) {
   struct banyan_env *env = seeker->env;
   seeker->met_other_job = false;
+  seeker->final = bny_boot_check_process(env->process); /* the check or a signal handler may have forked */
+  if (seeker->final) return false;
   bny_boot_address_text(address, bytes, env->address);
   int fd = bny_boot_socket_connect(&env->settings, address, bytes, attempt_limit(seeker));
   seeker->is_unreached = fd < 0;
   seeker->is_rejected = fd < 0 && errno == ECONNREFUSED;
   if (fd < 0) note(seeker, "cannot connect", errno);
   if (fd < 0 || (trusts(seeker, fd) && authenticate(seeker, fd))) return fd >= 0;
-  bny_boot_socket_close(fd);
+  bny_boot_socket_close(fd, env->process);
   return false;
 }
 

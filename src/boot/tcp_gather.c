@@ -187,8 +187,9 @@ static banyan_status exchange_round(struct gathering *gathering) {
     gathering->polls[i] =
         (struct pollfd){.fd = link->fd, .events = (short)(POLLIN | (bny_boot_link_is_sending(link) ? POLLOUT : 0))};
   }
-  if (poll(gathering->polls, (nfds_t)env->nlinks, bny_deadline_poll_ms(gathering->deadline_ns)) <= 0) return BANYAN_OK;
-  banyan_status status = BANYAN_OK;
+  int ready = poll(gathering->polls, (nfds_t)env->nlinks, bny_deadline_poll_ms(gathering->deadline_ns));
+  banyan_status status = bny_boot_check_process(env->process);
+  if (ready <= 0 || status) return status;
   for (int32_t i = 0; i < env->nlinks && !status; i++)
     if (gathering->polls[i].revents & ~POLLOUT) status = receive_from(gathering, i);
   return status;

@@ -13,6 +13,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "base/process.h"
+
 enum { LABEL_BYTES = 16 };
 static const char label_hello[LABEL_BYTES] = "banyan hello";
 static const char label_welcome[LABEL_BYTES] = "banyan welcome";
@@ -151,6 +153,8 @@ bool bny_boot_link_is_sending(const struct bny_boot_link *link) {
 /* Makes one recv() of up to `bytes` and advances *done. */
 static enum bny_boot_progress receive_some(struct bny_boot_link *link, void *place, size_t bytes, size_t *done) {
   ssize_t got;
+  link->error = 0;
+  if (link->maker != bny_process()) return BNY_BOOT_LOST;
   do got = recv(link->fd, place, bytes, MSG_DONTWAIT);
   while (got < 0 && errno == EINTR);
   if (got > 0) {
@@ -158,13 +162,15 @@ static enum bny_boot_progress receive_some(struct bny_boot_link *link, void *pla
     return BNY_BOOT_DONE;
   }
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return BNY_BOOT_MORE;
-  link->error = got < 0 ? errno : 0;
+  if (got < 0) link->error = errno;
   return BNY_BOOT_LOST;
 }
 
 /* Sends from `from` up to byte `end`; *done bytes are already sent. */
 static enum bny_boot_progress send_some(struct bny_boot_link *link, const void *from, size_t end, size_t *done) {
+  link->error = 0;
   while (*done < end) {
+    if (link->maker != bny_process()) return BNY_BOOT_LOST;
     ssize_t put = send(link->fd, (const char *)from + *done, end - *done, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (put >= 0) {
       *done += (size_t)put;
@@ -234,15 +240,16 @@ enum bny_boot_progress bny_boot_link_receive_note(struct bny_boot_link *link) {
   return bny_boot_link_receive_payload(link, link->note);
 }
 
-void bny_boot_socket_close(int fd) {
+void bny_boot_socket_close(int fd, uint64_t process) {
   char rest[4096];
-  shutdown(fd, SHUT_WR);
-  for (int i = 0; i < 256 && recv(fd, rest, sizeof rest, MSG_DONTWAIT) > 0; i++) continue;
+  bool is_own = process == bny_process();
+  if (is_own) shutdown(fd, SHUT_WR);
+  for (int i = 0; is_own && i < 256 && recv(fd, rest, sizeof rest, MSG_DONTWAIT) > 0; i++) continue;
   close(fd);
 }
 
 void bny_boot_link_close(struct bny_boot_link *link) {
-  if (link->fd >= 0) bny_boot_socket_close(link->fd);
+  if (link->fd >= 0) bny_boot_socket_close(link->fd, link->maker);
   link->fd = -1;
   link->queue_bytes = link->queue_done = 0;
   link->out_bytes = link->out_done = 0;

@@ -112,8 +112,9 @@ enum bny_boot_progress {
 enum { BNY_BOOT_QUEUE_BYTES = 2 * (sizeof(struct bny_boot_frame) + BNY_ERROR_TEXT_BYTES) };
 
 struct bny_boot_link {
-  int fd;       /* -1: none */
-  int32_t rank; /* the peer */
+  int fd;         /* -1: none */
+  uint64_t maker; /* the process (bny_process()); to the child of a fork the link is lost */
+  int32_t rank;   /* the peer */
   bool at_rank_0;
   int error;
   char process[BNY_BOOT_PROCESS_BYTES]; /* at rank 0: the peer's, for texts */
@@ -155,5 +156,6 @@ enum bny_boot_progress bny_boot_link_receive_payload(struct bny_boot_link *link,
 enum bny_boot_progress bny_boot_link_receive_note(struct bny_boot_link *link);
 void bny_boot_link_close(struct bny_boot_link *link);
 
-/* Closes so that sent data still arrives: unread input would turn the close into a reset. */
-void bny_boot_socket_close(int fd);
+/* Closes so that sent data still arrives: unread input would turn the close into a reset. The child of a fork closes
+ * only its copy. process: the maker's. */
+void bny_boot_socket_close(int fd, uint64_t process);

@@ -20,6 +20,7 @@
 #include "base/deadline.h"
 #include "base/file.h"
 #include "base/interface.h"
+#include "base/process.h"
 #include "base/thread.h"
 
 void bny_boot_address_text(const struct sockaddr *address, socklen_t bytes, char text[BNY_BOOT_ADDRESS_BYTES]) {
@@ -253,7 +254,9 @@ bool bny_boot_socket_is_own(int fd, struct bny_boot_user *user) {
 
 int bny_boot_socket_receive(int fd, void *place, size_t bytes, int64_t limit_ns) {
   size_t done = 0;
+  uint64_t process = bny_process();
   while (done < bytes) {
+    if (process != bny_process()) return ECONNRESET; /* a fork in the wait: these bytes are the parent's */
     ssize_t got = recv(fd, (char *)place + done, bytes - done, MSG_DONTWAIT);
     if (got > 0)
       done += (size_t)got;

@@ -201,17 +201,22 @@ static bool is_aborted(const rendezvous *self) {
   return atomic_load_explicit(&self->comm->aborts, memory_order_acquire) != self->aborts;
 }
 
+/* A signal handler may fork in any wait, and the child leaves the connections to its parent. */
+static void move_on(const rendezvous *self) {
+  bny_transport *transport = self->transport;
+  if (transport->ops->progress && !bny_comm_is_inherited(self->comm)) transport->ops->progress(transport);
+}
+
 /* Called in all waits of this call, also in those of the new communicator. An abort ends them, like an interruption.
  * The old transport moves on, because a message that a socket did not take at once may be what the others wait for. */
 static bool look_aside(void *context) {
   rendezvous *self = context;
-  bny_transport *transport = self->transport;
   int64_t now_ns = bny_clock_ns();
-  if (transport->ops->progress && now_ns - self->aside_ns >= CHECK_NS && !bny_comm_is_inherited(self->comm)) {
+  if (now_ns - self->aside_ns >= CHECK_NS) {
     self->aside_ns = now_ns;
-    transport->ops->progress(transport);
+    move_on(self);
   }
-  return is_aborted(self);
+  return is_aborted(self) || bny_comm_is_inherited(self->comm);
 }
 
 static void nap(const rendezvous *self, int64_t *pause_ns) {
@@ -246,11 +251,11 @@ static bool await(rendezvous *self, int32_t rank) {
   bool makes = self->view.kind == BNY_POST_DATA || self->view.voted;
   int64_t patience_ns = makes ? self->timeout_ns / 2 * 3 : self->timeout_ns, pause_ns = LOOK_NS;
   while (!has_come(self, rank)) {
-    if (self->transport->ops->progress) self->transport->ops->progress(self->transport);
+    move_on(self);
     int64_t now_ns = bny_clock_ns();
+    if (bny_interrupted()) return has_come(self, rank);
     check_heartbeats(self, rank, now_ns);
-    bool is_silent =
-        bny_interrupted() || now_ns > self->deadline_ns || now_ns - self->heartbeats[rank].seen_ns > patience_ns;
+    bool is_silent = now_ns > self->deadline_ns || now_ns - self->heartbeats[rank].seen_ns > patience_ns;
     if (is_silent || is_gone(self, rank) || self->transport->ops->is_dead(self->transport, rank) || is_over(self))
       return has_come(self, rank);
     nap(self, &pause_ns);
@@ -430,9 +435,10 @@ static bool await_majority(rendezvous *self) {
   int64_t pause_ns = LOOK_NS, now_ns = bny_clock_ns();
   if (!self->wait_until_ns) self->wait_until_ns = now_ns + self->timeout_ns;
   for (; now_ns < self->wait_until_ns && now_ns < self->deadline_ns; now_ns = bny_clock_ns()) {
-    if (self->transport->ops->progress) self->transport->ops->progress(self->transport);
+    move_on(self);
+    if (bny_interrupted()) return true;
     check_heartbeats(self, self->view.rank, now_ns);
-    if (bny_interrupted() || learn_of_all(self)) return true;
+    if (learn_of_all(self)) return true;
     for (int32_t r = 0; r < self->view.nranks; r++)
       if (r != self->view.rank && bny_is_member(&self->view, r) && last_round(self, r) > self->view.round) return true;
     nap(self, &pause_ns);
@@ -456,8 +462,9 @@ static void settle(const rendezvous *self) {
   if (patience_ns > 10 * (int64_t)SETTLE_NS) patience_ns = 10 * (int64_t)SETTLE_NS;
   int64_t until_ns = bny_clock_ns() + patience_ns;
   int32_t peer;
-  while (ops->settled && !ops->settled(self->transport, &peer) && bny_clock_ns() < until_ns)
-    ops->progress(self->transport);
+  while (!bny_comm_is_inherited(self->comm) && ops->settled && !ops->settled(self->transport, &peer) &&
+         bny_clock_ns() < until_ns)
+    move_on(self);
 }
 
 static bool has_silent(const bny_membership *view) {
@@ -532,7 +539,7 @@ banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_com
   bny_interrupt_by(NULL, NULL);
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", status == BANYAN_OK ? "" : banyan_last_error());
-  if (!bny_comm_is_inherited(comm)) settle(&self);
+  settle(&self);
   drop_made(&self);
   if (status != BANYAN_OK) bny_fail(status, "%s", why);
   if (status == BANYAN_OK && (comm->ancestor || comm->kept || has_silent(&self.view))) bny_comm_keep(comm, *shrunk);

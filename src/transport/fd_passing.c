@@ -46,10 +46,16 @@ static const int64_t retry_ns = 1000000;
 
 static void pause_briefly(void) { nanosleep(&(struct timespec){0, retry_ns}, NULL); }
 
+/* False: see errno. A fork in the wait leaves the sockets to the parent. */
 static bool wait_for(int fd, short events, int64_t deadline_ns) {
+  uint64_t process = bny_process();
   for (;;) {
     struct pollfd poll_fd = {.fd = fd, .events = events};
     int ready = poll(&poll_fd, 1, bny_deadline_poll_ms(deadline_ns));
+    if (process != bny_process()) {
+      errno = ECANCELED;
+      return false;
+    }
     if (ready > 0) return true;
     if (ready < 0 && errno != EINTR) return false;
     if (bny_deadline_is_late(deadline_ns)) {
@@ -93,10 +99,8 @@ static bool send_parcel(int socket_fd, parcel *parcel, const int *fds, int count
       errno = ETIMEDOUT;
       return false;
     }
-    if (is_full)
-      wait_for(socket_fd, POLLOUT, deadline_ns);
-    else
-      pause_briefly();
+    if (is_full && !wait_for(socket_fd, POLLOUT, deadline_ns)) return false;
+    if (!is_full) pause_briefly();
   }
 }
 

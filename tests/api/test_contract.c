@@ -340,6 +340,30 @@ TEST_LOOP(children_of_callbacks_take_no_part, (3 * (int)(sizeof families / sizeo
   WORLD_RUN(fork_in_wait, .nranks = families[which].nranks, .processes = families[which].processes);
 }
 
+/* Rank 0 forks while it waits for the others in a shrink. */
+static void fork_in_shrink(world_rank *self) {
+  banyan_comm *left = NULL;
+  banyan_status status = banyan_barrier(self->comm);
+  if (!world_ok(self, status, "barrier") || !world_meet(self)) return;
+  if (self->rank == 0) banyan_comm_abort(self->comm, "the ranks shrink");
+  while (status == BANYAN_OK) status = banyan_barrier(self->comm);
+  if (!world_meet(self) || !begin_forks(self)) return;
+  status = banyan_comm_shrink(self->comm, NULL, &left);
+  if (!callback.is_child && left) {
+    world_check(self, banyan_comm_nranks(left) == self->nranks, "%d ranks are left", banyan_comm_nranks(left));
+    banyan_comm_destroy(self->comm);
+    self->comm = left;
+  }
+  end_forks(self, status);
+}
+
+TEST_LOOP(children_of_a_shrink_take_no_part, 6) {
+  callback = (struct callback){.way = (way)(_i % 3)};
+  if (_i / 3 && !world_has_network()) return;
+  if (_i / 3) world_be_nodes("a,a,b");
+  WORLD_RUN(fork_in_shrink, .nranks = 3, .processes = true);
+}
+
 /* Rank 0 forks while its communicator is made. */
 static void fork_in_creation(world_rank *self) {
   if (callback.way == ALLGATHER && self->rank == 0) {

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 
 #include "banyan.h"
@@ -17,6 +18,9 @@
 #include "tests/support/suite.h"
 
 enum { PROCESSES_AT_MOST = 20 };
+
+/* In which call a rank forks while it waits for late ones, and whether in a signal handler or in its check. */
+typedef enum fork_in { FORK_IN_NONE, FORK_IN_CREATE, FORK_IN_GATHER } fork_in;
 
 /* The task of one process. */
 struct part {
@@ -31,10 +35,12 @@ struct part {
   const char *extra[3][2]; /* further environment variables */
   const char *job;         /* BANYAN_JOB; NULL: none */
   bool forks;              /* fork children between two rounds of all-gathers */
-  bool closes;             /* close stdin, stdout and stderr first */
-  int files;               /* how many more files may be opened; 0: no limit */
-  uid_t user;              /* user to change to first; 0: no change */
-  const char *map;         /* users of a namespace to enter first; NULL: none */
+  fork_in forks_in;        /* or one child that returns from the call too */
+  bool by_signal;
+  bool closes;     /* close stdin, stdout and stderr first */
+  int files;       /* how many more files may be opened; 0: no limit */
+  uid_t user;      /* user to change to first; 0: no change */
+  const char *map; /* users of a namespace to enter first; NULL: none */
 };
 
 /* The outcome of one process, in memory shared with the test. */
@@ -177,6 +183,34 @@ static inline int count_others(const banyan_bootstrap *bootstrap, const struct p
   return others;
 }
 
+static pid_t forked;
+
+static inline int fork_once(void *context) {
+  (void)context;
+  if (forked == 0 && (forked = fork()) == 0) forked = -1;
+  return 0;
+}
+
+static inline void fork_by_signal(int number) {
+  (void)number;
+  fork_once(NULL);
+}
+
+static inline void fork_soon(bool by_signal) {
+  if (!by_signal) banyan_on_wait(fork_once, NULL);
+  if (!by_signal) return;
+  signal(SIGALRM, fork_by_signal);
+  setitimer(ITIMER_REAL, &(struct itimerval){.it_value.tv_usec = 100000}, NULL);
+}
+
+/* Ends the child, whose call must have failed, or else awaits it. Returns whether it ended wrongly. */
+static inline bool end_forked(banyan_env *env, banyan_status status) {
+  int how = 0;
+  if (forked > 0) return waitpid(forked, &how, 0) != forked || how != 0;
+  banyan_env_destroy(env);
+  _exit(forked == 0 || status != BANYAN_ERR_STATE);
+}
+
 static inline void play(const struct part *part, struct outcome *outcome) {
   banyan_env *env = NULL;
   banyan_bootstrap bootstrap;
@@ -198,14 +232,20 @@ static inline void play(const struct part *part, struct outcome *outcome) {
   }
   sleep_s(part->wait_s);
   double before = now_s();
-  outcome->create = banyan_env_create((int64_t)(part->timeout_s * 1e9), &env, &bootstrap);
+  if (part->forks_in == FORK_IN_CREATE) fork_soon(part->by_signal);
+  banyan_status created = banyan_env_create((int64_t)(part->timeout_s * 1e9), &env, &bootstrap);
+  if (part->forks_in == FORK_IN_CREATE) outcome->wrong += end_forked(env, created);
+  outcome->create = created;
   outcome->create_s = now_s() - before;
   if (!outcome->create) {
     outcome->wrong += bootstrap.rank != part->rank || bootstrap.nranks != part->nranks;
     for (int fd = 0; part->closes && fd <= STDERR_FILENO; fd++) outcome->wrong += fcntl(fd, F_GETFD) >= 0;
     sleep_s(part->pause_s);
     before = now_s();
-    outcome->gather = rounds_gather(&bootstrap, part->bytes, part->rounds, part->timeout_s, &outcome->wrong);
+    if (part->forks_in == FORK_IN_GATHER) fork_soon(part->by_signal);
+    banyan_status gathered = rounds_gather(&bootstrap, part->bytes, part->rounds, part->timeout_s, &outcome->wrong);
+    if (part->forks_in == FORK_IN_GATHER) outcome->wrong += end_forked(env, gathered);
+    outcome->gather = gathered;
     outcome->gather_s = now_s() - before;
     if (part->forks && !outcome->gather) {
       int how = 0;

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "banyan.h"
+#include "base/process.h"
 #include "boot/tcp.h"
 #include "tests/support/clock.h"
 #include "tests/support/rounds.h"
@@ -202,7 +203,7 @@ static struct bny_boot_link full_link(int *other_end) {
   while (send(ends[0], junk, sizeof junk, MSG_DONTWAIT) > 0) continue;
   while (send(ends[0], junk, 1, MSG_DONTWAIT) > 0) continue;
   *other_end = ends[1];
-  return (struct bny_boot_link){.fd = ends[0]};
+  return (struct bny_boot_link){.fd = ends[0], .maker = bny_process()};
 }
 
 /* Peers that read within a second get the reason of a failure. One that never reads is given up. */

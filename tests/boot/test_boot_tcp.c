@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 
 #include "banyan.h"
+#include "base/process.h"
 #include "boot/tcp.h"
 
 #ifndef HAVE_SODIUM
@@ -157,6 +158,20 @@ TEST_LOOP(one_node_needs_no_name, 3) {
 TEST(children_take_no_part) {
   for (int rank = 0; rank < 3; rank++)
     start(rank, (struct part){.rank = rank, .nranks = 3, .rounds = 3, .bytes = 100, .forks = true});
+  finish_with_success(3);
+}
+
+/* One rank forks while it waits for the others, which come late, and the child returns from the wait. */
+TEST_LOOP(children_of_a_wait_take_no_part, 8) {
+  int forker = _i % 2;
+  fork_in when = _i / 2 % 2 ? FORK_IN_GATHER : FORK_IN_CREATE;
+  for (int rank = 0; rank < 3; rank++) {
+    struct part part = {.rank = rank, .nranks = 3, .rounds = 3, .bytes = 100, .by_signal = _i / 4};
+    if (rank == forker) part.forks_in = when;
+    if (rank != forker && when == FORK_IN_CREATE) part.wait_s = 0.5;
+    if (rank != forker && when == FORK_IN_GATHER) part.pause_s = 0.5;
+    start(rank, part);
+  }
   finish_with_success(3);
 }
 
@@ -455,7 +470,7 @@ TEST_LOOP(notices_altered_frames, 3) {
   start(0,
         (struct part){
             .rank = 0, .nranks = 2, .secret = "x", .job = "a", .timeout_s = 5, .rounds = 2, .bytes = sizeof payload});
-  struct bny_boot_link link = {.fd = join_by_hand(&hello, &challenge, &welcome)};
+  struct bny_boot_link link = {.fd = join_by_hand(&hello, &challenge, &welcome), .maker = bny_process()};
   ck_assert_int_eq(le32toh(welcome.verdict), BNY_BOOT_ACCEPTED);
   bny_boot_session_derive(test_key(), &challenge, &hello, link.session);
   const struct bny_boot_says says = {.kind = BNY_BOOT_DATA, .left_ms = 5000};

@@ -15,13 +15,18 @@
 #include "base/status.h"
 #include "transport/ucx/ucx.h"
 
+/* The child of a fork shares its parent's sockets and event sets, and must not touch them. */
+static bool is_inherited(const bny_net *net) { return net->process != bny_process(); }
+
+static bool try_flag(bny_net *net) { return !atomic_flag_test_and_set_explicit(&net->busy, memory_order_acquire); }
+
 void bny_net_take(bny_net *net) {
   enum { POLLS = 100 }; /* after this many polls the holder may need this core */
-  for (int i = 0; !bny_net_try(net); i++)
+  for (int i = 0; !try_flag(net); i++)
     if (i >= POLLS) sched_yield();
 }
 
-bool bny_net_try(bny_net *net) { return !atomic_flag_test_and_set_explicit(&net->busy, memory_order_acquire); }
+bool bny_net_try(bny_net *net) { return !is_inherited(net) && try_flag(net); }
 
 void bny_net_give(bny_net *net) { atomic_flag_clear_explicit(&net->busy, memory_order_release); }
 
@@ -83,7 +88,7 @@ static void lose(void *argument, ucp_ep_h endpoint, ucs_status_t status) {
 
 bny_net_peer *bny_net_connect_peer(bny_net *net, int32_t rank) {
   bny_net_peer *peer = bny_net_meet(net, rank);
-  if (!peer || peer->endpoint || peer->dead) return peer;
+  if (!peer || peer->endpoint || peer->dead || is_inherited(net)) return peer;
   ucp_ep_params_t params = {
       .field_mask =
           UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER,
@@ -102,7 +107,9 @@ bny_net_peer *bny_net_connect_peer(bny_net *net, int32_t rank) {
   return peer;
 }
 
-bool bny_net_can_send(const bny_net_peer *peer) { return peer->endpoint && !peer->dead && !bny_net_has_left(peer); }
+bool bny_net_can_send(const bny_net_peer *peer) {
+  return peer->endpoint && !peer->dead && !bny_net_has_left(peer) && !is_inherited(peer->net);
+}
 
 /* Registration states the kind of memory. */
 enum {

@@ -36,7 +36,9 @@ static bny_net_snapshot snapshot_of(bny_net *net, int32_t rank) {
 }
 
 /* The peer is alive, although this rank had no memory for its messages; there may be memory for a report. */
-static bool is_there(const bny_net_peer *peer) { return peer->endpoint && (!peer->dead || peer->lacks_memory); }
+static bool is_there(const bny_net_peer *peer) {
+  return peer->endpoint && (!peer->dead || peer->lacks_memory) && peer->net->process == bny_process();
+}
 
 static bny_net_packet *prepare(bny_net_peer *peer, bny_net_occasion occasion) {
   bny_net *net = peer->net;

@@ -217,7 +217,8 @@ bny_network bny_net_find_network(const bny_net *net);
 
 /* ---- peer.c: the caller holds the worker ------------------------------------------------------------------------- */
 
-/* Takes the worker. It succeeds at once, except during another thread's call in an abort. */
+/* Takes the worker. It succeeds at once, except during another thread's call in an abort. In the child of a fork,
+ * bny_net_try() fails, and nothing is sent. */
 void bny_net_take(bny_net *net);
 bool bny_net_try(bny_net *net);
 void bny_net_give(bny_net *net);
