@@ -80,8 +80,6 @@ typedef struct bny_unit_box {
   int32_t token0, tokens, head0, heads;
 } bny_unit_box;
 
-/* Returns the name of a protocol, such as "LL16". */
-const char *bny_unit_protocol_name(int32_t protocol);
 bool bny_unit_protocol_serves(int32_t protocol, const bny_device_settings *settings);
 
 int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings *settings);

@@ -27,10 +27,6 @@ static uint64_t payload_bytes(const bny_request *request) {
   return bytes;
 }
 
-static const char *const protocol_names[BNY_PROTOCOL_COUNT] = {"LL8", "LL16", "LL128", "SIMPLE"};
-
-const char *bny_unit_protocol_name(int32_t protocol) { return protocol_names[protocol]; }
-
 bool bny_unit_protocol_serves(int32_t protocol, const bny_device_settings *settings) {
   switch (protocol) {
   case BNY_PROTOCOL_LL8: return settings->narrow; /* if LL16 works it is better, and gets the inbox */

@@ -112,9 +112,8 @@ static inline void bny_record_wait_end(bny_record *record, uint64_t begin, uint6
 /* Records that the communicator has failed during or after this operation. */
 void bny_record_fail(bny_record *record, uint64_t operation, banyan_status status, int32_t culprit, const char *reason);
 
-/* metrics.c: the file of BANYAN_METRICS, which is written from time to time, and by bny_metrics_close(). */
+/* Writes the metrics file if its interval has passed (metrics.c). */
 void bny_metrics_look(struct bny_metrics *metrics, const bny_flight *flight);
-/* NULL is allowed */
 
 static inline void bny_record_end(bny_record *record, bny_run_record *run, uint64_t operation) {
   BNY_PROBE_4(end, record->rank, operation, run->name, record->tag);

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "topo/model/load.h"
 #include "topo/model/model.h"
 #include "topo/model/names.h"
 #include "topo/model/speed.h"
@@ -389,15 +390,15 @@ TEST(files) {
   char path[128];
   bny_topo_error error;
   directory_make();
-  ck_assert_ptr_null(topo_load(directory, NULL, &error));
+  ck_assert_ptr_null(bny_topo_read(directory, &error));
   ck_assert_msg(strstr(error.text, "not a regular file") != NULL, "%s", error.text);
   ck_assert_msg(strncmp(error.text, directory, strlen(directory)) == 0, "%s", error.text);
-  ck_assert_ptr_null(bny_topo_load_waiting(directory, NULL, &error));
+  ck_assert_ptr_null(topo_load(directory, NULL, &error));
   ck_assert_msg(strstr(error.text, "neither a file nor a pipe") != NULL, "%s", error.text);
-  ck_assert_ptr_null(bny_topo_load_waiting("/dev/zero", NULL, &error));
+  ck_assert_ptr_null(topo_load("/dev/zero", NULL, &error));
   snprintf(path, sizeof path, "%s/pipe", directory);
   ck_assert_int_eq(mkfifo(path, 0600), 0);
-  ck_assert_ptr_null(topo_load(path, NULL, &error)); /* fails at once for a pipe without a writer */
+  ck_assert_ptr_null(bny_topo_read(path, &error)); /* fails at once for a pipe without a writer */
   ck_assert_msg(strstr(error.text, "not a regular file") != NULL, "%s", error.text);
   unlink(path);
   int large = open(path, O_CREAT | O_WRONLY, 0600);

@@ -49,7 +49,7 @@ static bool ranks_derive(const bny_topo *topo, const char *title, bool here, pla
 
 bool plan_ranks_load(const char *from, plan_ranks *ranks, tool_error *error) {
   bny_topo_error why = {.text = ""};
-  bny_topo *topo = bny_topo_load_waiting(from, NULL, &why);
+  bny_topo *topo = bny_topo_load(from, NULL, &why);
   bool ok = topo != NULL || tool_error_set(error, "%s", why.text);
   ok = ok && ranks_derive(topo, from, false, ranks, error);
   bny_topo_free(topo);

@@ -173,8 +173,8 @@ static void set_title(machine *m, const char *from) {
 static bool load(const arguments *a, machine *m, tool_error *error) {
   bny_topo_error why = {.text = ""};
   int32_t nreports = 0;
-  m->topo = a->from == NULL ? bny_topo_probe_machine(NULL, m->reports, &nreports, &why)
-                            : bny_topo_load_waiting(a->from, NULL, &why);
+  m->topo =
+      a->from == NULL ? bny_topo_probe_machine(NULL, m->reports, &nreports, &why) : bny_topo_load(a->from, NULL, &why);
   if (m->topo == NULL) return tool_error_set(error, "%s", why.text);
   m->levels = bny_topo_derive(m->topo);
   if (m->levels == NULL) tool_no_memory();

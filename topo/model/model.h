@@ -203,10 +203,6 @@ bool bny_topo_check(const bny_topo *topo, bny_topo_error *error);
 /* Returns the path type between two GPUs or NICs, from containment and links, as nvidia-smi topo -m names it. */
 bny_topo_path bny_topo_path_between(const bny_topo *topo, int32_t a, int32_t b);
 
-/* Returns the number of NVLinks or xGMI links between the devices of two GPUs. It counts direct links; if GPUs are
- * joined by switches, it returns the smaller of both counts. Sets *xgmi if a GPU has xGMI links. */
-int32_t bny_topo_links_between(const bny_topo *topo, int32_t a, int32_t b, bool *xgmi);
-
 const char *bny_topo_path_name(bny_topo_path path);       /* "NVL" .. */
 const char *bny_topo_kind_name(bny_topo_kind kind);       /* "host" .. */
 const char *bny_topo_link_name(bny_topo_link_kind kind);  /* "nvlink" .. */

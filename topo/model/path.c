@@ -156,18 +156,3 @@ bny_topo_path bny_topo_path_between(const bny_topo *topo, int32_t a, int32_t b) 
   bny_topo_path path = by_containment(topo, device_a, device_b);
   return path > BNY_TOPO_PATH_PXB && share_switches(topo, device_a, device_b) ? BNY_TOPO_PATH_PXB : path;
 }
-
-int32_t bny_topo_links_between(const bny_topo *topo, int32_t a, int32_t b, bool *xgmi) {
-  int32_t ends[2] = {bny_topo_device(topo, a), bny_topo_device(topo, b)}, direct = 0, to_switch[2] = {0, 0};
-  for (int side = 0; side < 2; side++) {
-    for (int32_t l = bny_topo_first_link(topo, ends[side]); l >= 0; l = bny_topo_next_link(topo, ends[side], l)) {
-      const bny_topo_link *link = &topo->links[l];
-      int32_t other = bny_topo_other_end(topo, ends[side], l);
-      if (!bny_topo_joins_gpus(link)) continue;
-      *xgmi = *xgmi || link->kind == BNY_TOPO_LINK_XGMI;
-      direct += side == 0 && other == ends[1] ? link->count : 0;
-      to_switch[side] += node_at(topo, other)->kind == BNY_TOPO_SWITCH ? link->count : 0;
-    }
-  }
-  return direct > 0 ? direct : to_switch[0] < to_switch[1] ? to_switch[0] : to_switch[1];
-}

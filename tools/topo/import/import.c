@@ -100,11 +100,11 @@ bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_
   return topo;
 }
 
-static bny_topo *load(const char *path, bool waits, const char **importer_name, bny_topo_error *error) {
+bny_topo *bny_topo_load(const char *path, const char **importer_name, bny_topo_error *error) {
   bny_topo_error why = {0};
   bool missing = false;
   size_t bytes = 0;
-  char *text = bny_topo_input_read(path, waits, &bytes, &missing, &why);
+  char *text = bny_topo_input_read(path, true, &bytes, &missing, &why);
   if (text == NULL && missing && importer_of(path, strlen(path)) != NULL)
     return bny_topo_import(path, strlen(path), importer_name, error);
   bny_topo *topo = text == NULL ? NULL : bny_topo_import(text, bytes, importer_name, &why);
@@ -117,12 +117,4 @@ static bny_topo *load(const char *path, bool waits, const char **importer_name, 
     *error = why;
   }
   return topo;
-}
-
-bny_topo *bny_topo_load(const char *path_or_synthetic, const char **importer_name, bny_topo_error *error) {
-  return load(path_or_synthetic, false, importer_name, error);
-}
-
-bny_topo *bny_topo_load_waiting(const char *path_or_synthetic, const char **importer_name, bny_topo_error *error) {
-  return load(path_or_synthetic, true, importer_name, error);
 }

@@ -10,8 +10,6 @@ extern const bny_topo_importer *const bny_topo_importers[]; /* ends with NULL */
  * importer's name. Returns a checked model that the caller frees. On failure it returns NULL and sets *error. */
 bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_name, bny_topo_error *error);
 
-/* Both load a regular file. If no such file exists, the string may be a synthetic description instead. The text of
- * *error begins with "FILE:LINE: ". bny_topo_load() never waits: it rejects pipes, devices and directories.
- * bny_topo_load_waiting() also reads a pipe, or standard input for "-", until the writer closes it. */
-bny_topo *bny_topo_load(const char *path_or_synthetic, const char **importer_name, bny_topo_error *error);
-bny_topo *bny_topo_load_waiting(const char *path_or_synthetic, const char **importer_name, bny_topo_error *error);
+/* Loads a regular file, a pipe until its writer closes it, or standard input for "-". If no such file exists, the
+ * string may be a synthetic description instead. The text of *error begins with "FILE:LINE: ". */
+bny_topo *bny_topo_load(const char *path, const char **importer_name, bny_topo_error *error);
