@@ -38,12 +38,15 @@ typedef struct prompt {
   int32_t rows, head_dim, value_stride; /* value_stride: columns, padded */
   int32_t first, count;                 /* keys of the block */
   attention_factors factors;
-  prompt_seen all, lost; /* keys that any row sees; those of them whose values are not finite */
-  prompt_seen *seen;     /* by row */
-  float *q;              /* [tile][head_dim][PROMPT_ROWS] */
-  float *k;              /* [panel of keys][head_dim][PROMPT_PANEL] */
-  float *v;              /* [panel of columns][PROMPT_KEYS][PROMPT_PANEL] */
-  float *p;              /* [PROMPT_ROWS][PROMPT_P_STRIDE]: scores of a tile, then weights */
+  prompt_seen all, lost;              /* keys that any row sees; those of them whose values are not finite */
+  int32_t views;                      /* different sights of rows: the heads of a token have one */
+  const bny_attention_sight **sights; /* by view; NULL: a row sees all keys */
+  prompt_seen *seen;                  /* by view */
+  uint16_t *view;                     /* by row */
+  float *q;                           /* [tile][head_dim][PROMPT_ROWS] */
+  float *k;                           /* [panel of keys][head_dim][PROMPT_PANEL] */
+  float *v;                           /* [panel of columns][PROMPT_KEYS][PROMPT_PANEL] */
+  float *p;                           /* [PROMPT_ROWS][PROMPT_P_STRIDE]: scores of a tile, then weights */
 } prompt;
 
 static inline size_t prompt_panels(int32_t columns) {
@@ -56,12 +59,14 @@ static inline size_t prompt_lines(size_t bytes) { return (bytes + LINE_BYTES - 1
 static size_t prompt_lay_out(int32_t rows, int32_t head_dim, int32_t value_dim, char *memory, prompt *to) {
   const size_t tiles = (size_t)((rows + PROMPT_ROWS - 1) / PROMPT_ROWS);
   const size_t bytes[] = {
-      prompt_lines((size_t)rows * sizeof *to->seen),
+      prompt_lines((size_t)rows * (sizeof *to->seen + sizeof *to->sights + sizeof *to->view)),
       prompt_lines((tiles * PROMPT_ROWS * (size_t)bny_attention_padded(head_dim) + VEC_LANES) * sizeof(float)),
       (size_t)PROMPT_KEYS * (size_t)head_dim * sizeof(float), PROMPT_KEYS * prompt_panels(value_dim) * sizeof(float),
       PROMPT_ROWS * PROMPT_P_STRIDE * sizeof(float)};
   if (memory) {
     to->seen = (prompt_seen *)(void *)memory;
+    to->sights = (const bny_attention_sight **)(void *)(to->seen + rows);
+    to->view = (uint16_t *)(void *)(to->sights + rows);
     to->q = (float *)(void *)(memory + bytes[0]);
     to->k = (float *)(void *)(memory + bytes[0] + bytes[1]);
     to->v = (float *)(void *)(memory + bytes[0] + bytes[1] + bytes[2]);
@@ -97,7 +102,24 @@ static prompt_seen prompt_sees(const bny_attention_sight *sight, const prompt_se
   return seen;
 }
 
-/* Finds what each row sees of the block. Returns false if no row sees a key. */
+/* Finds the views of rows. */
+static void prompt_set_views(prompt *at) {
+  at->views = 0;
+  for (int32_t r = 0; r < at->rows; r++) {
+    const bny_attention_task *task = at->tasks[r / BNY_ATTENTION_HEADS_MAX];
+    const bny_attention_sight *x = task->sights ? &task->sights[r % BNY_ATTENTION_HEADS_MAX] : NULL;
+    const bny_attention_sight *y = at->views > 0 ? at->sights[at->views - 1] : NULL;
+    const bool is_same = x && y ? x->first == y->first && x->end == y->end && x->tree_first == y->tree_first &&
+                                      x->tree_bits == y->tree_bits
+                                : at->views > 0;
+    if (!is_same) at->sights[at->views++] = x;
+    at->view[r] = (uint16_t)(at->views - 1);
+  }
+}
+
+INLINE const prompt_seen *prompt_seen_by(const prompt *at, int32_t row) { return &at->seen[at->view[row]]; }
+
+/* Finds what rows see of the block. Returns false if no row sees a key. */
 static bool prompt_look(prompt *at) {
   const uint8_t *mask = at->task->key_mask;
   prompt_seen counted;
@@ -106,16 +128,9 @@ static bool prompt_look(prompt *at) {
   for (int32_t i = 0; mask && i < at->count; i++)
     counted.bits[i / 64] |= (uint64_t)(mask[at->first + i] != 0) << (i % 64);
   memset(&at->all, 0, sizeof at->all);
-  const bny_attention_sight *last = NULL;
-  for (int32_t r = 0; r < at->rows; r++) {
-    const bny_attention_task *task = at->tasks[r / BNY_ATTENTION_HEADS_MAX];
-    const bny_attention_sight *sight = task->sights ? &task->sights[r % BNY_ATTENTION_HEADS_MAX] : NULL;
-    if (r > 0 && (!sight || memcmp(sight, last, sizeof *sight) == 0))
-      at->seen[r] = at->seen[r - 1]; /* heads of a token see the same */
-    else
-      at->seen[r] = prompt_sees(sight, &counted, at->first, at->count);
-    last = sight;
-    for (int32_t w = 0; w < PROMPT_WORDS; w++) any |= at->all.bits[w] |= at->seen[r].bits[w];
+  for (int32_t i = 0; i < at->views; i++) {
+    at->seen[i] = prompt_sees(at->sights[i], &counted, at->first, at->count);
+    for (int32_t w = 0; w < PROMPT_WORDS; w++) any |= at->all.bits[w] |= at->seen[i].bits[w];
   }
   return any != 0;
 }
@@ -123,8 +138,8 @@ static bool prompt_look(prompt *at) {
 /* Sets the first key that a tile's rows see, and the one after the last. Returns false if they see none. */
 static bool prompt_range(const prompt *at, int32_t row, int32_t rows, int32_t *low, int32_t *high) {
   uint64_t any[PROMPT_WORDS] = {0};
-  for (int32_t r = row; r < row + rows; r++)
-    for (int32_t w = 0; w < PROMPT_WORDS; w++) any[w] |= at->seen[r].bits[w];
+  for (int32_t i = at->view[row]; i <= at->view[row + rows - 1]; i++)
+    for (int32_t w = 0; w < PROMPT_WORDS; w++) any[w] |= at->seen[i].bits[w];
   *low = *high = 0;
   for (int32_t w = PROMPT_WORDS - 1; w >= 0; w--) {
     if (any[w] == 0) continue;
@@ -161,6 +176,16 @@ INLINE void prompt_pack(const char *const *rows, int count, banyan_dtype dtype, 
 
 static const float prompt_zeros[BNY_ATTENTION_HEAD_DIM_MAX];
 
+/* Prefetches the queries of a tile of rows, of which each is in a place of its own. */
+static inline __attribute__((always_inline)) void prompt_prefetch(const prompt *at, int32_t row) {
+  for (int32_t r = row; r < at->rows && r < row + PROMPT_ROWS; r++) {
+    const bny_attention_task *task = at->tasks[r / BNY_ATTENTION_HEADS_MAX];
+    const char *q = task->q[r % BNY_ATTENTION_HEADS_MAX];
+    const int32_t bytes = (task->head_dim - task->rope_dim) * (int32_t)attention_element_bytes(task->q_dtype);
+    for (int32_t j = 0; j < bytes; j += LINE_BYTES) attention_prefetch(q + j, false);
+  }
+}
+
 /* Packs the queries. */
 static void prompt_queries(prompt *at) {
   _Static_assert((int)PROMPT_ROWS <= (int)VEC_LANES, "a tile is packed at once");
@@ -168,6 +193,7 @@ static void prompt_queries(prompt *at) {
   const char *pointers[PROMPT_ROWS];
   const int32_t padded = bny_attention_padded(at->head_dim);
   for (int32_t row = 0; row < at->rows; row += PROMPT_ROWS) {
+    prompt_prefetch(at, row + PROMPT_ROWS);
     for (int32_t i = 0; i < PROMPT_ROWS; i++) {
       const int32_t r = row + i;
       pointers[i] = (const char *)(r < at->rows ? rows[i] : prompt_zeros);
@@ -281,41 +307,51 @@ static void prompt_pack_block(prompt *at) {
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-/* Multiplies PROMPT_ROWS rows of `a`, of `count` elements, with two vectors of each row of `b`. Element i of row r is
- * a[i * a_step + r * a_row]. The result goes `to` there, or is added to what is there. */
-INLINE void prompt_multiply(const float *a, int32_t a_step, int32_t a_row, const float *b, int32_t count, bool adds,
-                            float *to, int32_t to_stride) {
+/* Multiplies PROMPT_ROWS rows of `a`, of `count` elements, with one or two vectors of each row of `b`. Element i of row
+ * r is a[i * a_step + r * a_row]. The result goes `to` there, or is added to what is there. */
+INLINE void prompt_multiply(int vectors, const float *a, int32_t a_step, int32_t a_row, const float *b, int32_t count,
+                            bool adds, float *to, int32_t to_stride) {
   enum { AHEAD = 8 }; /* rows that are prefetched from the second-level cache */
   vec sums[PROMPT_ROWS][2];
   UNROLL for (int r = 0; r < PROMPT_ROWS; r++) sums[r][0] = sums[r][1] = vec_zero();
   for (int32_t i = 0; i < count; i++, a += a_step, b += PROMPT_PANEL) {
-    vec left = vec_load(b), right = vec_load(b + VEC_LANES);
-    __builtin_prefetch(b + AHEAD * PROMPT_PANEL, 0, 3);
-    __builtin_prefetch(b + AHEAD * PROMPT_PANEL + VEC_LANES, 0, 3);
+    vec columns[2];
+    UNROLL for (int j = 0; j < vectors; j++) {
+      columns[j] = vec_load(b + j * VEC_LANES);
+      __builtin_prefetch(b + AHEAD * PROMPT_PANEL + j * VEC_LANES, 0, 3);
+    }
     UNROLL for (int r = 0; r < PROMPT_ROWS; r++) {
       vec factor = vec_set1(a[r * a_row]);
-      sums[r][0] = vec_fma(factor, left, sums[r][0]);
-      sums[r][1] = vec_fma(factor, right, sums[r][1]);
+      UNROLL for (int j = 0; j < vectors; j++) sums[r][j] = vec_fma(factor, columns[j], sums[r][j]);
     }
   }
   UNROLL for (int r = 0; r < PROMPT_ROWS; r++) {
-    UNROLL for (int j = 0; j < 2; j++) {
+    UNROLL for (int j = 0; j < vectors; j++) {
       float *at = to + r * to_stride + j * VEC_LANES;
       vec_store(at, adds ? vec_add(vec_load(at), sums[r][j]) : sums[r][j]);
     }
   }
 }
 
-/* Computes the scores of a tile of rows and a panel of keys. Long sums are cut, so that they are as exact as others. */
-static __attribute__((noinline)) void prompt_score(const float *q, const float *k, int32_t head_dim, float *scores) {
+/* Computes the scores of a tile of rows and a panel of keys, or of its first half. Long sums are cut, so that they are
+ * as exact as others. */
+INLINE void prompt_score(int vectors, const float *q, const float *k, int32_t head_dim, float *scores) {
   enum { COLUMNS = 64 };
   for (int32_t j = 0; j < head_dim; j += COLUMNS, q += COLUMNS * PROMPT_ROWS, k += COLUMNS * PROMPT_PANEL) {
     const int32_t count = head_dim - j < COLUMNS ? head_dim - j : COLUMNS;
     if (j == 0)
-      prompt_multiply(q, PROMPT_ROWS, 1, k, count, false, scores, PROMPT_P_STRIDE);
+      prompt_multiply(vectors, q, PROMPT_ROWS, 1, k, count, false, scores, PROMPT_P_STRIDE);
     else
-      prompt_multiply(q, PROMPT_ROWS, 1, k, count, true, scores, PROMPT_P_STRIDE);
+      prompt_multiply(vectors, q, PROMPT_ROWS, 1, k, count, true, scores, PROMPT_P_STRIDE);
   }
+}
+
+static __attribute__((noinline)) void prompt_score_whole(const float *q, const float *k, int32_t dim, float *scores) {
+  prompt_score(2, q, k, dim, scores);
+}
+
+static __attribute__((noinline)) void prompt_score_half(const float *q, const float *k, int32_t dim, float *scores) {
+  prompt_score(1, q, k, dim, scores);
 }
 
 /* Bounds the logits of a row by the soft cap. */
@@ -347,15 +383,13 @@ INLINE vec prompt_weights(uint64_t bits, float *scores, vec factor, vec minus_m,
   return sum;
 }
 
-/* Turns the scores of row r into weights, and adds them to its sum. Returns the factor of its earlier sums. */
-static double prompt_weigh(const prompt *at, int32_t r, int32_t low, int32_t high, float *scores) {
-  const bool has_cap = at->task->soft_cap > 0;
-  const vec factor = vec_set1(has_cap ? 1 : at->factors.k);
+/* Raises the max of row r to cover its scores, and returns the factor of its earlier sums. */
+INLINE double prompt_raise(const prompt *at, int32_t r, int32_t first, int32_t high, vec factor, const float *scores) {
   bny_attention_sums *sums = at->sums[r / BNY_ATTENTION_HEADS_MAX];
-  const int32_t h = r % BNY_ATTENTION_HEADS_MAX, first = low / PROMPT_WORD;
-  const uint64_t *bits = at->seen[r].bits;
-  if (has_cap) prompt_cap(at, low, high, scores);
-  vec tops = vec_set1(-INFINITY), sum = vec_zero();
+  const int32_t h = r % BNY_ATTENTION_HEADS_MAX;
+  const uint64_t *bits = prompt_seen_by(at, r)->bits;
+  const double before = sums->m[h];
+  vec tops = vec_set1(-INFINITY);
   for (int32_t w = first; w * PROMPT_WORD < high; w++) {
     if (bits[w] == UINT64_MAX)
       tops = prompt_tops(UINT64_MAX, scores + w * PROMPT_WORD, factor, tops);
@@ -363,9 +397,19 @@ static double prompt_weigh(const prompt *at, int32_t r, int32_t low, int32_t hig
       tops = prompt_tops(bits[w], scores + w * PROMPT_WORD, factor, tops);
   }
   const float top = vec_top(tops);
-  const double before = sums->m[h];
-  if ((double)top > before && top >= -FLT_MAX) sums->m[h] = (double)attention_cover((double)top);
+  if (!((double)top > before) || top < -FLT_MAX) return 1;
+  sums->m[h] = (double)attention_cover((double)top);
+  return bny_attention_rescale(before, sums->m[h]);
+}
+
+/* Turns the scores of row r into weights, and adds them to its sum. */
+INLINE void prompt_weigh(const prompt *at, int32_t r, int32_t first, int32_t high, vec factor, double scale,
+                         float *scores) {
+  bny_attention_sums *sums = at->sums[r / BNY_ATTENTION_HEADS_MAX];
+  const int32_t h = r % BNY_ATTENTION_HEADS_MAX;
+  const uint64_t *bits = prompt_seen_by(at, r)->bits;
   const vec minus_m = vec_set1(sums->m[h] == -INFINITY ? FLT_MAX : (float)-sums->m[h]);
+  vec sum = vec_zero();
   for (int32_t w = first; w * PROMPT_WORD < high; w++) {
     if (bits[w] == UINT64_MAX)
       sum = prompt_weights(UINT64_MAX, scores + w * PROMPT_WORD, factor, minus_m, sum);
@@ -374,9 +418,19 @@ static double prompt_weigh(const prompt *at, int32_t r, int32_t low, int32_t hig
     else
       memset(scores + w * PROMPT_WORD, 0, PROMPT_WORD * sizeof *scores);
   }
-  const double scale = bny_attention_rescale(before, sums->m[h]);
   sums->d[h] = sums->d[h] * scale + (double)vec_total(sum);
-  return scale;
+}
+
+/* Turns the scores of a tile into weights. scales: receives the factors of earlier sums. */
+static __attribute__((noinline)) void prompt_weigh_tile(const prompt *at, int32_t row, int32_t rows, int32_t low,
+                                                        int32_t high, double *scales) {
+  const bool has_cap = at->task->soft_cap > 0;
+  const vec factor = vec_set1(has_cap ? 1 : at->factors.k);
+  for (int32_t i = 0; has_cap && i < rows; i++) prompt_cap(at, low, high, at->p + i * PROMPT_P_STRIDE);
+  for (int32_t i = 0; i < rows; i++)
+    scales[i] = prompt_raise(at, row + i, low / PROMPT_WORD, high, factor, at->p + i * PROMPT_P_STRIDE);
+  for (int32_t i = 0; i < rows; i++)
+    prompt_weigh(at, row + i, low / PROMPT_WORD, high, factor, scales[i], at->p + i * PROMPT_P_STRIDE);
 }
 
 typedef float prompt_floats __attribute__((vector_size(2 * VEC_LANES), aligned(4), may_alias));
@@ -406,7 +460,7 @@ static __attribute__((noinline)) void prompt_add_lost(const prompt *at, int32_t 
     if (!prompt_has(&at->lost, key)) continue;
     attention_convert(prompt_row(at->task, true, at->first + key, converted), at->task->value_dim, type, values);
     for (int32_t i = 0; i < rows; i++) {
-      if (!prompt_has(&at->seen[row + i], key)) continue;
+      if (!prompt_has(prompt_seen_by(at, row + i), key)) continue;
       double *to =
           at->sums[(row + i) / BNY_ATTENTION_HEADS_MAX]->n + (row + i) % BNY_ATTENTION_HEADS_MAX * at->value_stride;
       for (int32_t j = 0; j < at->task->value_dim; j++)
@@ -423,12 +477,16 @@ static void prompt_tile(const prompt *at, int32_t row) {
   int32_t low, high;
   bool any_lost = false;
   if (!prompt_range(at, row, rows, &low, &high)) return;
-  const int32_t begin = low / PROMPT_PANEL * PROMPT_PANEL;
-  for (int32_t i = begin; i < high; i += PROMPT_PANEL)
-    prompt_score(at->q + row * bny_attention_padded(dim), at->k + i * dim, dim, at->p + i);
-  for (int32_t i = 0; i < rows; i++) scales[i] = prompt_weigh(at, row + i, begin, high, at->p + i * PROMPT_P_STRIDE);
+  for (int32_t i = low / PROMPT_PANEL * PROMPT_PANEL; i < high; i += PROMPT_PANEL) {
+    const float *q = at->q + row * bny_attention_padded(dim), *k = at->k + i * dim;
+    if (high - i > VEC_LANES)
+      prompt_score_whole(q, k, dim, at->p + i);
+    else
+      prompt_score_half(q, k, dim, at->p + i);
+  }
+  prompt_weigh_tile(at, row, rows, low, high, scales);
   for (int32_t j = 0; j < at->value_stride; j += PROMPT_PANEL) {
-    prompt_multiply(at->p + low, 1, PROMPT_P_STRIDE, at->v + j * PROMPT_KEYS + low * PROMPT_PANEL, high - low, false,
+    prompt_multiply(2, at->p + low, 1, PROMPT_P_STRIDE, at->v + j * PROMPT_KEYS + low * PROMPT_PANEL, high - low, false,
                     tile, PROMPT_PANEL);
     prompt_fold(at, row, rows, j, scales, tile);
   }
@@ -453,6 +511,7 @@ static void attention_run_many(const bny_attention_task *const *tasks, int32_t c
     for (int32_t h = 0; h < tasks[i]->heads; h++) sums[i]->m[h] = -INFINITY, sums[i]->d[h] = 0;
     memset(sums[i]->n, 0, (size_t)(tasks[i]->heads * at.value_stride) * sizeof sums[i]->n[0]);
   }
+  prompt_set_views(&at);
   prompt_queries(&at);
   memset(at.p, 0, PROMPT_ROWS * PROMPT_P_STRIDE * sizeof *at.p);
   for (at.first = first; at.first < last; at.first += PROMPT_KEYS) {
