@@ -43,6 +43,8 @@ def run(
     settings are those of Communicator. If a rank fails, run() waits for the others, and raises RankError with the
     traceback of the rank that failed first.
     """
+    if not callable(fn):
+        raise TypeError(f"fn: it is a function, and not a {type(fn).__name__}")
     if ranks < 1:
         raise ValueError(f"ranks: {ranks}: must be at least 1")
     if start == "thread":

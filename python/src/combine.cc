@@ -83,6 +83,7 @@ const int32_t *read_int32s(array *from, const char *argument, const std::string 
 void read_tokens(const comm &owner, nb::handle word, void *stream, array *from, int32_t *now,
                  banyan_valid_rows *valid) {
   // numpy integers count as numbers. numpy arrays have __index__ too, but their memory is read.
+  if (PyBool_Check(word.ptr())) reject("tokens", "it is a number, and not a bool");
   if (PyIndex_Check(word.ptr()) && !PyObject_HasAttrString(word.ptr(), "__dlpack__")) {
     if (!owner.device().empty()) reject("tokens", "on a device it is an int32 array of that device, not a number");
     *now = read_int32("tokens", word);

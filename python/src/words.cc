@@ -90,6 +90,7 @@ banyan_values read_values(const char *argument, nb::handle word) {
 void read_empty(const char *argument, nb::handle word, banyan_partial *rows) {
   rows->empty = 0;
   rows->empty_below = 0;
+  if (PyBool_Check(word.ptr())) reject(argument, "it is a mark or a number, and not a bool");
   if (PyFloat_Check(word.ptr()) || PyLong_Check(word.ptr())) {
     double below = PyFloat_AsDouble(word.ptr());
     if (PyErr_Occurred()) reject(argument, "the number does not fit into a float");

@@ -170,6 +170,10 @@ def test_words(lone):
     rejected("root", r"must be 0\.\.0", lone.combine, o, lse, scatter="root", root=5)
     rejected("root", "0.5: it is an integer", lone.combine, o, lse, scatter="root", root=0.5)
     rejected("empty", "does not fit", lone.combine, o, lse, empty=-(10**400))
+    rejected("empty", "not a bool", lone.combine, o, lse, empty=True)
+    rejected("tokens", "not a bool", lone.combine, o, lse, tokens=True)
+    with pytest.raises(TypeError, match="fn: it is a function, and not a str"):
+        banyan.run("body", ranks=2)
     rejected("empty", "UTF-8", lone.combine, o, lse, empty="\ud800")
     rejected("values_scale", "does not fit", lone.combine, o, lse, values_scale=10**400)
     rejected("values_scale", "E4M3", lone.combine, o, lse, values_scale=2.0)
