@@ -241,9 +241,9 @@ void banyan_on_wait(int (*check)(void *context), void *context);
  * - Ranks that died or left, the rank that a timeout named, and ranks that do not call in time are left out.
  * - On one node, a rank that is left out and calls gets BANYAN_ERR_PEER.
  * - Between nodes, a rank that does not answer may be alive and continue elsewhere. Ranks get a communicator only if
- *   all ranks left out are known to have ended, or the ranks are a majority: more than half of all old ranks, or
- *   exactly half with the lowest of them. A rank does not count if another rank of its node saw it end before it
- *   called. The others get BANYAN_ERR_PEER if they hear from a member, else BANYAN_ERR_TIMEOUT.
+ *   all ranks left out are known to have ended or to have given up, or the ranks are a majority: more than half of all
+ *   old ranks, or exactly half with the lowest of them. A rank does not count if another rank of its node saw it end
+ *   before it called. The others get BANYAN_ERR_PEER if they hear from a member, else BANYAN_ERR_TIMEOUT.
  * - A rank that was left out and is late hears from every member that it reaches, however late it calls, until that
  *   member destroys its new communicator. On each member a library thread, which sleeps meanwhile, answers it.
  * - A rank is known to have ended if a rank of its node saw that, or its node closed its TCP connections. Over RDMA
