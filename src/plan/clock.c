@@ -276,6 +276,7 @@ double bny_step_ns(const bny_request *request, const bny_plan *plan, const bny_s
   double turns = work->ranks_per_core > 1 ? work->ranks_per_core : 1;
   if (step->kind == BNY_STEP_COPY) return each * turns;
   if (request->levels && step->kind == BNY_STEP_DELIVER && bny_call_merges(&request->call)) ns = each;
+  if (step->kind == BNY_STEP_DELIVER && step->count == 1) each *= bny_payload_of(&request->call)->delivery;
   for (int32_t i = 0; i < step->count; i++) {
     int32_t message = plan->sources[step->first + i].message;
     bny_route route = {.read_ns_per_byte = 0};

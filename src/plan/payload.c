@@ -105,12 +105,12 @@ static banyan_status check_lists(const bny_request *request) {
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
 const bny_payload bny_payloads[BNY_COLLECTIVES] = {
-    [BNY_COMBINE] = {BNY_MOTION_MERGE, true, true, true, NULL, wire_bytes, check_combine},
-    [BNY_ALLGATHER] = {BNY_MOTION_GATHER, false, false, false, "bytes", no_bytes, check_bytes},
-    [BNY_ALLGATHER_HEADS] = {BNY_MOTION_GATHER, true, false, false, "heads", element_bytes, check_heads},
-    [BNY_SHIFT] = {BNY_MOTION_SHIFT, false, false, false, NULL, no_bytes, check_bytes},
-    [BNY_BROADCAST] = {BNY_MOTION_BROADCAST, false, false, false, NULL, no_bytes, check_bytes},
-    [BNY_ALLREDUCE] = {BNY_MOTION_MERGE, true, false, false, NULL, sum_bytes, check_combine},
-    [BNY_SELECT] = {BNY_MOTION_MERGE, true, false, false, NULL, list_bytes, check_lists},
-    [BNY_BARRIER] = {BNY_MOTION_SIGNAL, false, false, false, NULL, no_bytes, check_bytes},
+    [BNY_COMBINE] = {BNY_MOTION_MERGE, true, true, true, 1, NULL, wire_bytes, check_combine},
+    [BNY_ALLGATHER] = {BNY_MOTION_GATHER, false, false, false, 1, "bytes", no_bytes, check_bytes},
+    [BNY_ALLGATHER_HEADS] = {BNY_MOTION_GATHER, true, false, false, 1, "heads", element_bytes, check_heads},
+    [BNY_SHIFT] = {BNY_MOTION_SHIFT, false, false, false, 1, NULL, no_bytes, check_bytes},
+    [BNY_BROADCAST] = {BNY_MOTION_BROADCAST, false, false, false, 1, NULL, no_bytes, check_bytes},
+    [BNY_ALLREDUCE] = {BNY_MOTION_MERGE, true, false, false, 0.25, NULL, sum_bytes, check_combine},
+    [BNY_SELECT] = {BNY_MOTION_MERGE, true, false, false, 1, NULL, list_bytes, check_lists},
+    [BNY_BARRIER] = {BNY_MOTION_SIGNAL, false, false, false, 1, NULL, no_bytes, check_bytes},
 };

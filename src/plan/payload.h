@@ -21,6 +21,7 @@ typedef struct bny_payload {
   bool has_rows;                             /* slices are boxes of rows; those of the others are ranges of bytes */
   bool has_statistics;                       /* a row has m and d beside its values */
   bool on_proxy;                             /* devices of several nodes serve it */
+  double delivery;                           /* work of delivering rows that are merged, in units of a merge */
   const char *counted;                       /* what `counts` count */
   size_t (*row_bytes)(const bny_call *call); /* bytes of a row's values in a message; 0 without rows */
   banyan_status (*check)(const struct bny_request *request);

@@ -14,6 +14,8 @@ paper      the comparison of the Tree Attention paper (arXiv 2408.04093): one co
 record     a combine of two processes without the flight recorder, with it, and with a trace as well
 latency    two nodes of one rank: a combine in a row of combines (banyan-perf --in-a-row) against ucx_perftest one way, UCX
            both ways at once (tests/bench/bench_exchange), and Open MPI over its own TCP and over UCX
+sums       a sum of f32 by banyan, Open MPI, and of those that Python has: Communicator.allreduce in place, vLLM's shared memory
+           and gloo through torch; 2, 4 and 8 ranks on this node, two nodes of one and of two ranks; the best of all rounds
 levels     1 Gbit/s and 0.1 ms between nodes: levels against recursive doubling, and bytes that a rank sends
 overlap    attention and combine between nodes, in one piece and in slices (banyan-decode --method overlap)
 
@@ -21,6 +23,7 @@ Nodes are network namespaces (tests/hosts/hosts). Their ranks, and the process t
 real-time priority if that is allowed, so that others on the machine do not count. BANYAN_BUILD names the folder of the
 build. Exit status: 0, or 77 if the view cannot run here."""
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -391,6 +394,91 @@ def latency(options):
     table(options, ["bytes", "banyan, us", "one way", "banyan / that", "both ways", "banyan / those", "ob1", "MPI on UCX", "best of MPI / banyan"], rows())
 
 
+# Rank by rank: the times of sums in torch, as JSON on the first.
+TORCH_SUMS = """
+import json, os, re, subprocess, sys, time
+import torch, torch.distributed as dist
+rank, ranks = (int(os.environ.get("OMPI_COMM_WORLD_" + b) or os.environ[a]) for a, b in (("RANK", "RANK"), ("WORLD_SIZE", "SIZE")))
+said = subprocess.run(["ip", "-o", "-4", "addr"], capture_output=True, text=True).stdout
+os.environ["GLOO_SOCKET_IFNAME"] = (re.findall(r"(\\S+)\\s+inet 10[.]77[.]", said) or ["lo"])[0]
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, world_size=ranks)
+forms = {"gloo": dist.all_reduce}
+try:
+    if sys.argv[2] == "0":
+        raise ImportError("it has shared memory alone, and does not yield a core")
+    import vllm._C
+    ops = torch.ops._C
+    name = sys.argv[1].replace("/", "-")[1:]
+    handle = ops.init_shm_manager(name, ranks, rank, 1)
+    dist.barrier()
+    ops.join_shm_manager(handle, name)
+    dist.barrier()
+    forms["vLLM"] = lambda x: ops.shm_allreduce(handle, x)
+except (ImportError, AttributeError):
+    pass
+try:
+    import banyan
+    comm = banyan.Communicator.from_torch()
+    forms["in Python"] = lambda x: comm.allreduce(x, out=x)
+except (ImportError, AttributeError):
+    pass
+found = {}
+for size in map(int, sys.argv[3:]):
+    x = torch.zeros(1, size // 4)
+    for name, form in forms.items():
+        calls = max(5, min(100, (4 << 20) // size))
+        for timed in range(2):
+            dist.barrier()
+            since = time.perf_counter()
+            for _ in range(calls):
+                form(x)
+            spent = torch.tensor([time.perf_counter() - since])
+        dist.all_reduce(spent, dist.ReduceOp.MAX)
+        found.setdefault(name, {})[size] = 1e6 * spent.item() / calls
+if rank == 0:
+    print(json.dumps(found))
+"""
+
+
+def sums(options):
+    sizes, names = [1 << n for n in range(10, 23, 2)], ("banyan", "in Python", "Open MPI", "vLLM", "gloo")
+
+    def measure(times, start, start_mpi, transports, spins, folder):
+        for number in range(options.rounds):
+            for env in transports:
+                perf = [PERF, "allreduce", "--no-check", "--against", "mpi", "--sizes", ",".join(map(str, sizes))]
+                for row in json_of([*start_mpi, *perf], env)["rows"]:
+                    times.add(row["bytes"], "banyan", row["banyan_us"])
+                    times.add(row["bytes"], "Open MPI", row["mpi_allreduce_us"])
+            with contextlib.suppress(Skipped):
+                said = run([*start, sys.executable, "-c", TORCH_SUMS, f"{folder}/store{number}", int(spins), *sizes])
+                for name, row in json.loads(said[said.index("{"):]).items():
+                    for size, us in row.items():
+                        times.add(int(size), name, us)
+
+    def rows():
+        real_time = subprocess.run(["chrt", "-r", "10", "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0
+        for layout in options.layouts:
+            times, ranks = Times(), int(layout[0]) * int(layout[2:])
+            with tempfile.TemporaryDirectory() as folder:
+                if layout.startswith("1"):
+                    here = [*(["chrt", "-r", "10"] if real_time else []), "mpirun", "-n", ranks, "--oversubscribe", "--bind-to",
+                            "core" if ranks <= len(CPUS) else "none"]
+                    measure(times, here, here, [{}], ranks <= len(CPUS), folder)
+                else:
+                    with Nodes(layout) as nodes:
+                        yields = {"OMPI_MCA_mpi_yield_when_idle": str(int(ranks > len(CPUS)))}
+                        measure(times, nodes.all_ranks([]), nodes.all_ranks([], "--mpirun"),
+                                [{**env, **yields} for env in MPI_TRANSPORTS.values()], False, folder)
+            for size in sizes:
+                least = {name: min(times.found.get((size, name), [math.nan])) for name in names}
+                yield [layout, str(size), *(cell(None if math.isnan(us) else us, 1 if us > 10 else 2) for us in least.values()),
+                       *(None if math.isnan(least[name]) else least[name] / least["banyan"] for name in names[2:])]
+
+    table(options, ["nodes x ranks", "bytes", *names, *(f"{name} / banyan" for name in names[2:])], rows())
+
+
 def levels(options):
     def rows():
         for layout in "2x4", "4x2":
@@ -450,7 +538,7 @@ def overlap(options):
 
 
 VIEWS = {"attention": (attention, 9), "prefill": (prefill, 5), "shapes": (shapes, 3), "mla": (mla, 3), "paper": (paper, 3), "record": (record, 12),
-         "latency": (latency, 5), "levels": (levels, 5), "overlap": (overlap, 3)}
+         "latency": (latency, 5), "sums": (sums, 3), "levels": (levels, 5), "overlap": (overlap, 3)}
 
 
 def main():
@@ -459,6 +547,7 @@ def main():
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--json", action="store_true", help="print a list of rows as objects")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8], help="of paper")
+    parser.add_argument("--layouts", nargs="+", default=["1x2", "1x4", "1x8", "2x1", "2x2"], help="of sums: nodes x ranks")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["f32", "f16", "bf16"], help="of attention")
     for name, value in ("threads", 1), ("keys", 32768), ("batch", 1), ("heads", 32), ("kv-heads", 8), ("head-dim", 128):
         parser.add_argument(f"--{name}", type=int, default=value)

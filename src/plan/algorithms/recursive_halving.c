@@ -314,7 +314,8 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   estimate->messages += hands_over ? 1 : spread;
   estimate->bytes += hands_over ? one : spread > 0 ? all - one : 0;
   estimate->bytes_sent += hands_over ? one : to_all ? all - one : spread > 0 ? one : 0;
-  estimate->work_bytes += one * (double)at_hand + (spread > 0 ? all + (to_all ? all / 2 : 0) : 0);
+  estimate->work_bytes += one * (double)at_hand +
+                          (spread > 0 ? all * bny_payload_of(&request->call)->delivery + (to_all ? all / 2 : 0) : 0);
 }
 
 const bny_algorithm bny_algorithm_recursive_halving = {

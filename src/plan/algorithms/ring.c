@@ -103,7 +103,8 @@ static void estimate_combine(const bny_request *request, bny_estimate *estimate)
   estimate->messages = hops * nodes + (to_all || to_root ? hops : 0);
   estimate->bytes = hops * piece * nodes + (to_all || to_root ? all * hops / p : 0);
   estimate->bytes_sent = hops * piece * nodes + (to_all ? hops * piece : to_root ? piece : 0);
-  estimate->work_bytes = all + 2 * hops * piece * nodes + (to_all ? 2 * all : all);
+  estimate->work_bytes =
+      all + 2 * hops * piece * nodes + (to_all ? all * (1 + bny_payload_of(&request->call)->delivery) : all);
   estimate->slots = 1 + p + (p - 1) * most + (to_all ? bny_spread_ring_forwards(p) : 0);
   size_t room = bny_slice_outbox_bytes(request, &largest);
   estimate->outbox_bytes = room * (size_t)estimate->slots;

@@ -51,7 +51,7 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   estimate->rounds = p == 1 ? 0 : gathers ? 2 : 1;
   estimate->messages = estimate->rounds * (p - 1);
   estimate->bytes = (p - 1) * piece + (gathers ? others : 0);
-  estimate->work_bytes = all + p * piece + (gathers ? piece + all : 0);
+  estimate->work_bytes = all + p * piece + (gathers ? piece + all * bny_payload_of(&request->call)->delivery : 0);
   estimate->bytes_sent = others + (!gathers                                       ? 0
                                    : request->call.scatter == BANYAN_SCATTER_ROOT ? piece
                                                                                   : (p - 1) * piece);
