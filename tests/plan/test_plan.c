@@ -13,7 +13,6 @@ static const bny_algorithm *algorithm_named(const char *name) {
     char text[64];
     size_t length = 0;
     bny_algorithm_print(bny_algorithms[i], text, sizeof text, &length);
-    for (char *space = strchr(text, ' '); space; space = NULL) *space = '_';
     if (strcmp(text, name) == 0) return bny_algorithms[i];
   }
   return NULL;

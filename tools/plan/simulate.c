@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * banyan-plan --simulate: simulates the plans of all ranks and of alternative methods with SimGrid. */
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -8,7 +9,6 @@
 
 #include "tools/common/json.h"
 #include "tools/plan/view.h"
-#include "tools/simulate/output.h"
 #include "tools/simulate/rivals.h"
 
 /* A simulation with more messages takes minutes and gigabytes. */
@@ -117,6 +117,48 @@ static const sim_link *loads_find(const sim_job *job, load loads[BNY_HOPS]) {
     }
   }
   return busiest;
+}
+
+/* ---- the timeline ------------------------------------------------------------------------------------------------ */
+
+typedef struct style {
+  const char *name, *category;
+} style;
+
+static const style styles[] = {[BNY_STEP_COPY] = {"copy", "compute"},
+                               [BNY_STEP_MERGE] = {"merge", "compute"},
+                               [BNY_STEP_SEND] = {"send", "send"},
+                               [BNY_STEP_WAIT] = {"wait", "wait"},
+                               [BNY_STEP_DELIVER] = {"deliver", "compute"}};
+
+static void json_write(FILE *file, const sim_job *job, const char *title) {
+  fputc('[', file);
+  for (int32_t r = 0; r < job->stages[0].request->nranks; r++)
+    fprintf(file,
+            "%s\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"args\":{\"name\":\"rank %d of %d (%s, "
+            "simulated)\"}}",
+            r > 0 ? "," : "", r, r, job->stages[0].request->nranks, title);
+  for (int64_t i = 0; i < job->nevents; i++) {
+    const sim_event *e = &job->events[i];
+    const style *style = &styles[e->kind];
+    fprintf(file, ",\n{\"name\":\"%s", style->name);
+    if (e->peer >= 0) fprintf(file, " %d", e->peer);
+    fprintf(file, "\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":0,\"ts\":%.3f,\"dur\":%.3f,\"args\":{",
+            style->category, e->rank, e->begin_ns / 1e3, (e->end_ns - e->begin_ns) / 1e3);
+    if (e->peer >= 0) fprintf(file, "\"peer\":%d,\"bytes\":%lld", e->peer, (long long)e->bytes);
+    fputs("}}", file);
+  }
+  fputs("\n]\n", file);
+}
+
+/* Writes the events of a run as JSON for Perfetto, like BANYAN_TRACE. */
+static bool timeline_write(const char *path, const sim_job *job, const char *title, tool_error *error) {
+  FILE *file = fopen(path, "w");
+  if (file == NULL) return tool_error_usage(error, tool_error_set(error, "%.200s: %s", path, strerror(errno)));
+  json_write(file, job, title);
+  bool ok = ferror(file) == 0;
+  ok = fclose(file) == 0 && ok;
+  return tool_error_usage(error, ok || tool_error_set(error, "%.200s: %s", path, strerror(errno)));
 }
 
 /* ---- --simulate -------------------------------------------------------------------------------------------------- */
@@ -235,7 +277,7 @@ bool plan_view_simulate(const plan_view *view, tool_error *error) {
          tool_error_set(error, "%s", why);
     finish(&job, start, &out);
     ok = ok && (view->json ? report_json : report_text)(&s, &job, algorithm, &out, error);
-    ok = ok && (view->timeline == NULL || sim_timeline_write(view->timeline, &job, algorithm, error));
+    ok = ok && (view->timeline == NULL || timeline_write(view->timeline, &job, algorithm, error));
     free(job.events);
     sim_case_release(&what);
   }

@@ -4,7 +4,6 @@ if JANSSON
 noinst_LTLIBRARIES += libbanyan_simulate.la
 endif
 libbanyan_simulate_la_SOURCES = \
-  %D%/output.c %D%/output.h \
   %D%/platform.c \
   %D%/rivals.c %D%/rivals.h \
   %D%/run.c \
