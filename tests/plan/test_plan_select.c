@@ -43,6 +43,13 @@ TEST(test_large_is_scattered_first) {
   }
 }
 
+/* A complete sum is delivered as a copy, so two ranks gain from adding each value once. */
+TEST(two_ranks_scatter_large_sums) {
+  bny_request request = combine_of(2, NULL, BANYAN_SCATTER_NONE, 64, 16384, 1);
+  request.call.collective = BNY_ALLREDUCE;
+  ck_assert_str_ne(chosen(&request), "oneshot");
+}
+
 /* If a payload is too large for oneshot, so is every larger one. */
 TEST(test_monotone) {
   for (int32_t p = 2; p <= 32; p += 5) {
