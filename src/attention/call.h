@@ -31,8 +31,11 @@ static inline int32_t bny_attention_value_dim(const banyan_attention_desc *desc)
 
 enum { BNY_ATTENTION_PARTS_MAX = 8 };
 
-/* From so many queries on, row blocks of a sequence attend in groups, with kernels of their own. */
-enum { BNY_ATTENTION_MANY_QUERIES = 24 };
+/* Returns true if the row blocks of a sequence attend in groups, with kernels of their own. With fewer rows, packing
+ * takes longer than it saves, as measured. One query of MLA has many rows, but its kernels are as fast. */
+static inline bool bny_attention_is_many(int64_t queries, int64_t group) {
+  return queries >= 8 && queries * group >= 64;
+}
 
 typedef struct bny_attention_room {
   banyan_attention_desc desc;

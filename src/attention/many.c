@@ -17,7 +17,7 @@ typedef struct group {
 } group;
 
 bool bny_job_is_many(const bny_job *job, int32_t sequence) {
-  return job->has_many && bny_attention_queries(job->desc, sequence).count >= BNY_ATTENTION_MANY_QUERIES;
+  return job->has_many && bny_attention_is_many(bny_attention_queries(job->desc, sequence).count, job->group);
 }
 
 int32_t bny_job_many_segment(int32_t keys, int32_t most) {

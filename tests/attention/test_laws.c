@@ -75,9 +75,9 @@ static banyan_kv_part part_of(const banyan_kv_part *of, int32_t b, int32_t h) {
   return kv;
 }
 
-/* One head of `count` query tokens of a sequence gives the same bits as in the whole call. */
+/* Some query tokens and heads of one KV head and sequence give the same bits as in the whole call. */
 static void check_alone(const drawn *p, const bny_attention_kernels *table, const result *all, int32_t b, int32_t token,
-                        int32_t count, int32_t h) {
+                        int32_t count, int32_t h, int32_t heads) {
   const banyan_attention_desc *d = &p->desc;
   const int32_t kv_head = h / (d->heads / d->kv_heads), start = p->start[b] + token - p->loc[b];
   const int32_t loc[] = {0, count};
@@ -85,7 +85,7 @@ static void check_alone(const drawn *p, const bny_attention_kernels *table, cons
   banyan_queries queries = p->queries;
   banyan_kv_part parts[DRAWN_PARTS_MAX];
   for (int i = 0; i < p->count; i++) parts[i] = part_of(&p->parts[i], b, kv_head);
-  one.batch = one.heads = one.kv_heads = 1;
+  one.batch = one.kv_heads = 1, one.heads = heads;
   one.q = moved(d->q, token * d->q_batch_stride + h * d->q_head_stride, d->q_dtype);
   if (d->rope.dim) one.rope.q = moved(d->rope.q, token * d->rope.batch_stride + h * d->rope.head_stride, d->q_dtype);
   if (d->sinks) one.sinks += h;
@@ -96,18 +96,18 @@ static void check_alone(const drawn *p, const bny_attention_kernels *table, cons
   if (d->parts) one.parts = parts, one.kv.seq_lens += b;
   if (!d->parts) one.kv = parts[0];
   result r = run(table, &one);
-  const size_t bytes = r.values_bytes / (size_t)count;
-  for (int32_t i = 0; i < count; i++) {
-    const int64_t row = (int64_t)(token + i) * d->heads + h;
+  const size_t bytes = r.values_bytes / (size_t)(count * heads);
+  for (int32_t i = 0; i < count * heads; i++) {
+    const int64_t row = (int64_t)(token + i / heads) * d->heads + h + i % heads;
     ck_assert_msg(memcmp((char *)r.values + (size_t)i * bytes, (char *)all->values + (size_t)row * bytes, bytes) == 0 &&
                       memcmp(&r.lse[i], &all->lse[row], sizeof(float)) == 0,
-                  "%s: token %d, head %d has other bits alone (features %#x)", table->name, token + i, h,
-                  (unsigned)p->features);
+                  "%s: token %d, head %d has other bits alone (features %#x)", table->name, token + i / heads,
+                  h + i % heads, (unsigned)p->features);
   }
   result_free(&r);
 }
 
-/* A sequence of many queries has kernels of its own, and the number of its queries decides that. */
+/* Sequences of many rows have kernels of their own. All rows of a KV head and sequence are then taken together. */
 TEST_RANDOM(rows_do_not_change_each_other, 60) {
   drawn p;
   make(&p, _i, _i, _i % 2 ? DRAWN_SEVERAL : 0,
@@ -115,9 +115,11 @@ TEST_RANDOM(rows_do_not_change_each_other, 60) {
   EACH_TABLE(table) {
     result all = run(table, &p.desc);
     for (int32_t b = 0; b < p.desc.batch; b++) {
-      const int32_t tokens = p.loc[b + 1] - p.loc[b], count = tokens < BNY_ATTENTION_MANY_QUERIES ? 1 : tokens;
+      const int32_t tokens = p.loc[b + 1] - p.loc[b], group = p.desc.heads / p.desc.kv_heads;
+      const bool is_many = bny_attention_is_many(tokens, group);
+      const int32_t count = is_many ? tokens : 1, heads = is_many ? group : 1;
       for (int32_t token = p.loc[b]; token < p.loc[b + 1]; token += count)
-        for (int32_t h = 0; h < p.desc.heads; h++) check_alone(&p, table, &all, b, token, count, h);
+        for (int32_t h = 0; h < p.desc.heads; h += heads) check_alone(&p, table, &all, b, token, count, h, heads);
     }
     result_free(&all);
   }
