@@ -4,10 +4,7 @@
  * neither on the batch nor on the threads.
  *
  * A row block is a set of rows of one KV head and one sequence that read the keys together: first the heads of a query
- * token, then those of the next. Threads take parts. A part is a whole row block or, if these are few, a subtree of
- * one. The thread that completes the last part of a row block merges its parts and writes the rows. Each thread begins
- * with its own range of parts, so that it reads the same keys in each call. When its range is empty, it takes parts
- * from the ranges of others. */
+ * token, then those of the next. */
 #include <float.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -22,16 +19,42 @@
 static const double log2_e = 1.4426950408889634074;
 
 enum {
-  SEGMENTS_MAX = 64, /* limit for a sequence: the tree has 6 levels */
   ROWS_MAX = BNY_ATTENTION_HEADS_MAX,
-  PARTS_PER_THREAD = 8, /* small enough that a slow thread delays the others by only an eighth of its share */
+  MANY_SEGMENTS = 8,
+  MANY_SEGMENT_KEYS = 2048, /* at least, because queries are packed for each segment */
   EXACT_ROW_BYTES_MAX = sizeof(bny_exact_row) + 17 * BNY_ATTENTION_VALUE_DIM_MAX
 };
 _Static_assert(BNY_ATTENTION_BLOCK % BNY_ATTENTION_EXACT_KEYS == 0, "segments begin where blocks do");
 
 static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 
+void bny_job_set_up(bny_job *job) {
+  const banyan_attention_desc *desc = job->desc;
+  job->value_dim = bny_attention_value_dim(desc);
+  job->is_exact = job->out->values_dtype == BNY_EXACT_ROWS;
+  job->prunes = bny_prune_is_wanted(desc);
+  job->has_many = job->attention->run_many && !job->is_exact && !job->prunes;
+  for (int32_t i = 0; i < bny_attention_parts(desc); i++)
+    job->has_many = job->has_many && bny_attention_part(desc, i)->read_ahead_bytes == 0;
+  job->row_bytes = bny_wire_row_bytes(BNY_WIRE_EXACT, job->value_dim);
+  size_t rows = (size_t)(ROWS_MAX * bny_attention_padded(job->value_dim));
+  job->sums_bytes = bny_job_aligned(job->is_exact ? ROWS_MAX * job->row_bytes
+                                                  : offsetof(bny_attention_sums, n) + rows * sizeof(double));
+  job->group = desc->heads / desc->kv_heads;
+  job->scale_log2 = (desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim)) * log2_e;
+}
+
 /* ---- segments ---------------------------------------------------------------------------------------------------- */
+
+bool bny_job_is_many(const bny_job *job, int32_t sequence) {
+  return job->has_many && bny_attention_is_many(bny_attention_queries(job->desc, sequence).count, job->group);
+}
+
+/* Returns how many keys a segment of such a sequence has at least, if there may be `most` segments. */
+static int32_t many_segment(int32_t keys, int32_t most) {
+  int32_t each = bny_job_divide_up(keys, most < MANY_SEGMENTS ? most : MANY_SEGMENTS);
+  return each < MANY_SEGMENT_KEYS ? MANY_SEGMENT_KEYS : each;
+}
 
 /* Returns how many keys a segment of a sequence has: whole blocks. A segment belongs to one part of the keys, so
  * several parts have up to one more segment each. Keys that are read ahead have none. */
@@ -43,8 +66,8 @@ int32_t bny_job_segment_keys(const bny_job *job, int32_t sequence) {
     keys += bny_attention_keys(part, sequence);
     parts++;
   }
-  int32_t most = SEGMENTS_MAX - (parts > 1 ? parts : 0), each = bny_job_divide_up(keys, most);
-  if (bny_job_is_many(job, sequence)) each = keys > 0 ? bny_job_many_segment(keys, most) : 0;
+  int32_t most = BNY_JOB_SEGMENTS_MAX - (parts > 1 ? parts : 0), each = bny_job_divide_up(keys, most);
+  if (bny_job_is_many(job, sequence)) each = keys > 0 ? many_segment(keys, most) : 0;
   return bny_job_divide_up(each, BNY_ATTENTION_BLOCK) * BNY_ATTENTION_BLOCK;
 }
 
@@ -393,8 +416,7 @@ void bny_job_write(bny_job *job, const bny_row_task *rows, void *sums) {
     bny_job_write_pruned(job, rows, NULL, sums);
 }
 
-/* Delivers rows that are complete, except for keys that are read ahead. */
-static void deliver(bny_job *job, const bny_row_task *rows, void *sums) {
+void bny_job_deliver(bny_job *job, const bny_row_task *rows, void *sums) {
   if (job->kept)
     memcpy(bny_job_kept(job, &rows->block), sums, job->sums_bytes);
   else
@@ -404,17 +426,17 @@ static void deliver(bny_job *job, const bny_row_task *rows, void *sums) {
 static __attribute__((noinline)) void run_exact_block(bny_job *job, bny_row_task *rows) {
   _Alignas(LINE_BYTES) char exact[ROWS_MAX * EXACT_ROW_BYTES_MAX];
   sum_exact(job, rows, 0, bny_job_segments(job, rows->block.sequence), exact);
-  deliver(job, rows, exact);
+  bny_job_deliver(job, rows, exact);
 }
 
 static __attribute__((noinline)) void run_block(bny_job *job, bny_row_task *rows) {
   bny_attention_sums sums;
   bny_job_sum(job, rows, 0, bny_job_segments(job, rows->block.sequence), 0, &sums);
-  deliver(job, rows, &sums);
+  bny_job_deliver(job, rows, &sums);
 }
 
 /* Each order has its own stack frame, so that a call uses the stack of only one. */
-static void run_row_block(bny_job *job, const bny_row_block *block) {
+void bny_job_run_block(bny_job *job, const bny_row_block *block) {
   bny_row_task rows;
   bny_job_set_rows(job, block, &rows);
   if (job->is_exact)
@@ -430,17 +452,18 @@ static __attribute__((noinline)) void add_keys(const bny_job *job, bny_row_task 
   bny_attention_merge(&rows->task, to, &sums);
 }
 
+void bny_job_sum_part(const bny_job *job, bny_row_task *rows, int32_t first, int32_t count, void *sums) {
+  if (job->is_exact)
+    sum_exact(job, rows, first, count, sums);
+  else
+    bny_job_sum(job, rows, first, count, 0, sums);
+}
+
 void bny_job_add_keys(const bny_job *job, bny_row_task *rows, const bny_key_run *run, void *sums) {
   if (job->is_exact)
     add_keys_exact(job, rows, run, sums);
   else
     add_keys(job, rows, run, sums);
-}
-
-/* ---- parts ------------------------------------------------------------------------------------------------------- */
-
-static int32_t parts_of(const bny_job *job, int32_t sequence) {
-  return bny_job_divide_up(bny_job_segments(job, sequence), job->part_segments);
 }
 
 void bny_job_merge(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t count, int32_t step) {
@@ -452,144 +475,4 @@ void bny_job_merge(const bny_job *job, const bny_attention_task *task, int32_t f
     add_exact(job, task->heads, bny_job_sums(job, first), bny_job_sums(job, right));
   else
     bny_attention_merge(task, bny_job_sums(job, first), bny_job_sums(job, right));
-}
-
-static int32_t sequence_of(const bny_job *job, int32_t part) {
-  int32_t low = 0, high = job->desc->batch;
-  while (high - low > 1) {
-    int32_t middle = low + (high - low) / 2;
-    if (job->part_first[middle] <= part)
-      low = middle;
-    else
-      high = middle;
-  }
-  return low;
-}
-
-static void run_part(bny_job *job, int32_t part, int32_t place) {
-  int32_t b = sequence_of(job, part), parts = parts_of(job, b), of_sequence = part - job->part_first[b];
-  int32_t number = of_sequence / parts, index = of_sequence % parts, groups = bny_job_groups(job, b);
-  int32_t first = index * job->part_segments, first_sums = (part - index) * job->many;
-  int32_t count = smaller(bny_job_segments(job, b) - first, job->part_segments);
-  bny_row_block block = {b, number / groups, number % groups};
-  _Atomic int32_t *left = &job->left[job->block_first[b] + number];
-  if (bny_job_is_many(job, b)) {
-    bny_group_part group = {b, block.kv_head, block.chunk, first, count, index, parts, first_sums, NULL};
-    if (parts > 1) group.left = left;
-    bny_job_run_group(job, &group, job->rooms + (size_t)place * job->room_bytes);
-    return;
-  }
-  if (parts == 1) {
-    run_row_block(job, &block);
-    return;
-  }
-  bny_row_task rows;
-  bny_attention_sums *sums = bny_job_sums(job, first_sums + index * job->many);
-  bny_job_set_rows(job, &block, &rows);
-  if (job->is_exact)
-    sum_exact(job, &rows, first, count, sums);
-  else
-    bny_job_sum(job, &rows, first, count, 0, sums);
-  if (atomic_fetch_sub_explicit(left, 1, memory_order_acq_rel) > 1) return;
-  bny_job_merge(job, &rows.task, first_sums, parts, job->many);
-  deliver(job, &rows, bny_job_sums(job, first_sums));
-}
-
-static void run_parts(void *context, int32_t place) {
-  bny_job *job = context;
-  for (int32_t i = 0; i < job->threads; i++) {
-    bny_part_range *range = &job->ranges[(place + i) % job->threads];
-    for (;;) {
-      int32_t part = atomic_fetch_add_explicit(&range->next, 1, memory_order_relaxed);
-      if (part >= range->end) break;
-      run_part(job, part, place);
-    }
-  }
-}
-
-/* Parts are halved until there are enough of them for all threads. */
-static int64_t choose_parts(bny_job *job) {
-  int64_t count;
-  for (job->part_segments = SEGMENTS_MAX;; job->part_segments /= 2) {
-    count = 0;
-    for (int32_t b = 0; b < job->desc->batch; b++)
-      count += (int64_t)parts_of(job, b) * bny_job_groups(job, b) * job->desc->kv_heads;
-    if (count >= (int64_t)PARTS_PER_THREAD * job->threads || job->part_segments == 1) return count;
-  }
-}
-
-void bny_job_set_up(bny_job *job) {
-  const banyan_attention_desc *desc = job->desc;
-  job->value_dim = bny_attention_value_dim(desc);
-  job->is_exact = job->out->values_dtype == BNY_EXACT_ROWS;
-  job->prunes = bny_prune_is_wanted(desc);
-  job->has_many = job->attention->run_many && !job->is_exact && !job->prunes;
-  for (int32_t i = 0; i < bny_attention_parts(desc); i++)
-    job->has_many = job->has_many && bny_attention_part(desc, i)->read_ahead_bytes == 0;
-  job->row_bytes = bny_wire_row_bytes(BNY_WIRE_EXACT, job->value_dim);
-  size_t rows = (size_t)(ROWS_MAX * bny_attention_padded(job->value_dim));
-  job->sums_bytes = bny_job_aligned(job->is_exact ? ROWS_MAX * job->row_bytes
-                                                  : offsetof(bny_attention_sums, n) + rows * sizeof(double));
-  job->group = desc->heads / desc->kv_heads;
-  job->scale_log2 = (desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim)) * log2_e;
-}
-
-/* Lays out the data that threads share in the pool's memory. Returns false without memory, or for more parts than there
- * are numbers. */
-static bool share_out(bny_job *job, bny_pool *pool) {
-  job->threads = bny_pool_threads(pool);
-  size_t rooms = (size_t)job->threads * bny_job_set_many(job, job->threads);
-  int64_t parts = choose_parts(job), blocks = 0;
-  for (int32_t b = 0; b < job->desc->batch; b++) blocks += (int64_t)bny_job_groups(job, b) * job->desc->kv_heads;
-  if (parts > (INT32_MAX - job->threads * 2) / job->many) return false;
-  size_t ranges = bny_job_aligned((size_t)job->threads * sizeof *job->ranges);
-  size_t firsts = bny_job_aligned(((size_t)job->desc->batch + 1) * sizeof *job->part_first);
-  size_t left = bny_job_aligned((size_t)blocks * sizeof *job->left);
-  size_t sums = parts > blocks ? (size_t)(parts * job->many) * job->sums_bytes : 0;
-  char *memory = bny_pool_memory(pool, ranges + 2 * firsts + left + sums + rooms);
-  if (!memory) return false;
-  job->ranges = (bny_part_range *)(void *)memory;
-  job->part_first = (int32_t *)(void *)(memory + ranges);
-  job->block_first = (int32_t *)(void *)(memory + ranges + firsts);
-  job->left = (_Atomic int32_t *)(void *)(memory + ranges + 2 * firsts);
-  job->sums = memory + ranges + 2 * firsts + left;
-  job->rooms = job->sums + sums;
-  int32_t first = 0, block = 0;
-  for (int32_t b = 0; b < job->desc->batch; b++) {
-    int32_t each = job->desc->kv_heads * bny_job_groups(job, b);
-    job->part_first[b] = first;
-    job->block_first[b] = block;
-    first += parts_of(job, b) * each;
-    for (int32_t i = 0; i < each; i++, block++)
-      atomic_store_explicit(&job->left[block], parts_of(job, b), memory_order_relaxed);
-  }
-  job->part_first[job->desc->batch] = first;
-  for (int32_t i = 0; i < job->threads; i++) {
-    atomic_store_explicit(&job->ranges[i].next, (int32_t)((int64_t)first * i / job->threads), memory_order_relaxed);
-    job->ranges[i].end = (int32_t)((int64_t)first * (i + 1) / job->threads);
-  }
-  return true;
-}
-
-banyan_status bny_job_run(bny_job *job, bny_pool *pool) {
-  if (bny_pool_threads(pool) > 1 && share_out(job, pool)) {
-    bny_pool_run(pool, run_parts, job);
-    return BANYAN_OK;
-  }
-  size_t bytes = bny_job_set_many(job, 1);
-  char *room = bytes == 0 ? NULL : pool ? bny_pool_memory(pool, bytes) : aligned_alloc(LINE_BYTES, bytes);
-  if (bytes > 0 && !room)
-    return bny_fail(BANYAN_ERR_MEMORY, "banyan_attention: out of memory: many queries take %zu bytes", bytes);
-  for (bny_row_block at = {0, 0, 0}; at.sequence < job->desc->batch; at.sequence++)
-    for (at.kv_head = 0; at.kv_head < job->desc->kv_heads; at.kv_head++)
-      for (at.chunk = 0; at.chunk < bny_job_groups(job, at.sequence); at.chunk++) {
-        bny_group_part whole = {.sequence = at.sequence, .kv_head = at.kv_head, .number = at.chunk, .parts = 1};
-        whole.count = bny_job_segments(job, at.sequence);
-        if (bny_job_is_many(job, at.sequence))
-          bny_job_run_group(job, &whole, room);
-        else
-          run_row_block(job, &at);
-      }
-  if (!pool) free(room);
-  return BANYAN_OK;
 }

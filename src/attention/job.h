@@ -22,7 +22,7 @@ typedef struct bny_job {
   int32_t value_dim;
   int32_t group; /* query heads of a KV head */
   int32_t threads;
-  int32_t part_segments;  /* segments in a part: a power of two, SEGMENTS_MAX for whole row blocks */
+  int32_t part_segments;  /* segments in a part: a power of two, BNY_JOB_SEGMENTS_MAX for whole row blocks */
   int32_t *part_first;    /* by sequence, batch + 1 of them: number of its first part */
   int32_t *block_first;   /* by sequence: number of its first row block */
   bny_part_range *ranges; /* by thread */
@@ -89,7 +89,7 @@ bny_key_run bny_job_segment_at(const bny_job *job, int32_t sequence, int32_t ind
 
 static inline int32_t bny_job_divide_up(int32_t a, int32_t b) { return a / b + (a % b != 0); }
 
-enum { LINE_BYTES = 64 };
+enum { LINE_BYTES = 64, BNY_JOB_SEGMENTS_MAX = 64 /* limit for a sequence: the tree has 6 levels */ };
 
 /* Returns the bytes of whole cache lines. */
 static inline size_t bny_job_aligned(size_t bytes) { return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES; }
@@ -131,6 +131,15 @@ void bny_job_add_keys(const bny_job *job, bny_row_task *rows, const bny_key_run 
 
 void bny_job_write(bny_job *job, const bny_row_task *rows, void *sums);
 
+/* Delivers rows that are complete, except for keys that are read ahead. */
+void bny_job_deliver(bny_job *job, const bny_row_task *rows, void *sums);
+
+/* Sums `count` segments from `first` on, in either order. */
+void bny_job_sum_part(const bny_job *job, bny_row_task *rows, int32_t first, int32_t count, void *sums);
+
+/* Attends to all segments of a row block, and delivers its rows. */
+void bny_job_run_block(bny_job *job, const bny_row_block *block);
+
 static inline void *bny_job_kept(const bny_job *job, const bny_row_block *block) {
   int64_t number = job->kept_first[block->sequence] + block->kv_head * bny_job_chunks(job, block->sequence);
   return job->kept + (size_t)(number + block->chunk) * job->sums_bytes;
@@ -150,9 +159,6 @@ bool bny_job_is_many(const bny_job *job, int32_t sequence);
 
 /* Returns how many groups of row blocks a KV head of a sequence has: row blocks, if they are not grouped. */
 int32_t bny_job_groups(const bny_job *job, int32_t sequence);
-
-/* Returns how many keys a segment of such a sequence has at least, if there may be `most` segments. */
-int32_t bny_job_many_segment(int32_t keys, int32_t most);
 
 /* Chooses groups for a number of threads. Returns the bytes of the room that each thread needs. */
 size_t bny_job_set_many(bny_job *job, int32_t threads);

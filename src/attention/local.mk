@@ -9,4 +9,5 @@ libbanyan_core_la_SOURCES += \
   %D%/pruned.c \
   %D%/queries.c %D%/queries.h \
   %D%/queries_check.c \
+  %D%/share.c \
   %D%/sweep.c

@@ -3,11 +3,7 @@
  * for all of them. Such a group works in a room that its thread keeps. */
 #include "attention/job.h"
 
-enum {
-  MANY_SEGMENTS = 8,
-  MANY_SEGMENT_KEYS = 2048, /* at least, because queries are packed for each segment */
-  GROUPS_PER_THREAD = 4
-};
+enum { GROUPS_PER_THREAD = 4 };
 
 /* A group of row blocks, in its room. Behind it are sums by level and row block, and the memory of kernels. */
 typedef struct group {
@@ -15,15 +11,6 @@ typedef struct group {
   int32_t count;
   bny_attention_sums *to[BNY_ATTENTION_MANY]; /* sums of level 0 */
 } group;
-
-bool bny_job_is_many(const bny_job *job, int32_t sequence) {
-  return job->has_many && bny_attention_is_many(bny_attention_queries(job->desc, sequence).count, job->group);
-}
-
-int32_t bny_job_many_segment(int32_t keys, int32_t most) {
-  int32_t each = bny_job_divide_up(keys, most < MANY_SEGMENTS ? most : MANY_SEGMENTS);
-  return each < MANY_SEGMENT_KEYS ? MANY_SEGMENT_KEYS : each;
-}
 
 int32_t bny_job_groups(const bny_job *job, int32_t sequence) {
   int32_t chunks = bny_job_chunks(job, sequence);

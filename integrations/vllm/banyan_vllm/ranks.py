@@ -24,15 +24,18 @@ def meet(group, **settings):
     """Makes the communicator of a group of vLLM. Between nodes with a secret its ranks meet where it is asked for, at an address
     of rank 0 that gloo has passed on: gloo itself has no secret."""
     here = os.environ.get("VLLM_HOST_IP", "")
+    has_secret = bool(os.environ.get("BANYAN_SECRET") or os.environ.get("BANYAN_SECRET_FILE"))
     every = [None] * group.world_size
     with socket.create_server((here, 0)) as free:
-        torch.distributed.all_gather_object(every, (here, free.getsockname()[1]), group=group.cpu_group)
+        torch.distributed.all_gather_object(every, (here, free.getsockname()[1], has_secret), group=group.cpu_group)
     settings["timeout"] = deadline_s()
-    has_secret = os.environ.get("BANYAN_SECRET") or os.environ.get("BANYAN_SECRET_FILE")
-    if not has_secret or len({host for host, _ in every}) == 1:
+    without = [rank for rank, each in enumerate(every) if not each[2]]
+    if len({host for host, _, _ in every}) == 1 or len(without) == len(every):
         return banyan.Communicator.from_torch(group.cpu_group, **settings)
-    host, port = every[0]
-    local = sum(each == here for each, _ in every)
+    if without:
+        raise RuntimeError(f"banyan-vllm: ranks {without} have no secret, and the others have: set BANYAN_SECRET_FILE on all nodes")
+    host, port, _ = every[0]
+    local = sum(each[0] == here for each in every)
     words = dict(RANK=group.rank_in_group, WORLD_SIZE=group.world_size, LOCAL_WORLD_SIZE=local, MASTER_ADDR=host)
     before = {name: os.environ.get(name) for name in (*words, "BANYAN_PORT")}
     os.environ.update({name: str(word) for name, word in words.items()}, BANYAN_PORT=str(port))

@@ -21,10 +21,12 @@ class Between:
         self.comm = ranks.meet(communicator, threads=1)
 
     def all_reduce(self, input, group=None):
-        if input.dtype in FLOATS and input.is_contiguous():
-            self.comm.allreduce(input, out=input)
-        else:
-            torch.distributed.all_reduce(input, group=group)
+        if input.dtype not in FLOATS:
+            return torch.distributed.all_reduce(input, group=group)
+        whole = input.contiguous()
+        self.comm.allreduce(whole, out=whole)
+        if whole is not input:
+            input.copy_(whole)
 
     def all_gather_into_tensor(self, output, input, group=None):
         self.comm.allgather(input.contiguous(), out=output.view(self.comm.nranks, *input.shape))
