@@ -19,7 +19,7 @@ typedef struct bny_pair {
 typedef struct bny_lists {
   const float *scores;
   const int64_t *indices; /* negative: no pair */
-  const int32_t *rows;    /* what `own` gets for a pair; NULL: its position */
+  const int32_t *rows;    /* `own` gets this for a pair; NULL: it gets the position */
   int32_t offers;
   int64_t in_stride, out_stride;
   float *best_scores; /* this and all below: NULL if not wanted */

@@ -183,7 +183,7 @@ struct sum_call {
   void read(const comm &owner, nb::handle array, nb::handle out, const sum_words &words);
 
 private:
-  int64_t shape[ARRAY_DIMS]; // of the sums of this rank
+  int64_t shape[ARRAY_DIMS]; // the sums of this rank have it
 };
 
 // The arguments of a selection after reading.

@@ -19,7 +19,7 @@ struct prepared {
   std::vector<comm *> comms; // NULL: closed
   banyan_partial in = BANYAN_PARTIAL_INIT, out = BANYAN_PARTIAL_INIT;
   banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
-  banyan_allreduce_desc sum = BANYAN_ALLREDUCE_DESC_INIT; // of a sum, which uses none of the three above
+  banyan_allreduce_desc sum = BANYAN_ALLREDUCE_DESC_INIT; // a sum uses this, and none of the three above
   std::string algorithm;
   int64_t tag = -1; // negative: that of the communicator
 };

@@ -41,6 +41,10 @@ banyan_status bny_api_reject_init(banyan_comm *comm);
 banyan_status bny_api_read_valid(const banyan_comm *comm, const banyan_valid_rows **valid, banyan_valid_rows *room,
                                  bool blocking, bny_call *key);
 
+/* Does so for a call that uses `tokens` alone. `valid` is the caller's struct, and then NULL or `counted`. */
+banyan_status bny_api_read_tokens(const banyan_comm *comm, const banyan_valid_rows **valid, banyan_valid_rows *counted,
+                                  bool blocking, bny_call *key);
+
 /* The rows of a tensor in memory. */
 typedef struct bny_api_tensor {
   bny_strided rows;

@@ -72,6 +72,16 @@ banyan_status bny_api_read_valid(const banyan_comm *comm, const banyan_valid_row
   return status;
 }
 
+banyan_status bny_api_read_tokens(const banyan_comm *comm, const banyan_valid_rows **valid, banyan_valid_rows *counted,
+                                  bool blocking, bny_call *key) {
+  banyan_valid_rows room;
+  banyan_status status = bny_valid_check(valid, &room, 0);
+  if (status != BANYAN_OK) return status;
+  if (*valid) *counted = (banyan_valid_rows){.size = sizeof *counted, .tokens = (*valid)->tokens};
+  *valid = *valid ? counted : NULL;
+  return bny_api_read_valid(comm, valid, NULL, blocking, key);
+}
+
 banyan_status bny_api_reject_init(banyan_comm *comm) {
   return bny_op_reject(comm, bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL"), true);
 }

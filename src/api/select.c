@@ -99,13 +99,11 @@ static banyan_status bind(const banyan_select_desc *desc, const bny_call *key, b
 
 static banyan_status choose(banyan_comm *comm, const banyan_select_desc *desc, banyan_op **keep) {
   banyan_select_desc room;
-  banyan_valid_rows valid_room, counted = {.size = sizeof counted};
+  banyan_valid_rows counted;
   if (!comm || !desc)
     return bny_op_reject(comm, bny_fail(BANYAN_ERR_ARGUMENT, "comm and desc must not be NULL"), keep != NULL);
   const banyan_select_desc *known = bny_sized_read(&bny_sized_select_desc, "desc", desc, &room);
   banyan_status status = known ? check_desc(comm, known) : BANYAN_ERR_ARGUMENT;
-  const banyan_valid_rows *valid = status == BANYAN_OK ? known->valid : NULL;
-  if (status == BANYAN_OK) status = bny_valid_check(&valid, &valid_room, 0);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   bny_call key = {.collective = BNY_SELECT,
                   .all_tokens = known->tokens,
@@ -114,9 +112,8 @@ static banyan_status choose(banyan_comm *comm, const banyan_select_desc *desc, b
                   .dim = known->k};
   const char *algorithm = known->algorithm ? known->algorithm : comm->algorithm;
   if (algorithm) strncpy(key.algorithm, algorithm, sizeof key.algorithm - 1);
-  if (valid) counted.tokens = valid->tokens;
-  valid = valid ? &counted : NULL;
-  status = bny_api_read_valid(comm, &valid, NULL, !keep, &key);
+  const banyan_valid_rows *valid = known->valid;
+  status = bny_api_read_tokens(comm, &valid, &counted, !keep, &key);
   bny_op_memory memory = {.valid = valid, .tokens = key.tokens};
   if (status == BANYAN_OK) status = bind(known, &key, &memory.lists);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);

@@ -7,7 +7,7 @@
 
 enum { SHAPES = 10, RUNS = 3, RANKS_MAX = 16, KEYS_MAX = 3000, MARGIN = 5 };
 
-/* Which rank owns a key. */
+/* The rule by which a rank owns a key. */
 typedef enum owners { BLOCKS, DRAWN_OWNERS, ONE_RANK, OWNERS } owners;
 
 typedef struct problem {
