@@ -14,6 +14,8 @@ import threading
 import time
 
 GRACE_S = 20  # from SIGTERM to SIGKILL
+PROOF_S = 10  # within which the other end of a connection proves that it knows the secret
+UNPROVEN = 64  # connections that may do so at once
 _logger = logging.getLogger("vllm.banyan")
 
 
@@ -22,6 +24,7 @@ class Watch:
         """Begins to watch. `address` is that of node 0, and `ranks` the number of ranks of each node."""
         self.node, self.nodes, self.ranks, self.secret = node, nodes, ranks, secret
         self.lost = None
+        self.places = threading.Semaphore(UNPROVEN)
         if node == 0:
             # The port is taken here, so that one in use is an error at once.
             self.listener = socket.create_server(address, family=_family(address))
@@ -34,12 +37,28 @@ class Watch:
 
     def _admit(self):
         while True:
-            peer, (host, *_) = self.listener.accept()
+            self.places.acquire()  # a connection without a proof gives its place back after PROOF_S
+            try:
+                peer, (host, *_) = self.listener.accept()
+            except OSError as error:  # such as too many open files
+                self.places.release()
+                _logger.warning("node 0 accepts no connection of other nodes, and tries again: %s", error)
+                time.sleep(1)
+                continue
             _begin(lambda peer=peer, host=host: self._serve(peer, host))
 
     def _serve(self, peer, host):
+        try:
+            node = self._prove(peer, host)
+        finally:
+            self.places.release()
+        if node:
+            self._await_end(peer, node, host)
+
+    def _prove(self, peer, host):
+        """Returns the number of the node at the other end, or None if it does not know the secret."""
         challenge = os.urandom(32)
-        peer.settimeout(10)
+        peer.settimeout(PROOF_S)
         try:
             peer.sendall(challenge)
             said = _receive(peer, 36)
@@ -48,18 +67,21 @@ class Watch:
                 _logger.warning("a connection from %s has another secret, or is of no node of this server", host)
                 return peer.close()
             peer.sendall(self._answer(0, challenge))
+            return node
         except OSError:
             return peer.close()
-        self._await_end(peer, node, host)
 
     def _join(self, address):
+        tries = 0
         while True:
             try:
-                peer = socket.create_connection(address, 10)
+                peer = socket.create_connection(address, PROOF_S)
                 challenge = _receive(peer, 32)
                 break
             except OSError as error:
-                _logger.debug("node 0 at %s:%d: %s", *address, error)
+                tries += 1
+                if tries % 60 == 0:  # vLLM itself ends a node that node 0 never joins
+                    _logger.warning("node 0 at %s:%d does not answer yet: %s", *address, error)
             time.sleep(1)
         try:
             peer.sendall(self.node.to_bytes(4, "big") + self._answer(self.node, challenge))
@@ -103,8 +125,9 @@ def _begin(work):
 
 
 def _receive(peer, size):
-    said = b""
+    said, end = b"", time.monotonic() + PROOF_S
     while len(said) < size:
+        peer.settimeout(max(0.01, end - time.monotonic()))
         more = peer.recv(size - len(said))
         if not more:
             raise ConnectionError("it was closed")
