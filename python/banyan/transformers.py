@@ -315,7 +315,7 @@ class ShardedCache(Cache):
         comm: Communicator,
         max_length: int,
         *,
-        block: int = 64,
+        block: int = 16,
         kind: Literal["blocks", "ranges"] = "blocks",
         weights: Any = None,
         windows: Literal["local", "sharded"] = "local",

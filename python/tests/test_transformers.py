@@ -287,6 +287,12 @@ def test_figures_and_a_local_prefill():
     assert sharded(model, 2, body, **words) == [(52, 2 * layers * 2 * 2 * 52 * head_dim * 4), (0, 0)]
 
 
+def test_ranks_share_a_prompt_evenly():
+    """A key counts for each query that sees it, which are those from its position on."""
+    pairs = sharded(build("llama"), 8, lambda cache: int((2048 - cache._mine).sum()), max_length=2048)
+    assert max(pairs) < 1.1 * sum(pairs) / 8
+
+
 # ---- rejections --------------------------------------------------------------------------------------------------------
 
 

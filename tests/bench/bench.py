@@ -7,6 +7,8 @@ usage: tests/bench/bench.py VIEW [--rounds N] [--json] [OPTION]...
 attention  one rank's attention next to a loop of reads and to torch's scaled_dot_product_attention, over types: with
            enable_gqa (on repeated KV heads before torch 2.5), and with the query heads of a KV head folded into queries
 prefill    prompts: causal attention of many queries next to a loop of FMA and to torch, over numbers of queries and keys
+shares     prompts over ranks: the work of the slowest rank over the mean, by ownership of keys; counted pairs of a query and a
+           key that it sees, and the time of one thread, rank after rank
 shapes     attention over types, groups, head_dim and batch, 128 MiB of keys and values each; ratios to the loop of reads
 mla        128 heads on one KV head, over 8,192 keys, and over 2,048 of 65,536 in random order; shares of a loop of FMA
 paper      the comparison of the Tree Attention paper (arXiv 2408.04093): one combine, Ring Attention, three allreduces, with
@@ -195,6 +197,50 @@ def prefill(options):
                 yield [dtype, f"{queries} x {keys}", us, rival, rival / us, flops / us, flops / us / fma]
 
     table(options, ["type", "queries x keys", "banyan, us", "torch, us", "torch / banyan", "Gflop/s", "of FMA"], rows())
+
+
+def layouts(ranks, keys):
+    """Name, and for each rank the positions of its keys and the words that describe them to attention."""
+    import banyan
+    import numpy as np
+
+    for kind, block in ("ranges", 0), ("blocks", 64), ("blocks", 16), ("zigzag", 64):
+        shards, at = [], np.arange(keys)
+        if kind != "zigzag":
+            rule = banyan.Ownership(kind, ranks, block=max(block, 1), tokens=0 if block else keys)
+        for rank in range(ranks):
+            if kind == "zigzag":
+                pattern = [rank, 2 * ranks - 1 - rank]
+                words = {"key_block": block, "key_stride": 2 * ranks * block, "key_pattern": pattern}
+                mine, start = np.isin(at // block % (2 * ranks), pattern), 0
+            else:
+                start, key_block, key_stride = rule.queries(rank)
+                words, mine = {"key_block": key_block, "key_stride": key_stride}, rule.of_tokens(at)[0] == rank
+            shards.append((np.flatnonzero(mine), {**words, "key_start": np.array([start], np.int32)}))
+        yield f"{kind} of {block}" if block else kind, shards
+
+
+def shares(options):
+    import banyan
+    import numpy as np
+
+    def seconds(queries, keys, shard, words):
+        q = np.ones((queries, options.heads, options.head_dim), np.float32)
+        k, v = np.ones((2, 1, options.kv_heads, max(len(shard), 1), options.head_dim), np.float32)
+        since = time.perf_counter()
+        banyan.attention(q, k, v, seq_lens=np.array([len(shard)], np.int32), query_start=np.array([keys - queries], np.int32),
+                         query_start_loc=np.array([0, queries], np.int32), **words)
+        return time.perf_counter() - since
+
+    def rows():
+        for queries, keys in (2048, 2048), (512, 8192), (8192, 8192):
+            for ranks in options.ranks:
+                for name, shards in layouts(ranks, keys):
+                    pairs = [(queries - np.maximum(at - (keys - queries), 0)).sum() for at, _ in shards]
+                    spent = [min(seconds(queries, keys, *shard) for _ in range(options.rounds)) for shard in shards]
+                    yield [f"{queries} x {keys}", str(ranks), name, *(max(one) / (sum(one) / ranks) for one in (pairs, spent))]
+
+    table(options, ["queries x keys", "ranks", "keys by", "pairs of the slowest / mean", "its time / mean"], rows())
 
 
 def shapes(options):
@@ -537,7 +583,7 @@ def overlap(options):
     table(options, ["network", "batch", "keys", "one piece, us", "2", "4", "8", "chosen", "ratio"], rows())
 
 
-VIEWS = {"attention": (attention, 9), "prefill": (prefill, 5), "shapes": (shapes, 3), "mla": (mla, 3), "paper": (paper, 3), "record": (record, 12),
+VIEWS = {"attention": (attention, 9), "prefill": (prefill, 5), "shares": (shares, 2), "shapes": (shapes, 3), "mla": (mla, 3), "paper": (paper, 3), "record": (record, 12),
          "latency": (latency, 5), "sums": (sums, 3), "levels": (levels, 5), "overlap": (overlap, 3)}
 
 
@@ -546,7 +592,7 @@ def main():
     parser.add_argument("view", choices=VIEWS)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--json", action="store_true", help="print a list of rows as objects")
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8], help="of paper")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8], help="of paper and shares")
     parser.add_argument("--layouts", nargs="+", default=["1x2", "1x4", "1x8", "2x1", "2x2"], help="of sums: nodes x ranks")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["f32", "f16", "bf16"], help="of attention")
     for name, value in ("threads", 1), ("keys", 32768), ("batch", 1), ("heads", 32), ("kv-heads", 8), ("head-dim", 128):
