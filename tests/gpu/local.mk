@@ -36,8 +36,7 @@ tests/gpu/user_kernel.fatbin: $(srcdir)/%D%/user_kernel.cu $(srcdir)/tests/emula
 	$(AM_V_GEN)$(NVCC) $(NVCC_ARCHS) -std=c++17 -Iinstalled -I$(srcdir)/include -I$(srcdir) $(NVCCFLAGS) \
 	  -fatbin -o $@ $(srcdir)/%D%/user_kernel.cu
 MOSTLYCLEANFILES += tests/gpu/user_kernel.fatbin tests/gpu/words.fatbin
-EXTRA_DIST += $(words_kernels) %D%/gpu_figures.py %D%/gpu_machine.py %D%/gpu_programs.py \
-  %D%/user_kernel.cu %D%/check-gpu %D%/check_results.py %D%/make-bundle %D%/rivals.py
+EXTRA_DIST += $(words_kernels) %D%/user_kernel.cu %D%/check-gpu %D%/make-bundle %D%/rivals.py
 
 # Runs all tests that need a GPU; without one they exit with 77, which means skipped.
 check-gpu: all

@@ -1,9 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Rehearses the first run on a machine with a GPU: packs a bundle, unpacks it, and runs short tests and benchmarks of check-gpu
-# on an emulated device, in an environment with Python only: no PyTorch, compiler, xz or nvidia-smi. Then it counts starts of
-# the driver and loads of kernels, and holds the time of a run on a GPU, as planned, against eight minutes. It takes the bundle
-# of "make gpu-bundle" if that is in the build, or GPU_BUNDLE, and otherwise packs the programs of the build.
+# Rehearses a run on a machine with a GPU: packs a bundle, unpacks it, and runs short tests and measurements of check-gpu on
+# an emulated device, in an environment with Python only: no PyTorch, compiler, xz or nvidia-smi. It takes the bundle of
+# "make gpu-bundle" if that is in the build, or GPU_BUNDLE, and otherwise packs the programs of the build.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${top_builddir:-.}" && pwd)
@@ -107,48 +106,25 @@ kill -9 "$running"
 wait $running 2>/dev/null
 holds '{t["result"] for t in r["tests"] if t["name"] == "stores_are_not_torn"} in ({"pass"}, {"pass", "skip"})'
 
-# Both calls, with enough time. Each keeps its counts.
+# A run without time leaves steps out, and another one adds to its results.
 rm -f "$root/tmp/notes" "$results"
-check_gpu /fake_cuda.so --quick --minutes 13 --call 1 --output r.json || exit 1
-mv "$root/tmp/notes" "$root/tmp/notes.1"
+check_gpu /fake_cuda.so --quick --seconds 5 --output r.json --only small,processes >"$directory/said" || exit 1
+holds 'r["left_out"] == ["small", "processes"] and not r["steps"]'
+check_gpu /fake_cuda.so --quick --output r.json --only words >"$directory/said" || exit 1
 cp "$results" "$root/tmp/first.json"
-check_gpu /fake_cuda.so --quick --minutes 13 --call 2 --output r.json --add first.json || exit 1
-mv "$root/tmp/notes" "$root/tmp/notes.2"
-python3 "$here/check_results.py" "$results" || exit 1
-holds 'r["machine"]["context_held"] and r["steps"][0]["step"] == "words" and not r["left_out"] and len(r["steps"]) == 15'
-holds '{t["result"] for t in r["tests"] if t["step"] == "memcheck"} == {"pass"} and r["machine"]["nvidia_smi"] == []'
+steps=$(check_gpu /fake_cuda.so --list | sed 's/ .*//' | grep -Ev 'processes|racecheck' | tr '\n' ,)
+check_gpu /fake_cuda.so --quick --output r.json --add first.json --only "$steps" || exit 1
+holds 'len(r["steps"]) == 18 and len({s["step"] for s in r["steps"]}) == 18 and not r["left_out"] and r["machine"]["banyan_info"]'
+holds '{t["result"] for t in r["tests"] if t["step"] == "memcheck"} == {"pass"}'
+holds '{t["result"] for t in r["tests"] if t["step"] == "synccheck"} == {"skip"}'
 holds 'all(t["result"] == "pass" for t in r["tests"] if t["step"] == "kernels") and sum(t["step"] == "kernels" for t in r["tests"]) > 30'
-holds 'any("over copies" in one["name"] and one["moved"] == 5 for one in r["figures"])'
-python3 - "$bundle/check-gpu" "$root/tmp" <<'END' || exit 1
-import importlib.machinery, sys
-check = importlib.machinery.SourceFileLoader("check_gpu", sys.argv[1]).load_module()
-total = 0
-for call in (1, 2):
-    lines = open("%s/notes.%d" % (sys.argv[2], call)).read().split("\n")
-    starts, loads = lines.count("cuInit"), lines.count("cuModuleLoadData")
-    chosen = [step for step in check.STEPS if step.call == call]
-    planned = sum(step.starts for step in chosen)  # a full run has more shapes than a quick one
-    work = sum(step.work for step in chosen) + max(starts, planned) * check.START_COST_S + max(loads, planned) * check.LOAD_COST_S
-    seconds = work + check.END_S
-    print("call %d: %d starts of the driver, %d loads of kernels, %.0f s on a GPU" % (call, starts, loads, seconds))
-    total += seconds
-    if seconds > 60 * check.CALL_MINUTES or not starts or not loads:
-        sys.exit("call %d takes longer than planned" % call)
-sys.exit(total > 480)
-END
+holds 'sum(m["step"] == "combine" for m in r["measured"]) == 2 and all(m["answer"]["rows"] for m in r["measured"] if m["step"] == "combine")'
+holds 'any("no PyTorch" in line.get("skipped", "") for m in r["measured"] if m["step"] == "rivals" for line in m["answer"])'
 # Each decode kernel of this device has run.
 sed -n 's/^BNY_DECODE_KERNEL([a-z]*, \([a-z0-9]*\), \([a-z0-9]*\), [0-9]*, \([a-z0-9]*\),.*/bny_decode_\1_\2_\3/p' \
   "$here/../../kernels/cuda/decode_kernels.def" | sort >"$directory/kernels"
-sort -u "$root/tmp/notes.1" | comm -23 "$directory/kernels" - >"$directory/missing"
+sort -u "$root/tmp/notes" | comm -23 "$directory/kernels" - >"$directory/missing"
 if [ -s "$directory/missing" ] || [ ! -s "$directory/kernels" ]; then cat "$directory/missing" && fail "no launch of these kernels"; fi
-
-# Steps that may follow, and steps that do not fit.
-cp "$results" "$root/tmp/second.json"
-check_gpu /fake_cuda.so --quick --output r.json --only rivals,synccheck,processes --add second.json || exit 1
-holds '{t["result"] for t in r["tests"] if t["step"] == "synccheck"} == {"skip"} and len(r["steps"]) == 18'
-holds 'r["rivals"]["skipped"].startswith("no PyTorch")'
-check_gpu /fake_cuda.so --quick --output r.json --only small,processes --minutes 0.8 >"$directory/said" || exit 1
-holds 'r["left_out"] == ["processes"] and [s["step"] for s in r["steps"]] == ["small"]'
 
 # A program that crashes runs again, with each test in a process of its own.
 mv "$bundle/bin/test_heads" "$bundle/bin/heads"
