@@ -85,5 +85,6 @@ EXTRA_DIST += \
   %D%/tests/test_select.py \
   %D%/tests/test_torch_ops.py \
   %D%/tests/test_transformers.py \
+  %D%/tests/test_vllm_nodes.py \
   %D%/tests/test_wheel.sh
 MOSTLYCLEAN_FOLDERS += python/venv

@@ -5,6 +5,7 @@
     python python/bench/bench_calls.py                     # one rank, and two ranks as processes; gloo where torch is
     mpirun -n 2 python python/bench/bench_calls.py         # mpi4py as well
     python python/bench/bench_calls.py select              # the 2,048 best of 131,072 scores, here and of all ranks
+    python python/bench/bench_calls.py shapes              # a layer of a decoder with a number of tokens not seen before
 
 The methods take turns in rounds, so that what disturbs the machine disturbs all. The first figure is the round that a
 tenth of the rounds beat: other programs only add time. The median says how much they added.
@@ -23,6 +24,7 @@ import banyan
 TOKENS, HEADS, DIM = 1, 32, 128
 ROUNDS, CALLS = 31, 200
 SCORES, CHOSEN = 131072, 2048
+COUNTS = 200  # numbers of tokens, far more than the plans that a communicator keeps
 
 
 def merge_numpy(all_o, all_lse):
@@ -152,6 +154,37 @@ def mpi_methods(world):
     yield "mpi4py, three allreduces", loop(three)
 
 
+def resident_mib():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+def measure_shapes(comm):
+    """Each number of tokens comes twice in a row: its plan is made by the first call, and kept for the second."""
+    heads, page = HEADS // comm.nranks, 1
+    k = np.ones((COUNTS, 1, page, DIM), np.float32)
+
+    def layer(tokens):
+        words = dict(page_table=np.arange(tokens, dtype=np.int32)[:, None], seq_lens=np.full(tokens, page, np.int32))
+        step = comm.attention_step(gather=True, scatter="heads", keys_max=page, **words)
+        q = np.ones((tokens, heads, DIM), np.float32)
+        out, began = np.empty_like(q), time.perf_counter()
+        step(q, k, k, out)
+        return (time.perf_counter() - began) * 1e6
+
+    turns = []
+    for turn in range(6):
+        turns.append([(layer(tokens), layer(tokens)) for tokens in range(1, COUNTS + 1)])
+        if turn == 0:
+            before = resident_mib()
+    new, known = (statistics.median(pair[i] for turn in turns[1:] for pair in turn) for i in (0, 1))
+    most = statistics.median(max(pair[0] - pair[1] for pair in turn) for turn in turns[1:])
+    if comm.rank == 0:
+        print(f"{comm.nranks} ranks, {HEADS} heads x {DIM}, 1 to {COUNTS} tokens: a number not seen before takes {new:.0f} us, "
+              f"the same again {known:.0f} us; the worst of {COUNTS} adds {most:.0f} us. "
+              f"{5 * COUNTS:,} new plans later {resident_mib() - before:+.1f} MiB are resident", flush=True)
+
+
 def loop(call, calls=CALLS):
     def run():
         began = time.perf_counter()
@@ -216,6 +249,8 @@ def main():
                 body(comm, meeting, world)
             world.Barrier()
             return
+        if sys.argv[1:] == ["shapes"]:
+            return banyan.run(measure_shapes, 2)
         for ranks in (1, 2):
             banyan.run(body, ranks, args=(os.path.join(folder, f"gloo{ranks}"),))
 

@@ -43,6 +43,25 @@ class Impl(CPUMLAImpl):
             if get_current_vllm_config().speculative_config is not None:
                 ranks.reject("speculative decoding with MLA")
             self.comm = ranks.communicator()
+            self.cache = None
+
+    def begin(self, decode, gather, page_keys):
+        """Returns what is equal for all layers of a step."""
+        table = decode.block_table.to(torch.int32)
+        return self.comm.attention_step(
+            page_table=table,
+            keys_max=table.shape[1] * page_keys,
+            seq_lens=decode.seq_lens.to(torch.int32),
+            gather=gather,
+            scatter="heads",
+        )
+
+    def split(self, cache):
+        """Returns keys and values, each [pages, 1, page_keys, dim]. Values are the first elements of the keys."""
+        if self.cache is not cache:
+            keys = cache.unsqueeze(1)
+            self.cache, self.halves = cache, (keys, keys[..., : self.kv_lora_rank])
+        return self.halves
 
     def forward_mqa(self, q, kv_c_and_k_pe_cache, attn_metadata, layer):
         if self.dcp_world_size == 1:
@@ -50,21 +69,10 @@ class Impl(CPUMLAImpl):
         if isinstance(q, tuple):
             q = torch.cat(q, dim=-1)
         decode = attn_metadata.decode
-        keys = kv_c_and_k_pe_cache.unsqueeze(1)  # [pages, 1, page_keys, 576]
-        table = decode.block_table.to(torch.int32)
-        rows = q.new_empty(q.shape[0], self.num_heads, self.kv_lora_rank)
-        self.comm.attention_combine(
-            q,
-            keys,
-            keys[..., : self.kv_lora_rank],
-            page_table=table,
-            seq_lens=decode.seq_lens.to(torch.int32),
-            scale=self.scale,
+        if not hasattr(decode, "banyan_step"):
             # With --dcp-q-replicate a rank has the queries of all heads.
-            gather=q.shape[1] == self.num_heads,
-            scatter="heads",
-            keys_max=table.shape[1] * keys.shape[2],
-            out=(rows, None),
-        )
+            decode.banyan_step = self.begin(decode, q.shape[1] == self.num_heads, kv_c_and_k_pe_cache.shape[1])
+        rows = q.new_empty(q.shape[0], self.num_heads, self.kv_lora_rank)
+        decode.banyan_step(q, *self.split(kv_c_and_k_pe_cache), rows, scale=self.scale)
         # There is no lse to return, because the rows are already merged. The caller accepts any tensor.
         return rows, rows

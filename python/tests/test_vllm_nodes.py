@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes of a vLLM server notice each other. Connections that prove nothing neither pile up nor keep a node out."""
+
+import importlib.util
+import pathlib
+import queue
+import socket
+import threading
+
+SOURCE = pathlib.Path(__file__).parents[2] / "integrations/vllm/banyan_vllm/nodes.py"
+SILENT, PATIENCE_S = 70, 30
+
+
+def load(monkeypatch, met):
+    spec = importlib.util.spec_from_file_location("nodes", SOURCE)
+    nodes = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(nodes)
+    monkeypatch.setattr(nodes, "PROOF_S", 1)
+    monkeypatch.setattr(nodes.Watch, "_await_end", lambda watch, peer, node, host: met.put((watch.node, node, peer)))
+    monkeypatch.setattr(nodes.Watch, "_end", lambda watch, why: met.put(why))
+    return nodes
+
+
+def test_silent_connections(monkeypatch):
+    assert SOURCE.exists(), "the source tree is not around this test"
+    met = queue.Queue()
+    nodes = load(monkeypatch, met)
+    assert SILENT > nodes.UNPROVEN
+    proving, most, lock, prove = 0, 0, threading.Lock(), nodes.Watch._prove
+
+    def counted(watch, peer, host):
+        nonlocal proving, most
+        with lock:
+            proving += 1
+            most = max(most, proving)
+        try:
+            return prove(watch, peer, host)
+        finally:
+            with lock:
+                proving -= 1
+
+    monkeypatch.setattr(nodes.Watch, "_prove", counted)
+    first = nodes.Watch(0, 2, ("127.0.0.1", 0), 1, b"secret")
+    address = first.listener.getsockname()
+    silent = [socket.create_connection(address, PATIENCE_S) for _ in range(SILENT)]
+    nodes.Watch(1, 2, address, 1, b"secret")
+    ends = [met.get(timeout=PATIENCE_S) for _ in range(2)]
+    assert sorted(end[:2] for end in ends) == [(0, 1), (1, 0)], ends
+    for peer in silent:
+        while peer.recv(32):  # node 0 closes each of them
+            pass
+        peer.close()
+    assert most <= nodes.UNPROVEN, f"{most} connections without a proof at once"
+    for *_, peer in ends:
+        peer.close()
+
+
+def test_other_secret(monkeypatch):
+    met = queue.Queue()
+    nodes = load(monkeypatch, met)
+    first = nodes.Watch(0, 2, ("127.0.0.1", 0), 1, b"secret")
+    nodes.Watch(1, 2, first.listener.getsockname(), 1, b"another")
+    assert "has another secret" in met.get(timeout=PATIENCE_S)
