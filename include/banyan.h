@@ -578,7 +578,7 @@ typedef struct banyan_allreduce_desc {
   int32_t tokens;                 /* with valid->tokens, the upper bound of a run; 0 is allowed */
   int32_t dim;                    /* columns; tokens x dim is at most 2^31 - 1 */
   banyan_dtype dtype;             /* F32, F16 or BF16: type of input and result */
-  banyan_dtype wire;              /* F32, F16 or BF16: type of values on the way; 0: F32 */
+  banyan_dtype wire;              /* F32, F16, BF16 or E4M3: type of values on the way; 0: F32 */
   banyan_scatter scatter;         /* which rank gets which sums; HEADS: all tokens of a range of columns */
   int32_t root;                   /* with ROOT */
   banyan_order order;             /* EXACT: the bits depend on the inputs alone. Its wire is F32 */
@@ -594,9 +594,12 @@ typedef struct banyan_allreduce_desc {
   }
 
 /* Sums `in` of all ranks in f32, and rounds once to the type of `out`. All ranks that get a value get the same bits.
- * NaN and infinities arrive as such. A finite value that an f16 or bf16 wire cannot hold becomes the largest that it
- * can, and banyan_op_info counts it. `out` may be `in` if each sum then has the address of its own input. Otherwise the
- * two must not overlap. Ranks sum on the host: a communicator with a device gets BANYAN_ERR_UNSUPPORTED. */
+ * NaN and infinities arrive as such. A finite value that the wire cannot hold becomes the largest that it can, and
+ * banyan_op_info counts it. A sum over p ranks is off by at most ((1 + u)^R - 1 + p 2^-23) A, where A is the sum of |v|
+ * and u and R are those of banyan_combine(), with u = 1/17 for E4M3. Small values have an absolute precision, in E4M3
+ * that of 32 columns with a common scale: docs/numbers.md. `out` may be `in` if each sum then has the address of its
+ * own input. Otherwise the two must not overlap. Ranks sum on the host: a communicator with a device gets
+ * BANYAN_ERR_UNSUPPORTED. */
 banyan_status banyan_allreduce(banyan_comm *comm, const banyan_allreduce_desc *desc, const void *in, void *out);
 
 /* Describes a selection: for each of tokens x heads rows, the k best of the scored keys that all ranks offer. A row is

@@ -94,6 +94,11 @@ BNY_HD static inline float bny_scale_of_byte(uint8_t byte) { return bny_float_of
 
 BNY_HD static inline float bny_scale_inverse(uint8_t byte) { return bny_float_of_bits((254u - byte) << 23); }
 
+/* A block of a sum: 32 codes, the byte of their scale, a byte that is 1 if a value is infinite, and two zeros. With
+ * that byte the codes of NaN are infinities with their sign, and the code of -0 is NaN. Finite values keep their
+ * codes. */
+enum { BNY_SUM_INFINITE = BNY_SCALE_BLOCK + 1, BNY_SUM_BLOCK_BYTES = BNY_SCALE_BLOCK + 4 };
+
 /* Returns the code of a value within a block. An infinity becomes NaN, because a scaled code cannot represent it. */
 BNY_HD static inline uint8_t bny_block_code(float value, float inverse) {
   uint32_t finite = (bny_bits_of_float(value) & 0x7fffffffu) < 0x7f800000u;

@@ -358,13 +358,48 @@ static int64_t merge_finish(const bny_box *box, bny_wire wire, int count, const 
 
 /* ---- sums -------------------------------------------------------------------------------------------------------- */
 
+static uint64_t sum_blocks_encode(const void *from, banyan_dtype dtype, int elements, uint8_t *to) {
+  uint64_t over = 0;
+  for (int i = 0; i < elements; i += BNY_SCALE_BLOCK, to += BNY_SUM_BLOCK_BYTES) {
+    scale_block block = {{0}};
+    const int count = elements - i < BNY_SCALE_BLOCK ? elements - i : BNY_SCALE_BLOCK;
+    convert_to_wire((const char *)from + (size_t)i * element_bytes(dtype), dtype, 1.0f, count, block.value, BANYAN_F32);
+    ROLLED for (int k = 0; k < BNY_SCALE_BLOCK; k++) {
+      const uint32_t magnitude = bny_scale_magnitude(block.value[k]);
+      over += magnitude > bny_bits_of_float(BNY_BLOCK_MAX);
+    }
+    sum_block_write(to, &block);
+  }
+  return over;
+}
+
+static void sum_blocks(int count, const void *const *sources, int elements, bool round, bool is_wire, void *to,
+                       banyan_dtype dtype) {
+  scale_block v[BNY_MERGE_SOURCES_MAX];
+  size_t at = 0;
+  for (int i = 0; i < elements; i += BNY_SCALE_BLOCK, at += BNY_SUM_BLOCK_BYTES) {
+    const int number = elements - i < BNY_SCALE_BLOCK ? elements - i : BNY_SCALE_BLOCK;
+    for (int s = 0; s < count; s++) sum_block_read((const uint8_t *)sources[s] + at, &v[s]);
+    sum_blocks_tree(v, count, round);
+    if (is_wire)
+      sum_block_write((uint8_t *)to + at, &v[0]);
+    else
+      convert_to_caller(v[0].value, number, (char *)to + (size_t)i * element_bytes(dtype), dtype);
+  }
+}
+
 static uint64_t sum_encode(const void *from, banyan_dtype dtype, int elements, bny_wire wire, void *to) {
+  if (wire == BNY_WIRE_E4M3) return sum_blocks_encode(from, dtype, elements, to);
   return convert_to_wire(from, dtype, 1.0f, elements, to, bny_wire_formats[wire].dtype);
 }
 
 /* A sum is a merge whose factors are all 1. */
 static void sum(int count, const void *const *sources, int elements, bny_wire wire, bool round_nodes, bool is_wire,
                 void *to, banyan_dtype dtype) {
+  if (wire == BNY_WIRE_E4M3) {
+    sum_blocks(count, sources, elements, round_nodes, is_wire, to, dtype);
+    return;
+  }
   static const node_scales ones[BLOCK_NODES_MAX] = {[0 ... BLOCK_NODES_MAX - 1] = {{1.0f}, {1.0f}}};
   static const float one[1] = {1.0f};
   const banyan_dtype wire_dtype = bny_wire_formats[wire].dtype;

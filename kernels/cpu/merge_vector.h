@@ -108,6 +108,59 @@ static inline void scale_blocks_tree(scale_block *v, int count, const node_scale
   }
 }
 
+/* ---- blocks of sums, which keep infinities: see f8.h ------------------------------------------------------------- */
+
+static inline void sum_block_read(const uint8_t *from, scale_block *block) {
+  scale_block_read(from, BNY_SCALE_BLOCK, 0, block);
+  if (from[BNY_SUM_INFINITE] == 0) return;
+  for (int i = 0; i < BNY_SCALE_BLOCK; i++) {
+    const float sign = from[i] & 0x80u ? -1.0f : 1.0f;
+    if ((from[i] & 0x7fu) == 0x7fu) block->value[i] = sign * BNY_INFINITY_F;
+    if (from[i] == 0x80u) block->value[i] = bny_float_of_bits(0x7fc00000u);
+  }
+}
+
+static inline void sum_block_write(uint8_t *to, scale_block *block) {
+  uint32_t infinite = 0;
+  scale_block_write(to, BNY_SCALE_BLOCK, 0, block);
+  ROLLED for (int i = 0; i < BNY_SCALE_BLOCK; i++) {
+    infinite |= (uint32_t)((bny_bits_of_float(block->value[i]) & 0x7fffffffu) == 0x7f800000u);
+  }
+  memset(to + BNY_SUM_INFINITE, 0, BNY_SUM_BLOCK_BYTES - BNY_SUM_INFINITE);
+  if (infinite == 0) return;
+  to[BNY_SUM_INFINITE] = 1;
+  for (int i = 0; i < BNY_SCALE_BLOCK; i++) {
+    const uint32_t bits = bny_bits_of_float(block->value[i]), magnitude = bits & 0x7fffffffu;
+    if (magnitude == 0x7f800000u)
+      to[i] = (uint8_t)(bits >> 24 & 0x80u) | 0x7fu;
+    else if (magnitude > 0x7f800000u)
+      to[i] = 0x80u;
+    else if (to[i] == 0x80u)
+      to[i] = 0;
+  }
+}
+
+/* Adds blocks in the tree of merge(), in place. v[0] receives the sum. The bits of a NaN would depend on how a compiler
+ * orders operands. */
+static inline void sum_blocks_tree(scale_block *v, int count, bool round) {
+  for (int width = count; width > 1; width = (width + 1) / 2) {
+    for (int i = 0; i < width / 2; i++) {
+      scale_block added;
+      ROLLED for (int k = 0; k < BNY_SCALE_BLOCK; k++) {
+        const float value = v[2 * i].value[k] + v[2 * i + 1].value[k];
+        added.value[k] = value == value ? value : bny_float_of_bits(0x7fc00000u);
+      }
+      if (round) {
+        uint8_t wire[BNY_SUM_BLOCK_BYTES];
+        sum_block_write(wire, &added);
+        sum_block_read(wire, &added);
+      }
+      v[i] = added;
+    }
+    if (width % 2 != 0) v[width / 2] = v[width - 1];
+  }
+}
+
 #define INLINE static inline __attribute__((always_inline))
 
 /* This many columns pass through an f32 buffer at a time if the destination is not f32. */

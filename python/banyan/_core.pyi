@@ -519,7 +519,7 @@ class Comm:
         scatter: "none" (all sums on all ranks), "tokens" (a range of the first dimension, as split() says), "heads" (a
             range of the columns) or "root" (with `root`; other ranks get None).
         order: "plan", "canonical", whose bits do not depend on the algorithm, or "exact", nor on which rank gives what.
-        wire: "f32", "f16" or "bf16"; with "exact" "f32".
+        wire: "f32", "f16", "bf16" or "e4m3", with a scale for each 32 columns; with "exact" "f32".
         tokens: the number of tokens of this call, at most those of x, and equal on all ranks.
 
         Sums are in f32 and rounded once. All ranks get the same bits. NaN and infinities arrive as such. Returns a new

@@ -38,6 +38,8 @@ def test_ops_and_methods_agree():
         total = torch.ops.banyan.allreduce(o, number)
         assert torch.equal(total, every[0] + every[1]) and torch.equal(o, every[comm.rank])
         assert torch.equal(torch.ops.banyan.allreduce(o[0], number, "heads"), total[0].chunk(2, 1)[comm.rank])
+        eight = torch.ops.banyan.allreduce(o, number, wire="e4m3")
+        assert torch.equal(eight, comm.allreduce(o, wire="e4m3")) and not torch.equal(eight, total)
         torch.ops.banyan.allreduce_out(every[comm.rank], number, out=every[comm.rank])
         assert torch.equal(every[comm.rank], total)
         return out, torch.ops.banyan.combine(o, lse, number, scatter="heads")[0]

@@ -24,8 +24,9 @@ static banyan_status check_desc(const banyan_comm *comm, const banyan_allreduce_
   if (!bny_dtype_is_float(desc->dtype))
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.dtype is %d; use BANYAN_F32, BANYAN_F16 or BANYAN_BF16",
                     (int)desc->dtype);
-  if (desc->wire && !bny_dtype_is_float(desc->wire))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.wire is %d; use BANYAN_F32, BANYAN_F16 or BANYAN_BF16", (int)desc->wire);
+  if (desc->wire && bny_wire_of_dtype(desc->wire) == BNY_WIRE_COUNT)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.wire is %d; use BANYAN_F32, BANYAN_F16, BANYAN_BF16 or BANYAN_E4M3",
+                    (int)desc->wire);
   if ((unsigned)desc->scatter > BANYAN_SCATTER_TOKENS)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.scatter is %d, which is not a banyan_scatter", desc->scatter);
   if ((unsigned)desc->order > BANYAN_ORDER_EXACT)
@@ -63,16 +64,18 @@ static banyan_status make_tensor(const void *at, const char *name, int64_t strid
 static banyan_status bind(const banyan_comm *comm, const banyan_allreduce_desc *desc, const bny_call *key,
                           const void *in, void *out, bny_op_memory *memory) {
   bny_api_tensor mine, result;
-  bny_box all = {key->tokens, key->all_heads, 1}, own = bny_op_result_box(comm, key);
+  bny_box all = {key->tokens, key->dim, 1}, own = all;
+  int32_t token0 = 0, head0 = 0;
+  if (key->scatter == BANYAN_SCATTER_HEADS) bny_slice_split(all.heads, comm->nranks, comm->rank, &head0, &own.heads);
+  if (key->scatter == BANYAN_SCATTER_TOKENS)
+    bny_slice_split(all.tokens, comm->nranks, comm->rank, &token0, &own.tokens);
+  if (key->scatter == BANYAN_SCATTER_ROOT && key->root != comm->rank) own.tokens = 0;
   banyan_status status = make_tensor(in, "in", desc->in_stride, &all, key->dtype, &mine);
   if (status == BANYAN_OK) status = make_tensor(out, "out", desc->out_stride, &own, key->dtype, &result);
   if (status != BANYAN_OK) return status;
   memory->mine = mine.rows;
   memory->all = result.rows;
   if (bny_api_tensor_is_empty(&result) || !bny_api_tensors_overlap(&mine, &result)) return BANYAN_OK;
-  int32_t token0 = 0, head0 = 0, number;
-  if (key->scatter == BANYAN_SCATTER_HEADS) bny_slice_split(all.heads, comm->nranks, comm->rank, &head0, &number);
-  if (key->scatter == BANYAN_SCATTER_TOKENS) bny_slice_split(all.tokens, comm->nranks, comm->rank, &token0, &number);
   bool is_same = bny_strided_at(&mine.rows, token0, head0).at == result.rows.at &&
                  (own.tokens < 2 || mine.rows.token_stride == result.rows.token_stride);
   /* The first of this rank's tokens then depends on the number of a run. */
@@ -94,13 +97,12 @@ static banyan_status allreduce(banyan_comm *comm, const banyan_allreduce_desc *d
   bny_call key = {.collective = BNY_ALLREDUCE,
                   .all_tokens = known->tokens,
                   .tokens = known->tokens,
-                  .all_heads = known->dim,
-                  .value_dim = 1,
                   .dtype = known->dtype,
                   .wire = wire_of(known),
                   .scatter = known->scatter,
                   .order = known->order,
                   .root = known->scatter == BANYAN_SCATTER_ROOT ? known->root : 0};
+  bny_call_set_columns(&key, known->dim, comm->nranks);
   const char *algorithm = known->algorithm ? known->algorithm : comm->algorithm;
   if (algorithm) strncpy(key.algorithm, algorithm, sizeof key.algorithm - 1);
   const banyan_valid_rows *valid = known->valid;

@@ -146,6 +146,7 @@ typedef struct bny_binding {
   int32_t in_heads;               /* heads of `mine` */
   bny_lists lists;                /* selections */
   int32_t heads;                  /* heads of the call, for rows of lists */
+  const bny_call *call;           /* sums: which columns a row has */
   bool in_place;                  /* `mine` is this rank's range of `all` */
   int32_t in_token0, in_head0;    /* the row at which `in` or `mine` begins */
   int32_t out_token0, out_head0;  /* the row at which `out` begins */

@@ -163,19 +163,30 @@ static void deliver_heads(bny_run *run, int32_t index, int half) {
 
 static const bny_kernels *kernels_of(const bny_run *run) { return run->exec->kernels; }
 
-/* The columns of token t within a message. */
-static void *columns_at(const bny_run *run, const bny_wire_view *view, int32_t t) {
-  return (char *)view->n + run->shift + (size_t)(t * view->token_stride) * run->plan->row_bytes;
+/* Row `head` of token t within a message. */
+static void *sums_at(const bny_run *run, const bny_wire_view *view, int32_t t, int32_t head) {
+  return (char *)view->n + run->shift + (size_t)(t * view->token_stride + head) * run->plan->row_bytes;
+}
+
+/* The next columns of a box, from row `head` on, that are neighbours. */
+static bny_columns columns_of(const bny_run *run, int32_t index, int32_t head) {
+  return bny_call_columns(run->binding->call, run->plan->nranks, head_of(run, index) + head,
+                          run->boxes[index].heads - head);
 }
 
 static banyan_status copy_sums(bny_run *run, int32_t index, const bny_bound_step *bound) {
   const bny_box *box = &run->boxes[index];
   const bny_binding *binding = run->binding;
   if (!has_rows(run, index)) return BANYAN_OK;
-  bny_strided from = bny_strided_at(&binding->mine, token_of(run, index), head_of(run, index));
-  for (int32_t t = 0; t < box->tokens; t++)
-    run->report.saturated += kernels_of(run)->sum_encode(from.at + t * from.token_stride, binding->dtype, box->heads,
-                                                         run->plan->wire, columns_at(run, &bound->to, t));
+  for (int32_t head = 0; head < box->heads;) {
+    bny_columns columns = columns_of(run, index, head);
+    bny_strided from = bny_strided_at(&binding->mine, token_of(run, index), columns.first);
+    for (int32_t t = 0; t < box->tokens; t++)
+      run->report.saturated +=
+          kernels_of(run)->sum_encode(from.at + t * from.token_stride, binding->dtype, columns.count, run->plan->wire,
+                                      sums_at(run, &bound->to, t, head));
+    head += columns.rows;
+  }
   return BANYAN_OK;
 }
 
@@ -186,10 +197,15 @@ static void sum_step(bny_run *run, int32_t index, int half, const bny_strided *o
   const bny_box *box = &run->boxes[index];
   banyan_dtype dtype = out ? run->binding->dtype : bny_wire_formats[plan->wire].dtype;
   const void *sources[BNY_MERGE_SOURCES_MAX];
-  for (int32_t t = 0; t < box->tokens; t++) {
-    for (int32_t i = 0; i < step->count; i++) sources[i] = columns_at(run, &run->views[half][step->first + i], t);
-    void *to = out ? out->at + t * out->token_stride : columns_at(run, &run->steps[half][index].to, t);
-    kernels_of(run)->sum(step->count, sources, box->heads, plan->wire, plan->round_nodes, !out, to, dtype);
+  for (int32_t head = 0; head < box->heads;) {
+    bny_columns columns = columns_of(run, index, head);
+    for (int32_t t = 0; t < box->tokens; t++) {
+      for (int32_t i = 0; i < step->count; i++) sources[i] = sums_at(run, &run->views[half][step->first + i], t, head);
+      void *to = out ? out->at + t * out->token_stride + columns.first * out->head_stride
+                     : sums_at(run, &run->steps[half][index].to, t, head);
+      kernels_of(run)->sum(step->count, sources, columns.count, plan->wire, plan->round_nodes, !out, to, dtype);
+    }
+    head += columns.rows;
   }
 }
 
@@ -200,8 +216,8 @@ static void merge_sums(bny_run *run, int32_t index, int half) {
 static void deliver_sums(bny_run *run, int32_t index, int half) {
   const bny_binding *binding = run->binding;
   if (!has_rows(run, index)) return;
-  bny_strided to = bny_strided_at(&binding->all, token_of(run, index) - binding->out_token0,
-                                  head_of(run, index) - binding->out_head0);
+  bny_columns own = bny_call_columns(binding->call, run->plan->nranks, binding->out_head0, 0);
+  bny_strided to = bny_strided_at(&binding->all, token_of(run, index) - binding->out_token0, -own.first);
   sum_step(run, index, half, &to);
 }
 

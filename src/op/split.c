@@ -282,6 +282,7 @@ bny_binding bny_op_binding(const banyan_op *op, const bny_op_part *part) {
   binding.all = memory->all;
   binding.lists = memory->lists;
   binding.heads = op->key.all_heads;
+  binding.call = &op->key;
   binding.in_place = memory->in_place;
   int32_t tokens = op->on_device ? op->key.all_tokens : op->tokens, number; /* kernels find it themselves */
   if (op->key.scatter == BANYAN_SCATTER_TOKENS)

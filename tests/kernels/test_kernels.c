@@ -224,6 +224,41 @@ TEST(all_tables_give_the_same_bits) {
   }
 }
 
+/* Sums of odd lengths, some with NaN and infinities, as messages and as results. */
+TEST(all_tables_sum_to_the_same_bits) {
+  enum { MOST = 130, SOURCES = 9, BYTES = 4 * MOST + 64 };
+  const bny_kernels *portable = bny_kernels_find("portable");
+  for (int i = 0; i < 2 * ROUNDS; i++) {
+    static const banyan_dtype types[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
+    bny_wire wire = (bny_wire)(i % (int)BNY_WIRE_COUNT);
+    banyan_dtype dtype = types[random_int(0, 2)];
+    int elements = random_int(1, MOST), count = random_int(1, SOURCES);
+    bool round = random_int(0, 1) == 1, specials = random_int(0, 3) == 0;
+    unsigned char first[SOURCES + 2][BYTES] = {{0}};
+    for (int t = -1; t < 0 || bny_kernels_table[t]; t++) {
+      const bny_kernels *kernels = t < 0 ? portable : bny_kernels_table[t];
+      unsigned char made[SOURCES + 2][BYTES] = {{0}};
+      const void *sources[SOURCES];
+      for (int s = 0; s < count; s++) {
+        float in[MOST];
+        for (int e = 0; e < elements; e++) {
+          uint32_t mixed = (uint32_t)(i * 131 + s * 17 + e) * 2654435761u;
+          in[e] = ldexpf((float)(mixed >> 8) * 0x1p-23f - 1.0f, (int)(mixed % 40) - 20);
+          if (specials && mixed % 29 == 0) in[e] = mixed % 3 == 0 ? NAN : mixed % 3 == 1 ? INFINITY : -INFINITY;
+        }
+        if (kernels->supported()) kernels->sum_encode(in, BANYAN_F32, elements, wire, made[s]);
+        sources[s] = made[s];
+      }
+      if (!kernels->supported()) continue;
+      kernels->sum(count, sources, elements, wire, round, true, made[count], bny_wire_formats[wire].dtype);
+      kernels->sum(count, sources, elements, wire, round, false, made[count + 1], dtype);
+      if (t < 0) memcpy(first, made, sizeof first);
+      EXPECT_MSG(memcmp(first, made, sizeof first) == 0, "%s: sum of %d values by %s, round %d", kernels->name,
+                 elements, bny_wire_formats[wire].name, i);
+    }
+  }
+}
+
 /* The formula of op.h, applied naively: one element and one pair at a time, with ldexpf and without tables. */
 typedef struct element {
   float m, d, n;

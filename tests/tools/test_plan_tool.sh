@@ -232,8 +232,7 @@ says 'levels "4,x"' err
 run 2 --ranks 8 --levels 4,6
 run 2 --ranks 8 --cost --prove
 run 2 --ranks 8 --bytes 1K --tokens 4
-run 2 --ranks 8 --collective allreduce --wire e4m3
-says 'no --wire e4m3' err
+run 0 --ranks 3 --collective allreduce --tokens 5 --heads 3 --head-dim 33 --wire e4m3 --scatter heads --prove
 run 0 --ranks 8 --collective allreduce --order exact --prove
 run 2 --ranks 8 --collective select --wire bf16
 says 'a selection has no --wire' err

@@ -101,6 +101,10 @@ static size_t row_bytes(const plan_shape *shape) {
                    .dim = shape->value_dim,
                    .dtype = shape->wire,
                    .wire = bny_wire_of_dtype(shape->wire)};
+  if (shape->collective == BNY_ALLREDUCE) {
+    bny_call_set_columns(&call, shape->value_dim, 1);
+    return (size_t)call.all_heads * payload->row_bytes(&call);
+  }
   return (payload->has_statistics ? 2 * sizeof(float) : 0) + payload->row_bytes(&call);
 }
 
@@ -164,8 +168,6 @@ bny_request plan_request_make(const plan_ranks *ranks, const plan_shape *shape) 
   case BNY_COMBINE:
   case BNY_ALLREDUCE: /* a row of a sum is one column */
     made.call.all_tokens = made.tokens = shape->tokens;
-    made.call.all_heads = made.heads = shape->heads * (sums ? shape->value_dim : 1);
-    made.call.value_dim = sums ? 1 : shape->value_dim;
     made.call.wire = bny_wire_of_dtype(shape->wire);
     /* Ranks on the host send exact sums as they are. */
     if (shape->order == BANYAN_ORDER_EXACT && !(ranks->localities && ranks->localities[0].memory_gbytes_per_s > 0))
@@ -173,6 +175,10 @@ bny_request plan_request_make(const plan_ranks *ranks, const plan_shape *shape) 
     made.call.scatter = shape->scatter;
     made.call.order = shape->order;
     made.call.root = shape->scatter == BANYAN_SCATTER_ROOT ? shape->root : 0;
+    made.call.all_heads = shape->heads;
+    made.call.value_dim = shape->value_dim;
+    if (sums) bny_call_set_columns(&made.call, shape->heads * shape->value_dim, ranks->nranks);
+    made.heads = made.call.all_heads;
     break;
   case BNY_ALLGATHER:
     counts = tool_new((size_t)ranks->nranks, sizeof *counts);

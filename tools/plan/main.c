@@ -149,8 +149,6 @@ static bool check_options(const arguments *a, tool_error *error) {
   if (a->view.memory_most > 0 && a->action != ACTION_PROVE) return tool_error_set(error, "--memory belongs to --prove");
   if (a->shape.algorithm != NULL && a->action == ACTION_REGRET)
     return tool_error_set(error, "--regret simulates every algorithm: it takes no --algorithm");
-  if (merges && !combine && a->shape.wire == BANYAN_E4M3)
-    return tool_error_set(error, "an allreduce has no --wire e4m3");
   if (selects && (a->shape.wire != BANYAN_F32 || a->shape.value_dim > BNY_SELECT_MOST))
     return tool_error_set(error, "a selection has no --wire, and --head-dim is at most %d", BNY_SELECT_MOST);
   return tool_check_order(a->shape.order, a->shape.wire, error);
