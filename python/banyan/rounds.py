@@ -14,31 +14,37 @@ import sys
 import time
 import uuid
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Iterator
 
 from .errors import BootstrapError, TimeoutError
 
 _calls = itertools.count()
-_parent = os.getppid()
 
 
-def _after_fork() -> None:
-    global _parent
-    _parent = os.getppid()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-def _check_parent() -> None:
-    if os.getppid() != _parent:
-        raise BootstrapError("from_env: the process that started this rank has ended, and so has its round of torchrun")
+def _torchrun_has_ended() -> bool:
+    """Whether the launcher of this rank is a process without torch, which has adopted it. The launcher is the nearest
+    ancestor that was not started with the variables of this rank. False if the launcher is hidden."""
+    if not os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        return False  # not started by torchrun
+    mine = {os.fsencode(f"{name}={os.environ[name]}") for name in ("RANK", "TORCHELASTIC_ERROR_FILE")}
+    process = os.getppid()
+    try:
+        while process > 0 and mine <= set(Path(f"/proc/{process}/environ").read_bytes().split(b"\0")):
+            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        return process > 0 and b"torch" not in Path(f"/proc/{process}/maps").read_bytes()
+    except PermissionError:
+        return process == 1  # of another user, so not torchrun
+    except OSError:
+        return False
 
 
 def _pauses() -> Iterator[float]:
     """Pauses between looks, in which handlers of signals run. A wait of torch's own store logs each of its timeouts."""
     pause = 0.005
     while True:
+        if _torchrun_has_ended():
+            raise BootstrapError("from_env: the torchrun that started this rank has ended, and so has its round")
         yield pause
         pause = min(pause * 1.5, 0.1)
 
@@ -56,7 +62,6 @@ def meet(store: Any, rank: int, nranks: int, prefix: str, timeout: float) -> str
         for pause in _pauses():
             if store.check([f"{prefix}/nonce/{token}"]):
                 break
-            _check_parent()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"from_env: rank 0 of {nranks} did not come to torchrun's store within {timeout:g} s")
             time.sleep(pause)
@@ -75,7 +80,6 @@ def meet(store: Any, rank: int, nranks: int, prefix: str, timeout: float) -> str
                 missing.discard(other)
         if not missing:
             break
-        _check_parent()
         if time.monotonic() > deadline:
             names = ", ".join(map(str, sorted(missing)[:16]))
             raise TimeoutError(f"from_env: of {nranks} ranks, {names} did not come to torchrun's store within {timeout:g} s")

@@ -64,7 +64,7 @@ def test_who_is_missing_is_named():
 
 
 RANK = """
-import os, sys, time, numpy, banyan
+import os, sys, time, numpy
 rank, number = int(os.environ["RANK"]), float(sys.argv[1])
 with open(f"{sys.argv[2]}/{sys.argv[1]}.{rank}", "w") as out:
     out.write(f"{os.getpid()}\\n"), out.flush()
@@ -72,6 +72,9 @@ with open(f"{sys.argv[2]}/{sys.argv[1]}.{rank}", "w") as out:
         time.sleep(300)
     if sys.argv[1] == "2" and rank == 0:
         time.sleep(4)
+    while sys.argv[1] == "1" and rank == 2 and not os.path.exists(f"{sys.argv[2]}/2.1"):
+        time.sleep(0.1)
+    import banyan
     try:
         with banyan.Communicator.from_env(timeout=60) as comm:
             out.write(str(comm.combine(numpy.full((1, 1, 4), number, "f4"), numpy.zeros((1, 1), "f4"))[0][0, 0, 0]))
@@ -90,8 +93,9 @@ def await_line(path, number):
     raise AssertionError(f"{path} has no line {number}")
 
 
-def test_an_orphan_of_torchrun_meets_nobody(tmp_path):
-    """torchrun is killed while rank 0 awaits rank 1. In the next run with its id, port and count rank 1 comes first."""
+def test_orphans_of_torchrun_meet_nobody(tmp_path):
+    """torchrun is killed while rank 0 awaits rank 1, and before rank 2 imports banyan. In the next run with its id, port
+    and count rank 0 comes last."""
     pytest.importorskip("torch")
     (tmp_path / "rank.py").write_text(RANK)
     with socket.socket() as held:
@@ -99,21 +103,23 @@ def test_an_orphan_of_torchrun_meets_nobody(tmp_path):
         port = held.getsockname()[1]
 
     def start(number):
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-id", "x"]
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--rdzv-id", "x"]
         command += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
         return subprocess.Popen(command + [str(tmp_path / "rank.py"), str(number), str(tmp_path)])
 
     with start(1) as first:
-        processes = [int(await_line(tmp_path / f"1.{rank}", 0)) for rank in range(2)]
+        processes = [int(await_line(tmp_path / f"1.{rank}", 0)) for rank in range(3)]
         time.sleep(1)  # rank 0 comes to the store
         first.kill()
     os.kill(processes[1], signal.SIGKILL)
     try:
         with start(2) as second:
             assert second.wait(120) == 0
-        for rank in range(2):
+        for rank in range(3):
             assert await_line(tmp_path / f"2.{rank}", 1) == "2.0"
-        assert await_line(tmp_path / "1.0", 1).startswith("failed: from_env: ")
+        for rank in (0, 2):
+            assert await_line(tmp_path / f"1.{rank}", 1).startswith("failed: from_env: the torchrun that started this rank has ended")
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(processes[0], signal.SIGKILL)
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
