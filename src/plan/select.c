@@ -53,9 +53,15 @@ static bny_candidate candidate_of(const bny_request *request, int32_t index) {
  * that of the plan times these factors: where ranks are alike, where they are not, and where only one receives. */
 static const double even_errs = 1.5, bound_errs = 2, root_errs = 4;
 
-/* A new shape waits while plans are priced: at 64 ranks for a few ms, or for the time of some calls. Beyond 128 ranks
- * the formula decides, because the plans of all ranks take too long to make. */
-enum { PRICED_RANKS_MAX = 128, PRICED_MESSAGES_LEAST = 6144, PRICED_MESSAGES_MAX = 32768, PRICED_MESSAGE_NS = 100 };
+/* A new shape waits while plans are priced: at 64 ranks for a few ms, at 256 and more for up to 0.1 s, or for the time of
+ * some calls. The formula decides where the plans of all ranks have more messages. */
+enum {
+  PRICED_RANKS_MAX = 1024,
+  PRICED_MESSAGES_LEAST = 6144,
+  PRICED_MESSAGES_OF_RANK = 128,
+  PRICED_MESSAGES_MAX = 32768,
+  PRICED_MESSAGE_NS = 100
+};
 
 static bool serves(const bny_candidate *one) { return !one->rejection && one->named && one->fits; }
 
@@ -94,8 +100,8 @@ static banyan_status candidates_price(const bny_request *request, bny_candidate 
   if (!network || network->nlinks == 0 || next < 0 || request->levels->levels[0].link.ranks_per_core > 1)
     return BANYAN_OK;
   double errs = network->even ? even_errs : request->call.scatter == BANYAN_SCATTER_ROOT ? root_errs : bound_errs;
-  int64_t messages =
-      (int64_t)fmin(PRICED_MESSAGES_LEAST + candidates[next].ns / PRICED_MESSAGE_NS, PRICED_MESSAGES_MAX);
+  double allowed = fmax(PRICED_MESSAGES_LEAST, PRICED_MESSAGES_OF_RANK * request->nranks);
+  int64_t messages = (int64_t)fmin(allowed + candidates[next].ns / PRICED_MESSAGE_NS, PRICED_MESSAGES_MAX);
   int64_t none = 0;
   bool done[BNY_CANDIDATES_MAX] = {false};
   candidates_bound(request, candidates, count, bounds);

@@ -191,6 +191,7 @@ PYTHON
 --from 'leaf host:3 nvswitch gpu:4@sm90 nic:2@100g' --bytes 1M --heads 4 --scatter heads
 --from 'host package:2 numa bridge:2 pci gpu:3@sm86@gen4x8' --bytes 4K --heads 8
 --from 'host package:2 numa bridge:2 pci gpu:2@sm86@gen3x16' --bytes 16K --heads 32
+--from 'leaf:4@3200g host:8 package:2 numa gpu:4@sm89@gen4x16 nic:1@100g' --bytes 8K --heads 64 --scatter root
 END
   # Rails that no switch joins: what sends from one to another is not chosen, and cannot be simulated.
   rails='leaf@rails host:2 nvswitch gpu:4@sm90 nic:4@400g'
