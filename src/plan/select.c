@@ -53,8 +53,8 @@ static bny_candidate candidate_of(const bny_request *request, int32_t index) {
  * that of the plan times these factors: where ranks are alike, where they are not, and where only one receives. */
 static const double even_errs = 1.5, bound_errs = 2, root_errs = 4;
 
-/* A new shape waits while plans are priced: at 64 ranks for a few ms, at 256 and more for up to 0.1 s, or for the time of
- * some calls. The formula decides where the plans of all ranks have more messages. */
+/* A new shape waits while plans are priced: at 64 ranks for a few ms, at 256 and more for up to 0.1 s, or for the time
+ * of some calls. An algorithm whose plans have more messages keeps the formula's time. */
 enum {
   PRICED_RANKS_MAX = 1024,
   PRICED_MESSAGES_LEAST = 6144,
@@ -109,7 +109,8 @@ static banyan_status candidates_price(const bny_request *request, bny_candidate 
   if (near < 2 && network->even) return BANYAN_OK;
   while (next >= 0) {
     bny_candidate *one = &candidates[next];
-    bool may_win = request->nranks <= PRICED_RANKS_MAX && bounds[next] <= errs * least;
+    bool may_win = request->nranks <= PRICED_RANKS_MAX && bounds[next] <= errs * least &&
+                   one->estimate.messages * request->nranks <= (double)messages;
     done[next] = true;
     banyan_status status = bny_algorithm_price(request, one->algorithm, may_win ? &messages : &none, &one->ns);
     if (status != BANYAN_OK) return status;
