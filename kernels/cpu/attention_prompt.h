@@ -9,6 +9,7 @@
  *   vec_kept                     a vector, with those of another in the lanes whose bit is 0
  *   vec_all_zero                 whether all lanes are 0
  *   vec_transpose                transposes VEC_LANES vectors
+ *   vec_dot, word_vec            as in attention_wide.h; BF16_DOTS is 0 where there is none
  *
  * A row's sums begin with its first key, and keys that it does not see have weight 0. A sum does not change by 0, so
  * its bits do not depend on other rows. Values that are not finite are no part of the product, because 0 times such a
@@ -38,13 +39,14 @@ typedef struct prompt {
   int32_t rows, head_dim, value_stride; /* value_stride: columns, padded */
   int32_t first, count;                 /* keys of the block */
   attention_factors factors;
+  int32_t words;                      /* f32 of a row of queries and of keys, or pairs of bf16 */
   prompt_seen all, lost;              /* keys that any row sees; those of them whose values are not finite */
   int32_t views;                      /* different sights of rows: the heads of a token have one */
   const bny_attention_sight **sights; /* by view; NULL: a row sees all keys */
   prompt_seen *seen;                  /* by view */
   uint16_t *view;                     /* by row */
-  float *q;                           /* [tile][head_dim][PROMPT_ROWS] */
-  float *k;                           /* [panel of keys][head_dim][PROMPT_PANEL] */
+  float *q;                           /* [tile][words][PROMPT_ROWS] */
+  float *k;                           /* [panel of keys][words][PROMPT_PANEL] */
   float *v;                           /* [panel of columns][PROMPT_KEYS][PROMPT_PANEL] */
   float *p;                           /* [PROMPT_ROWS][PROMPT_P_STRIDE]: scores of a tile, then weights */
 } prompt;
@@ -186,6 +188,19 @@ static inline __attribute__((always_inline)) void prompt_prefetch(const prompt *
   }
 }
 
+/* Returns whether queries and keys are multiplied as pairs of bf16. */
+INLINE bool prompt_has_dots(const prompt *at) { return BF16_DOTS && at->words < at->head_dim; }
+
+/* Turns a row of f32 that bf16 can hold into pairs of bf16, in place. */
+static void prompt_pair(float *row, int32_t pairs) {
+  for (int32_t i = 0; i < pairs; i++) {
+    uint32_t bits[2];
+    memcpy(bits, row + 2 * i, sizeof bits);
+    bits[1] = bits[0] >> 16 | (bits[1] & 0xffff0000);
+    memcpy(row + i, &bits[1], sizeof bits[1]);
+  }
+}
+
 /* Packs the queries. */
 static void prompt_queries(prompt *at) {
   _Static_assert((int)PROMPT_ROWS <= (int)VEC_LANES, "a tile is packed at once");
@@ -200,8 +215,9 @@ static void prompt_queries(prompt *at) {
       if (r < at->rows)
         attention_query(at->tasks[r / BNY_ATTENTION_HEADS_MAX], r % BNY_ATTENTION_HEADS_MAX, at->factors.q, padded,
                         rows[i]);
+      if (prompt_has_dots(at) && r < at->rows) prompt_pair(rows[i], at->words);
     }
-    prompt_pack(pointers, PROMPT_ROWS, BANYAN_F32, at->head_dim, at->q + row * padded, PROMPT_ROWS);
+    prompt_pack(pointers, PROMPT_ROWS, BANYAN_F32, at->words, at->q + row * padded, PROMPT_ROWS);
   }
 }
 
@@ -252,8 +268,8 @@ INLINE void prompt_keys(const prompt *at, banyan_dtype dtype) {
     for (int32_t lane = 0; lane < VEC_LANES; lane++)
       rows[lane] = prompt_has(&at->all, i + lane) ? prompt_row(at->task, false, at->first + i + lane, converted[lane])
                                                   : (const char *)prompt_zeros;
-    prompt_pack(rows, VEC_LANES, dtype, at->head_dim,
-                at->k + i / PROMPT_PANEL * PROMPT_PANEL * at->head_dim + i % PROMPT_PANEL, PROMPT_PANEL);
+    prompt_pack(rows, VEC_LANES, dtype, at->words,
+                at->k + i / PROMPT_PANEL * PROMPT_PANEL * at->words + i % PROMPT_PANEL, PROMPT_PANEL);
   }
 }
 
@@ -292,7 +308,10 @@ static __attribute__((noinline)) void prompt_pack_f16(prompt *at) {
 }
 
 static __attribute__((noinline)) void prompt_pack_bf16(prompt *at) {
-  prompt_keys(at, BANYAN_BF16);
+  if (prompt_has_dots(at))
+    prompt_keys(at, BANYAN_F32); /* pairs are moved as they are */
+  else
+    prompt_keys(at, BANYAN_BF16);
   prompt_values(at, BANYAN_BF16);
 }
 
@@ -308,9 +327,10 @@ static void prompt_pack_block(prompt *at) {
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
 /* Multiplies PROMPT_ROWS rows of `a`, of `count` elements, with one or two vectors of each row of `b`. Element i of row
- * r is a[i * a_step + r * a_row]. The result goes `to` there, or is added to what is there. */
-INLINE void prompt_multiply(int vectors, const float *a, int32_t a_step, int32_t a_row, const float *b, int32_t count,
-                            bool adds, float *to, int32_t to_stride) {
+ * r is a[i * a_step + r * a_row]. With `dots`, elements are pairs of bf16. The result goes `to` there, or is added to
+ * what is there. */
+INLINE void prompt_multiply(int vectors, bool dots, const float *a, int32_t a_step, int32_t a_row, const float *b,
+                            int32_t count, bool adds, float *to, int32_t to_stride) {
   enum { AHEAD = 8 }; /* rows that are prefetched from the second-level cache */
   vec sums[PROMPT_ROWS][2];
   UNROLL for (int r = 0; r < PROMPT_ROWS; r++) sums[r][0] = sums[r][1] = vec_zero();
@@ -322,7 +342,9 @@ INLINE void prompt_multiply(int vectors, const float *a, int32_t a_step, int32_t
     }
     UNROLL for (int r = 0; r < PROMPT_ROWS; r++) {
       vec factor = vec_set1(a[r * a_row]);
-      UNROLL for (int j = 0; j < vectors; j++) sums[r][j] = vec_fma(factor, columns[j], sums[r][j]);
+      UNROLL for (int j = 0; j < vectors; j++) {
+        sums[r][j] = dots ? vec_dot(sums[r][j], factor, (word_vec)columns[j]) : vec_fma(factor, columns[j], sums[r][j]);
+      }
     }
   }
   UNROLL for (int r = 0; r < PROMPT_ROWS; r++) {
@@ -335,23 +357,32 @@ INLINE void prompt_multiply(int vectors, const float *a, int32_t a_step, int32_t
 
 /* Computes the scores of a tile of rows and a panel of keys, or of its first half. Long sums are cut, so that they are
  * as exact as others. */
-INLINE void prompt_score(int vectors, const float *q, const float *k, int32_t head_dim, float *scores) {
-  enum { COLUMNS = 64 };
-  for (int32_t j = 0; j < head_dim; j += COLUMNS, q += COLUMNS * PROMPT_ROWS, k += COLUMNS * PROMPT_PANEL) {
-    const int32_t count = head_dim - j < COLUMNS ? head_dim - j : COLUMNS;
+INLINE void prompt_score(int vectors, bool dots, const float *q, const float *k, int32_t words, float *scores) {
+  const int32_t most = dots ? 32 : 64;
+  for (int32_t j = 0; j < words; j += most, q += most * PROMPT_ROWS, k += most * PROMPT_PANEL) {
+    const int32_t count = words - j < most ? words - j : most;
     if (j == 0)
-      prompt_multiply(vectors, q, PROMPT_ROWS, 1, k, count, false, scores, PROMPT_P_STRIDE);
+      prompt_multiply(vectors, dots, q, PROMPT_ROWS, 1, k, count, false, scores, PROMPT_P_STRIDE);
     else
-      prompt_multiply(vectors, q, PROMPT_ROWS, 1, k, count, true, scores, PROMPT_P_STRIDE);
+      prompt_multiply(vectors, dots, q, PROMPT_ROWS, 1, k, count, true, scores, PROMPT_P_STRIDE);
   }
 }
 
-static __attribute__((noinline)) void prompt_score_whole(const float *q, const float *k, int32_t dim, float *scores) {
-  prompt_score(2, q, k, dim, scores);
+static __attribute__((noinline)) void prompt_score_whole(const float *q, const float *k, int32_t words, float *scores) {
+  prompt_score(2, false, q, k, words, scores);
 }
 
-static __attribute__((noinline)) void prompt_score_half(const float *q, const float *k, int32_t dim, float *scores) {
-  prompt_score(1, q, k, dim, scores);
+static __attribute__((noinline)) void prompt_score_half(const float *q, const float *k, int32_t words, float *scores) {
+  prompt_score(1, false, q, k, words, scores);
+}
+
+static __attribute__((noinline)) void prompt_score_dots(const float *q, const float *k, int32_t words, float *scores) {
+  prompt_score(2, BF16_DOTS, q, k, words, scores);
+}
+
+static __attribute__((noinline)) void prompt_score_half_dots(const float *q, const float *k, int32_t words,
+                                                             float *scores) {
+  prompt_score(1, BF16_DOTS, q, k, words, scores);
 }
 
 /* Bounds the logits of a row by the soft cap. */
@@ -471,23 +502,24 @@ static __attribute__((noinline)) void prompt_add_lost(const prompt *at, int32_t 
 
 /* Adds the keys of the block to the rows of a tile. */
 static void prompt_tile(const prompt *at, int32_t row) {
-  const int32_t rows = at->rows - row < PROMPT_ROWS ? at->rows - row : PROMPT_ROWS, dim = at->head_dim;
+  const int32_t rows = at->rows - row < PROMPT_ROWS ? at->rows - row : PROMPT_ROWS, words = at->words;
   float tile[PROMPT_ROWS * PROMPT_PANEL] __attribute__((aligned(64)));
   double scales[PROMPT_ROWS];
   int32_t low, high;
   bool any_lost = false;
   if (!prompt_range(at, row, rows, &low, &high)) return;
   for (int32_t i = low / PROMPT_PANEL * PROMPT_PANEL; i < high; i += PROMPT_PANEL) {
-    const float *q = at->q + row * bny_attention_padded(dim), *k = at->k + i * dim;
-    if (high - i > VEC_LANES)
-      prompt_score_whole(q, k, dim, at->p + i);
+    const float *q = at->q + row * bny_attention_padded(at->head_dim), *k = at->k + i * words;
+    const bool is_whole = high - i > VEC_LANES;
+    if (prompt_has_dots(at))
+      (is_whole ? prompt_score_dots : prompt_score_half_dots)(q, k, words, at->p + i);
     else
-      prompt_score_half(q, k, dim, at->p + i);
+      (is_whole ? prompt_score_whole : prompt_score_half)(q, k, words, at->p + i);
   }
   prompt_weigh_tile(at, row, rows, low, high, scales);
   for (int32_t j = 0; j < at->value_stride; j += PROMPT_PANEL) {
-    prompt_multiply(2, at->p + low, 1, PROMPT_P_STRIDE, at->v + j * PROMPT_KEYS + low * PROMPT_PANEL, high - low, false,
-                    tile, PROMPT_PANEL);
+    prompt_multiply(2, false, at->p + low, 1, PROMPT_P_STRIDE, at->v + j * PROMPT_KEYS + low * PROMPT_PANEL, high - low,
+                    false, tile, PROMPT_PANEL);
     prompt_fold(at, row, rows, j, scales, tile);
   }
   for (int32_t w = 0; w < PROMPT_WORDS; w++) any_lost = any_lost || at->lost.bits[w] != 0;
@@ -506,6 +538,8 @@ static void attention_run_many(const bny_attention_task *const *tasks, int32_t c
                .factors = attention_factors_of(task, task->kv_rows == BANYAN_KV_ROWS_PLAIN && !attention_is_scaled(task)
                                                          ? task->kv_dtype
                                                          : BANYAN_F32)};
+  const bool has_dots = BF16_DOTS && task->q_dtype == BANYAN_BF16 && prompt_type(task) == BANYAN_BF16;
+  at.words = has_dots && at.head_dim % 2 == 0 ? at.head_dim / 2 : at.head_dim;
   prompt_lay_out(at.rows, at.head_dim, task->value_dim, memory, &at);
   for (int32_t i = 0; i < count; i++) {
     for (int32_t h = 0; h < tasks[i]->heads; h++) sums[i]->m[h] = -INFINITY, sums[i]->d[h] = 0;

@@ -29,6 +29,7 @@ enum {
   DRAWN_AHEAD = 1 << 19,  /* parts are read ahead */
   DRAWN_APART = 1 << 20,  /* each row of keys, values and scales has a page of memory of its own */
   DRAWN_BLOCKS = 1 << 21, /* parts begin at multiples of 256 keys, and there are more of these */
+  DRAWN_PROMPT = 1 << 22, /* sequences have many rows, often of bf16 */
   DRAWN_QUERIES = DRAWN_SEVERAL | DRAWN_WINDOW | DRAWN_TREE | DRAWN_MASK | DRAWN_STARTS,
   DRAWN_SHAPES = DRAWN_QUERIES | DRAWN_CODES | DRAWN_ROPE | DRAWN_SINKS | DRAWN_CAP,
   DRAWN_BATCH = 4,
@@ -161,7 +162,8 @@ static inline void drawn_queries(drawn *p) {
   const bool many = !drawn_has(p, DRAWN_FEW) && random_range(0, 3) == 0;
   *queries = (banyan_queries)BANYAN_QUERIES_INIT;
   for (int32_t b = 0; b < p->desc.batch; b++) {
-    const int32_t count = drawn_has(p, DRAWN_SEVERAL) ? random_range(1, many ? 30 : 4) : 1;
+    int32_t count = drawn_has(p, DRAWN_SEVERAL) ? random_range(1, many ? 30 : 4) : 1;
+    if (drawn_has(p, DRAWN_PROMPT)) count += 7 + 64 / (p->desc.heads / p->desc.kv_heads);
     p->loc[b + 1] = p->loc[b] + count;
     p->key_start[b] = drawn_has(p, DRAWN_STARTS) ? random_range(0, 20) : 0;
     p->start[b] = p->key_start[b] + (p->lens[b] > count ? p->lens[b] - count : 0);
@@ -273,6 +275,10 @@ static inline void drawn_make(drawn *p, uint64_t seed, uint64_t layout, int32_t 
                 : drawn_has(p, DRAWN_HUGE)  ? large[random_range(0, 1)]
                 : drawn_has(p, DRAWN_CODES) ? (banyan_dtype)random_range(BANYAN_E4M3, BANYAN_I8)
                                             : (banyan_dtype)random_range(BANYAN_F32, BANYAN_I8);
+  const bool is_bf16 = drawn_has(p, DRAWN_PROMPT) && random_range(0, 1);
+  if (is_bf16) d->q_dtype = BANYAN_BF16;
+  for (int i = 0; i < DRAWN_PARTS_MAX && is_bf16 && !(p->features & (DRAWN_CODES | DRAWN_LATENT)); i++)
+    dtypes[i] = BANYAN_BF16;
   if (random_range(0, 3) == 0) d->scale = (float)(random_normal() / sqrt((double)d->head_dim)); /* may be negative */
   if (drawn_has(p, DRAWN_CAP)) d->soft_cap = (float)random_range(2, 20);
   if (drawn_has(p, DRAWN_NANS)) d->empty = BANYAN_EMPTY_NAN;

@@ -8,3 +8,21 @@ unit_tests += \
   %D%/test_partial_check \
   %D%/test_select
 test_scripts += %D%/test_neon.sh
+
+# Kernels for AVX512-BF16 and AMX, on any processor with AVX-512 and VBMI. The list of kernels asks whether this is one.
+if AVX512
+unit_tests += %D%/test_emulated_laws %D%/test_emulated_tables
+check_LTLIBRARIES += libbanyan_emulated_kernels.la libbanyan_emulated_table.la
+endif
+libbanyan_emulated_kernels_la_SOURCES = \
+  %D%/emulated_amx.c \
+  %D%/emulated_avx512_bf16.c \
+  %D%/emulated_tiles.h
+libbanyan_emulated_kernels_la_CFLAGS = $(AM_CFLAGS) $(AVX512_CFLAGS) -mavx512vbmi
+libbanyan_emulated_table_la_SOURCES = %D%/emulated_table.c
+emulated_libs = libbanyan_emulated_table.la libbanyan_emulated_kernels.la $(LDADD)
+%C%_test_emulated_laws_SOURCES = tests/attention/test_laws.c
+%C%_test_emulated_laws_CPPFLAGS = $(AM_CPPFLAGS) -DLAWS_FEWER=12
+%C%_test_emulated_laws_LDADD = $(emulated_libs)
+%C%_test_emulated_tables_SOURCES = %D%/test_attention_tables.c
+%C%_test_emulated_tables_LDADD = $(emulated_libs)
