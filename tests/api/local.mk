@@ -18,6 +18,7 @@ unit_tests += \
   %D%/test_exact_attention \
   %D%/test_float_mode \
   %D%/test_heads \
+  %D%/test_layer \
   %D%/test_valid \
   %D%/test_valid_calls \
   %D%/test_mismatch \
