@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tests combines on devices over the fake driver, except for their results: the driver's calls, the number of blocks,
- * and failures. */
+ * Tests combines on devices over the fake driver: the bits of the host, the driver's calls, the number of blocks, and
+ * failures. */
 #include "comm/comm.h"
 #include "tests/device/device_util.h"
 #include "tests/support/combine_task.h"
@@ -158,6 +158,120 @@ TEST(few_ranks_of_a_device_take_oneshot) {
   for (int i = 0; i < 4; i++) add_attempt(task, NULL, BANYAN_SCATTER_NONE, 1, heads[i], 128);
   run(task, (world_setup){.one_device = true, .arena_bytes = 64 << 20}, ask_for_the_choice);
   combine_task_free(task);
+}
+
+/* ---- bits -------------------------------------------------------------------------------------------------------- */
+
+/* Devices take protocols in turn, from this one on. */
+static int32_t first_turn;
+
+static void combine_by_turns(world_rank *self) {
+  const combine_task *task = self->argument;
+  bool good = true;
+  for (int32_t i = 0; i < task->nattempts && good; i++) {
+    world_vary(self, i + first_turn);
+    good = world_ok(self, start(self, &task->attempts[i], self->stream), "combine");
+  }
+  if (good && world_finish(self)) world_ok(self, banyan_comm_status(self->comm), "status");
+}
+
+typedef void fill_task(combine_task *task, combine_group *groups);
+
+/* The device gives the bits that another backend, or another protocol, computes from the same partials, and writes
+ * nothing beside its rows. */
+static void compare(int32_t nranks, fill_task *fill, const world_backend *with, const char *words) {
+  combine_task *tasks[2];
+  combine_group *groups[2];
+  setenv("BANYAN_DEVICE_BLOCKS", nranks > 9 ? "1" : "2", 1); /* more take longer to emulate */
+  for (int other = 0; other < 2; other++) {
+    tasks[other] = combine_task_new(nranks, 130);
+    groups[other] = calloc(4, sizeof *groups[other]);
+    fill(tasks[other], groups[other]);
+    first_turn = nranks + other;
+    world_setup setup = {.on = other ? with : &world_emulated, .nranks = nranks, .argument = tasks[other]};
+    setup.arena_bytes = 4 << 20, setup.words = words, setup.one_device = words != NULL;
+    world_run(&setup, combine_by_turns);
+  }
+  combine_task_check_same(tasks[0], tasks[1]);
+  for (int32_t i = 0; i < tasks[0]->nattempts; i++)
+    for (int32_t r = 0; r < nranks; r++)
+      ck_assert_msg(sheet_gaps_are_untouched(&tasks[0]->attempts[i].out[COMBINE_FIRST][r]), "rank %d of %d: %s", r,
+                    nranks, combine_attempt_text(&tasks[0]->attempts[i], COMBINE_FIRST));
+  for (int other = 0; other < 2; other++) combine_task_free(tasks[other]), free(groups[other]);
+}
+
+static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3};
+/* Each has one plan, whatever the costs are, except that two do not serve all scatters so. */
+enum { DOUBLING = 2, TREE = 4, FORMS = 6 };
+static const char *const forms[FORMS] = {"oneshot",           "twoshot",      "recursive_doubling",
+                                         "recursive_halving", "tree_knomial", "ring"};
+
+static banyan_scatter scatter_of(int form, int32_t wanted) {
+  return (banyan_scatter)(wanted % (form == DOUBLING ? 1 : form == TREE ? 2 : 4));
+}
+
+/* Random boxes by each form, wire, scatter and order. */
+static void add_any(combine_task *task, combine_group *groups) {
+  world_random *random = &task->random;
+  for (int g = 0; g < 4; g++) {
+    groups[g] = combine_group_random(task);
+    for (int form = 0; form < FORMS; form++) {
+      banyan_combine_desc desc = {.wire = wires[random_below(random, 4)], .algorithm = forms[form]};
+      desc.scatter = scatter_of(form, random_below(random, 4));
+      desc.root = random_below(random, task->nranks), desc.order = (banyan_order)random_below(random, 2);
+      if (form == TREE && desc.order == BANYAN_ORDER_PLAN) desc.algorithm = g % 2 ? "tree_chain" : "tree_balanced";
+      combine_task_add(task, &groups[g], desc, random_one_in(random, 4));
+    }
+  }
+}
+
+TEST_RANGE(bits_are_those_of_the_host, 1, 10) { compare(_i, add_any, &world_threads, NULL); }
+
+static void add_exact(combine_task *task, combine_group *groups) {
+  for (int i = 0; i <= BNY_PROTOCOL_COUNT; i++) {
+    if (i % 2 == 0) groups[i / 2] = combine_group_random(task);
+    combine_task_add(task, &groups[i / 2], (banyan_combine_desc){.order = BANYAN_ORDER_EXACT}, true);
+  }
+}
+
+/* Each protocol has kernels of the exact order. */
+TEST_LOOP(exact_kernels_agree, 4) { compare(1 + 2 * _i, add_exact, &world_emulated, NULL); }
+
+/* Stores through one of several addresses of an arena take fences, which kernels have if ranks share a device. */
+TEST_LOOP(aliases_take_fences, 3) { compare(2 + _i, add_any, &world_threads, "aliases"); }
+
+static void miss_a_fence(world_rank *self) {
+  if (!world_ok(self, start(self, &((const combine_task *)self->argument)->attempts[0], self->stream), "combine") ||
+      !world_finish(self))
+    return;
+  world_check(self, banyan_comm_status(self->comm) == BANYAN_ERR_TIMEOUT, "no fence is missed");
+}
+
+TEST_LOOP(missed_fences_are_seen, 2) {
+  combine_task *task = combine_task_new(3, 131);
+  add_attempt(task, _i ? "oneshot" : "ring", BANYAN_SCATTER_NONE, 1, 4, 64);
+  run(task, (world_setup){.words = "aliases,step-ns=20000", .timeout_ns = 4000000000}, miss_a_fence);
+  combine_task_free(task);
+}
+
+/* Small boxes, of which each rank owns rows. A form in steps has more sources than a merge takes at once. */
+static void add_small(combine_task *task, combine_group *groups) {
+  static const int32_t value_dims[] = {0, 8, 100, 130};
+  const int32_t n = task->nranks, shapes[][2] = {{2, 2}, {1, n + 3}, {n + 2, 1}};
+  for (int g = 0; g < 3; g++) {
+    groups[g] = combine_group_make(task, shapes[g][0], shapes[g][1], value_dims[random_below(&task->random, 4)]);
+    for (int form = 0; form < (n < 20 ? FORMS : 1); form++) {
+      banyan_combine_desc desc = {.algorithm = forms[form], .root = random_below(&task->random, n)};
+      desc.scatter = scatter_of(form, g ? g + 1 : form % 2);
+      combine_task_add(task, &groups[g], desc, true);
+    }
+  }
+}
+
+/* The ranks of an NVLink domain, and numbers of ranks whose last group of eight has any size. */
+TEST_LOOP(bits_of_many_ranks, 5) {
+  static const int32_t nranks[] = {16, 19, 23, 36, 72};
+  compare(nranks[_i], add_small, &world_threads, NULL);
 }
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
@@ -409,4 +523,7 @@ TEST_LOOP(opposite_orders_do_not_starve, 2) {
   ck_assert_uint_eq(FAKE_CUDA(fake_cuda_most_blocks)(), _i ? 8 : 32);
 }
 
-int main(void) { return world_main(suite_of("device_combine", 60)); }
+int main(void) {
+  sheet_eight_bits = true;
+  return world_main(suite_of("device_combine", 120));
+}

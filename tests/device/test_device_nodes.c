@@ -53,15 +53,7 @@ TEST(bits_are_those_of_the_host) {
   }
   device_nodes_run(device, combine_all, (world_setup){.on = NULL});
   device_nodes_run(host, combine_all, (world_setup){.on = &world_threads});
-  ck_assert_int_eq(device->nattempts, host->nattempts);
-  for (int32_t i = 0; i < device->nattempts; i++)
-    for (int32_t r = 0; r < 4; r++) {
-      const sheet *one = &device->attempts[i].out[COMBINE_FIRST][r], *other = &host->attempts[i].out[COMBINE_FIRST][r];
-      for (int32_t row = 0; row < one->tokens * one->heads; row++)
-        ck_assert_msg(
-            sheet_same_bits(one, row / one->heads, row % one->heads, other, row / one->heads, row % one->heads),
-            "%s: row %d of rank %d", combine_attempt_text(&device->attempts[i], COMBINE_FIRST), row, r);
-    }
+  combine_task_check_same(device, host);
   combine_task_free(device);
   combine_task_free(host);
 }

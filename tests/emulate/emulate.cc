@@ -530,7 +530,6 @@ void bny_emulator_watch(bny_emulator *emulator, std::function<void(uint64_t)> wa
 void bny_emulator_own(bny_emulator *emulator, uint32_t device, void *memory, size_t bytes) {
   emulator->owned.push_back({device, static_cast<const unsigned char *>(memory), bytes});
 }
-uint64_t bny_emulator_steps(const bny_emulator *emulator) { return emulator->steps; }
 
 void bny_emulator_add(bny_emulator *emulator, const bny_emulator_launch &launch) {
   auto made = std::make_unique<launch_state>();

@@ -53,7 +53,6 @@ void bny_emulator_watch(bny_emulator *emulator, std::function<void(uint64_t now_
  * visible only after a fence for aliases. The storing thread executes the fence, or a thread of its block after a
  * barrier or sync. */
 void bny_emulator_own(bny_emulator *emulator, uint32_t device, void *memory, size_t bytes);
-uint64_t bny_emulator_steps(const bny_emulator *emulator);
 /* From now on counts the bytes that asynchronous copies read from this memory. Returns the count before. */
 uint64_t bny_emulator_watch_copies(const void *memory, size_t bytes);
 

@@ -66,6 +66,11 @@ object *fake_find(object_kind kind, const void *address) {
   return at;
 }
 
+void fake_each_import(void (*visit)(void *context, void *memory, size_t bytes), void *context) {
+  for (const object *at = objects; at; at = at->next)
+    if (at->kind == MAPPED && at->imported) visit(context, at->address, at->bytes);
+}
+
 bool fake_remove(object_kind kind, const void *address) {
   object **link = &objects;
   while (*link && ((*link)->kind != kind || (*link)->address != address)) link = &(*link)->next;

@@ -15,6 +15,7 @@
  *   moved           registered host memory has another address on devices; whole pages are registered
  *   import-fails    peers' memory cannot be imported
  *   lost-writes     its writes into peers' memory do not arrive
+ *   aliases         stores of kernels into peers' memory become visible after a fence for aliases only
  *   slow-writes     its copies never end: streams stay busy
  *   full            no memory is left
  *   init-fails      cuInit fails

@@ -169,6 +169,11 @@ uint32_t fake_cuda_early_launches(void) {
 extern "C" EXPORTED fake_cuda_watch_copies_function fake_cuda_watch_copies;
 uint64_t fake_cuda_watch_copies(const void *memory, size_t bytes) { return bny_emulator_watch_copies(memory, bytes); }
 
+/* No device owns it, so every store waits. */
+static void hold_stores(void *emulator, void *memory, size_t bytes) {
+  bny_emulator_own(static_cast<bny_emulator *>(emulator), UINT32_MAX, memory, bytes);
+}
+
 extern "C" EXPORTED fake_cuda_run_function fake_cuda_run;
 bool fake_cuda_run(char *why, size_t bytes) {
   bny_emulator_config config = {};
@@ -178,10 +183,11 @@ bool fake_cuda_run(char *why, size_t bytes) {
   config.steps_max = 400000000;
   config.resident_blocks = 8 * static_cast<uint32_t>(fake_number("sms", 0));
   std::vector<bny_emulator_launch> launches;
+  bny_emulator *emulator = bny_emulator_make(config);
   fake_lock();
   launches.swap(all().launches);
+  if (fake_is("aliases", 0)) fake_each_import(hold_stores, emulator);
   fake_unlock();
-  bny_emulator *emulator = bny_emulator_make(config);
   for (const bny_emulator_launch &launch : launches) bny_emulator_add(emulator, launch);
   bool ended = bny_emulator_run(emulator, why, bytes);
   bny_emulator_free(emulator);

@@ -243,7 +243,8 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
   if (result == CUDA_SUCCESS) {
     if (!physical->imported) fake_spoil(pointer_of(address), bytes);
     mprotect(pointer_of(address), bytes, PROT_NONE);
-    fake_add(MAPPED, pointer_of(address), bytes)->device = physical->device;
+    object *mapped = fake_add(MAPPED, pointer_of(address), bytes);
+    mapped->device = physical->device, mapped->imported = physical->imported;
   }
   fake_unlock();
   return result;

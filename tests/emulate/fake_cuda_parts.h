@@ -13,7 +13,7 @@
 #include <cuda.h>
 #pragma GCC visibility pop
 
-enum { FAKE_DEVICES_MAX = 16, FAKE_ARENA_UNIT = 1 << 16 };
+enum { FAKE_DEVICES_MAX = 72, FAKE_ARENA_UNIT = 1 << 16 };
 
 typedef enum object_kind {
   ALLOCATION, /* cuMemAlloc */
@@ -78,7 +78,8 @@ void fake_unlock(void);
 /* Callers of these hold the lock. */
 object *fake_add(object_kind kind, void *address, size_t bytes);
 object *fake_find(object_kind kind, const void *address);
-bool fake_remove(object_kind kind, const void *address);  /* closes its file */
+void fake_each_import(void (*visit)(void *context, void *memory, size_t bytes), void *context); /* peers' memory */
+bool fake_remove(object_kind kind, const void *address);                                        /* closes its file */
 object *fake_covering(const void *address, size_t bytes); /* memory that a device can access */
 
 #ifdef FAKE_CUDA_KERNELS

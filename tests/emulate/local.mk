@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests of device kernels on the host, in C++.
 cuda_tests += \
-  %D%/test_cuda_combine
-%C%_test_cuda_combine_SOURCES = %D%/test_cuda_combine.cc
-%C%_test_cuda_combine_LDADD = libbanyan_emulate.la $(LDADD)
+  %D%/test_page_division
+%C%_test_page_division_SOURCES = %D%/test_page_division.cc
+%C%_test_page_division_LDADD = libbanyan_emulator.la $(LDADD)
 
 # The emulated device.
 if CXX17
-check_LTLIBRARIES += libbanyan_emulator.la libbanyan_emulate.la
+check_LTLIBRARIES += libbanyan_emulator.la
 else
-EXTRA_LTLIBRARIES += libbanyan_emulator.la libbanyan_emulate.la
+EXTRA_LTLIBRARIES += libbanyan_emulator.la
 endif
 libbanyan_emulator_la_SOURCES = \
   %D%/emulate.cc %D%/emulate.hh %D%/emulate_sum.hh %D%/emulate_warpgroup.hh
 libbanyan_emulator_la_CXXFLAGS = $(plain_cxxflags) $(EMULATOR_SANITIZER_CFLAGS)
-libbanyan_emulate_la_LIBADD = libbanyan_emulator.la
-libbanyan_emulate_la_CPPFLAGS = $(AM_CPPFLAGS)
-libbanyan_emulate_la_SOURCES = \
-  %D%/cuda_ranks.cc %D%/cuda_ranks.hh
 
 # The fake CUDA driver, which the library loads in tests.
 if CUDA

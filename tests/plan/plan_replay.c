@@ -93,14 +93,3 @@ bool replay_plans(const bny_plan *const *plans, int32_t nranks, const replay_ran
   free(all);
   return ran;
 }
-
-bool replay_combine(const bny_request *request, const replay_rank *ranks) {
-  bny_plan **plans = calloc((size_t)request->nranks, sizeof *plans);
-  bool ran = plans;
-  for (int32_t rank = 0; ran && rank < request->nranks; rank++)
-    ran = bny_plan_make(request, rank, &plans[rank]) == BANYAN_OK;
-  ran = ran && replay_plans((const bny_plan *const *)plans, request->nranks, ranks);
-  for (int32_t rank = 0; plans && rank < request->nranks; rank++) bny_plan_free(plans[rank]);
-  free(plans);
-  return ran;
-}

@@ -5,22 +5,12 @@
 
 #include "plan/plan.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The memory of one rank. out may be NULL if the rank gets no result. */
 typedef struct replay_rank {
   const banyan_partial *in, *out;
   int32_t out_token0, out_head0;
 } replay_rank;
 
-/* Replays these plans of a combine, which the prover accepts. Each outbox begins as NaN. Returns as below. */
+/* Replays these plans of a combine, which the prover accepts. Each outbox begins as NaN. Returns false if a rank waits
+ * for a message that never comes, or has bad data. */
 bool replay_plans(const bny_plan *const *plans, int32_t nranks, const replay_rank *ranks);
-
-/* Replays a combine. Returns false if a rank waits for a message that never comes, or has bad data. */
-bool replay_combine(const bny_request *request, const replay_rank *ranks);
-
-#ifdef __cplusplus
-}
-#endif

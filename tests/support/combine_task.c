@@ -166,3 +166,15 @@ void combine_task_check(const combine_task *task) {
     }
   }
 }
+
+void combine_task_check_same(const combine_task *task, const combine_task *other) {
+  ck_assert_int_eq(task->nattempts, other->nattempts);
+  for (int32_t i = 0; i < task->nattempts; i++)
+    for (int32_t r = 0; r < task->nranks; r++) {
+      const sheet *a = &task->attempts[i].out[COMBINE_FIRST][r], *b = &other->attempts[i].out[COMBINE_FIRST][r];
+      for (int32_t row = 0; row < a->tokens * a->heads; row++)
+        ck_assert_msg(sheet_same_bits(a, row / a->heads, row % a->heads, b, row / b->heads, row % b->heads),
+                      "%d ranks, row %d of rank %d: other bits: %s", task->nranks, row, r,
+                      combine_attempt_text(&task->attempts[i], COMBINE_FIRST));
+    }
+}

@@ -7,7 +7,7 @@
 #include "tests/support/sheet.h"
 #include "tests/support/world.h"
 
-enum { COMBINE_RANKS_MAX = 17, COMBINE_ATTEMPTS_MAX = 200 };
+enum { COMBINE_RANKS_MAX = 72, COMBINE_ATTEMPTS_MAX = 200 };
 
 /* The first two runs give all ranks outputs of one convention, so that bits can be compared; the third run does not. */
 enum { COMBINE_FIRST, COMBINE_AGAIN, COMBINE_OWN, COMBINE_RUNS };
@@ -60,3 +60,5 @@ banyan_partial combine_attempt_input(const combine_attempt *attempt, int32_t ran
  * bits. */
 void combine_attempt_check(const combine_task *task, const combine_attempt *attempt, int32_t rank, int run);
 void combine_task_check(const combine_task *task);
+/* Fails the test unless the first runs of two equal tasks gave the same bits. */
+void combine_task_check_same(const combine_task *task, const combine_task *other);

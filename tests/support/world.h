@@ -19,7 +19,7 @@
 #include "tests/support/generator.h"
 #include "tests/support/suite.h"
 
-enum { WORLD_RANKS_MAX = 32 };
+enum { WORLD_RANKS_MAX = 72 };
 
 /* The deadline of tests that do not test deadlines. It ends a test that hangs. It is so long that a test which makes
  * progress does not reach it, even on a busy machine. */
