@@ -190,37 +190,6 @@ def test_the_other_collectives():
     assert everyone(body) == [True] * 3
 
 
-def test_attention():
-    batch, heads, kv_heads, keys, dim = 2, 4, 2, 24, 16
-    draw = np.random.default_rng(7)
-    q = draw.standard_normal((batch, heads, dim)).astype(np.float32)
-    k, v = draw.standard_normal((2, batch, kv_heads, keys, dim)).astype(np.float32)
-    logits = np.einsum("bhd,bhtd->bht", q, k.repeat(2, 1)).astype(np.float64) / np.sqrt(dim)
-    weight = np.exp(logits)
-    want = np.einsum("bht,bhtd->bhd", weight, v.repeat(2, 1)) / weight.sum(-1)[..., None]
-
-    def body(comm):
-        first, number = banyan.split(keys, comm.nranks, comm.rank)
-        mine = slice(first, first + number)
-        local = banyan.attention(q, k[:, :, mine], v[:, :, mine])
-        two_calls, lse = comm.combine(*local)
-        one_call, _ = comm.attention_combine(q, k[:, :, mine], v[:, :, mine])
-        op = comm.attention_combine_init(q, k[:, :, mine], v[:, :, mine], keys_max=keys)
-        close(op()[0], want)
-        close(lse, np.log(weight.sum(-1)))
-        # The keys of the first sequence only, in pages of 8 and in another order.
-        pages = np.stack([k[0, :, i : i + 8] for i in (16, 0, 8)]), np.stack([v[0, :, i : i + 8] for i in (16, 0, 8)])
-        paged, _ = banyan.attention(
-            q[:1], *pages, seq_lens=np.array([keys], np.int32), page_table=np.array([[1, 2, 0]], np.int32)
-        )
-        close(paged, want[:1])
-        return two_calls, one_call
-
-    for two_calls, one_call in everyone(body, 2):
-        close(two_calls, want)
-        close(one_call, want)
-
-
 def test_metrics_and_tag(lone):
     lone.set_tag(7)
     lone.barrier()

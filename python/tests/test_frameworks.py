@@ -227,10 +227,11 @@ def test_exchange_interface_of_c(lone):
     assert Exchanged.alive == []
 
 
-def exchanged(array, device_type=1, flags=0):
+def exchanged(array, device_type=1, flags=0, has_shape=True):
     """Returns an object whose __dlpack__ exports `array` as device memory, with flags."""
     shape, strides = (ctypes.c_int64 * array.ndim)(*array.shape), (ctypes.c_int64 * array.ndim)()
     strides[:] = [stride // array.itemsize for stride in array.strides]
+    shape, strides = (shape, strides) if has_shape else (None, None)
     tensor = Tensor(array.ctypes.data, device_type, 0, array.ndim, 2, 32, 1, shape, strides, 0)
     managed = Managed(Version(1, 0), None, None, flags, tensor)
     new = ctypes.pythonapi.PyCapsule_New
@@ -256,6 +257,7 @@ def test_read_only_and_devices_of_dlpack(lone):
     lone.combine(exchanged(o, flags=1), lse, out=(exchanged(out), None))
     np.testing.assert_allclose(out, o, rtol=1e-6)
     rejected("out", "read-only", lone.combine, o, lse, out=(exchanged(out, flags=1), None))
+    rejected("o", "without a shape", lone.combine, exchanged(o, has_shape=False), lse)
     on_device = exchanged(o, device_type=2)
     rejected("o", "the array is on a device", lone.combine, on_device, lse)
     assert on_device.streams == [1]  # DLPack's number for the default stream

@@ -95,38 +95,6 @@ def test_memory_without_strides(lone):
     rejected("o", "1 dimensions", lone.combine, array.array("f", [1.0]), lse)
 
 
-class Tensor(ctypes.Structure):
-    """A DLManagedTensor."""
-
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device", ctypes.c_int32 * 2),
-        ("ndim", ctypes.c_int32),
-        ("dtype", ctypes.c_uint8 * 4),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("byte_offset", ctypes.c_uint64),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-    ]
-
-
-def test_tensors_without_a_shape(lone):
-    o, lse = arrays()
-    tensor = Tensor(o.ctypes.data, (1, 0), 3, (2, 32, 1, 0))
-    make = ctypes.pythonapi.PyCapsule_New
-    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-
-    class Shapeless:
-        def __dlpack__(self, **_):
-            return make(ctypes.addressof(tensor), b"dltensor", None)
-
-        def __dlpack_device__(self):
-            return 1, 0
-
-    rejected("o", "without a shape", lone.combine, Shapeless(), lse)
-
-
 def test_integers_that_are_arrays(lone):
     rejected("root", "it is an integer", lone.combine, *arrays(), scatter="root", root=np.array([0, 1]))
 

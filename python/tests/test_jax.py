@@ -26,17 +26,22 @@ def alone():
 """
 
 
-def passes(program, **environment):
+def ends(code, *command, **environment):
+    """Runs Python with these arguments, which ends with this code, and returns what it said."""
     done = subprocess.run(
-        [sys.executable, "-c", START + program],
+        [sys.executable, *command],
         env=dict(os.environ, JAX_PLATFORMS="cpu", **environment),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=300,
     )
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == code, done.stdout
     return done.stdout
+
+
+def passes(program, **environment):
+    ends(0, "-c", START + program, **environment)
 
 
 def test_jit():
@@ -131,16 +136,7 @@ out = step(jnp.ones((200, 8, 160)), jnp.full((200, 8), jnp.nan))
 @pytest.mark.parametrize("end, code", [("", 0), ("out[0].block_until_ready()", 1)])
 def test_a_failure_is_printed_once(end, code):
     """Both exit handlers of JAX raise the failure too."""
-    done = subprocess.run(
-        [sys.executable, "-c", AT_EXIT + end],
-        env=dict(os.environ, JAX_PLATFORMS="cpu"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == code, done.stdout
-    assert done.stdout.count("banyan bad data") == 1, done.stdout
+    assert ends(code, "-c", AT_EXIT + end).count("banyan bad data") == 1
 
 
 MAPPED = """
@@ -195,12 +191,4 @@ if __name__ == "__main__":
         close(out, want[0])
         close(lse, want[1])
 """)
-    done = subprocess.run(
-        [sys.executable, str(program)],
-        env=dict(os.environ, JAX_PLATFORMS="cpu"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout
+    ends(0, str(program))
