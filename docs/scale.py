@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""usage: docs/scale.py check|regret [--random POINTS SEED]|choice|paper|bytes|models|beyond|growth|large [--draw]
+"""usage: docs/scale.py check|regret [--random POINTS SEED [--sums]]|layer|choice|paper|bytes|models|beyond|growth|large [--draw]
 
 The tables of docs/scale.md, each by one command, from banyan-plan --simulate and --regret. Inputs are in docs/scale.json.
 
   check    simulated against measured time on this machine, with its measured costs
   regret   how much slower the chosen algorithm is than the fastest, over a grid of machines, ranks and payloads, or on
-           machines that a generator draws
+           machines that a generator draws, of combines or of sums
+  layer    what the ranks of 16 CPU nodes exchange for a layer of a model of 70 billion parameters
   choice   milliseconds that a rank takes to choose, for a shape that it meets for the first time
   paper    128 H100: one combine, three allreduces and Ring Attention, and what half and double of each input changes
   bytes    what a rank sends and holds, by the paper's formulae and as planned and simulated
@@ -216,7 +217,7 @@ def random_points(count, seed):
         for number in range(count):
             path = pathlib.Path(folder) / ("drawn-%d.json" % number)
             arguments = drawn(numbers, path)
-            one = run("banyan-plan", "--regret", *arguments)
+            one = run("banyan-plan", "--regret", *arguments, *(["--collective", "allreduce"] if "--sums" in sys.argv else []))
             yield arguments[1] if arguments[0] == "--from" else "levels " + arguments[3], one["ranks"], one["bytes_per_rank"], one["scatter"], one
 
 
@@ -428,8 +429,21 @@ def large():
     table(("ranks", "algorithm", "simulated us", "predicted us", "messages", "busiest link", "seconds", "memory MiB"), rows)
 
 
+def layer():
+    """A token of a layer with 64 heads on 8 KV heads x 128 and rows of 8,192: q is gathered, its rows are attended to and
+    combined by heads, and what each rank projects of its heads is summed."""
+    one = INPUTS["layer"]
+    shape = ["--from", one["from"], "--tokens", 1, "--heads", 64, "--head-dim", 128]
+    found = [run("banyan-plan", "--simulate", *shape, "--collective", collective, *how)
+             for collective, how in (("allgather-heads", ["--wire", "bf16"]), ("combine", ["--scatter", "heads"]), ("allreduce", ["--wire", "bf16"]))]
+    attend = one["keys"] * 8 * 128 * 2 * 2 / found[0]["ranks"] / one["gbytes_per_s"] / 1e3
+    times = [found[0]["simulated_us"], attend, *(each["simulated_us"] for each in found[1:])]
+    table(("keys", "ranks", "gather us", "attention us", "combine us", "sum us", "layer us", "exchanged"),
+          [(one["keys"], found[0]["ranks"], *map(figures, times), figures(sum(times)), "%.0f %%" % (100 - 100 * attend / sum(times)))])
+
+
 if __name__ == "__main__":
-    views = {"check": check, "regret": regret, "choice": choice, "paper": paper, "bytes": bytes_of, "models": models, "beyond": beyond,
+    views = {"layer": layer, "check": check, "regret": regret, "choice": choice, "paper": paper, "bytes": bytes_of, "models": models, "beyond": beyond,
              "growth": growth, "large": large}
     if len(sys.argv) < 2 or sys.argv[1] not in views:
         raise SystemExit(__doc__)

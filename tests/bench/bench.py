@@ -17,7 +17,8 @@ record     a combine of two processes without the flight recorder, with it, and 
 latency    two nodes of one rank: a combine in a row of combines (banyan-perf --in-a-row) against ucx_perftest one way, UCX
            both ways at once (tests/bench/bench_exchange), and Open MPI over its own TCP and over UCX
 sums       a sum of f32 by banyan, Open MPI, and of those that Python has: Communicator.allreduce in place, vLLM's shared memory
-           and gloo through torch; 2, 4 and 8 ranks on this node, two nodes of one and of two ranks; the best of all rounds
+           and gloo through torch; 2, 4 and 8 ranks on this node, two nodes of one and of two ranks; the best of all rounds.
+           "both ways" is UCX moving as many bytes in both directions at once between two nodes of one rank
 levels     1 Gbit/s and 0.1 ms between nodes: levels against recursive doubling, and bytes that a rank sends
 overlap    attention and combine between nodes, in one piece and in slices (banyan-decode --method overlap)
 
@@ -41,6 +42,7 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 BUILD = os.path.abspath(os.environ.get("BANYAN_BUILD") or os.environ.get("top_builddir") or os.path.join(TOP, "build"))
 PERF, DECODE, TOPO = (os.path.join(BUILD, "banyan-" + name) for name in ("perf", "decode", "topo"))
 EXCHANGE = os.path.join(BUILD, "tests", "bench", "bench_exchange")
+EXCHANGE_MOST = 61440  # one active message
 CPUS = sorted(os.sched_getaffinity(0))
 
 sys.dont_write_bytecode = True
@@ -413,13 +415,17 @@ class Nodes(bed.Bed):
         return {row["bytes"]: row for row in found["rows"]}
 
 
+def add_both_ways(times, nodes, sizes):
+    for line in run(nodes.all_ranks(pinned([EXCHANGE, *sizes]))).splitlines():
+        size, _, both = re.match(r"(\d+) bytes: one way ([\d.]+) us, both ways at once ([\d.]+)", line).groups()
+        times.add(int(size), "both ways", float(both))
+
+
 def latency(options):
     sizes, times = (520, 16640), Times()
     with Nodes("2x1") as nodes:
         for _ in range(options.rounds):
-            for line in run(nodes.all_ranks(pinned([EXCHANGE, *sizes]))).splitlines():
-                size, _, both = re.match(r"(\d+) bytes: one way ([\d.]+) us, both ways at once ([\d.]+)", line).groups()
-                times.add(int(size), "both ways", float(both))
+            add_both_ways(times, nodes, sizes)
             for size in sizes if shutil.which("ucx_perftest") else ():
                 text = run(nodes.all_ranks(pinned([*PERFTEST, "-t", "ucp_am_lat", "-s", size, "-n", 5000])), {"UCX_TLS": "tcp,self"})
                 times.add(size, "one way", float(re.search(r"^Final:\s+\d+\s+([\d.]+)", text, re.M).group(1)))
@@ -488,7 +494,7 @@ if rank == 0:
 
 
 def sums(options):
-    sizes, names = [1 << n for n in range(10, 23, 2)], ("banyan", "in Python", "Open MPI", "vLLM", "gloo")
+    sizes, names = [1 << n for n in range(10, 23, 2)], ("banyan", "in Python", "Open MPI", "vLLM", "gloo", "both ways")
 
     def measure(times, start, start_mpi, transports, spins, folder):
         for number in range(options.rounds):
@@ -513,7 +519,9 @@ def sums(options):
                             "core" if ranks <= len(CPUS) else "none"]
                     measure(times, here, here, [{}], ranks <= len(CPUS), folder)
                 else:
-                    with Nodes(layout) as nodes:
+                    with Nodes(layout, *(["--delay", options.delay] if options.delay else [])) as nodes:
+                        for _ in range(options.rounds if layout == "2x1" else 0):
+                            add_both_ways(times, nodes, [size for size in sizes if size <= EXCHANGE_MOST])
                         yields = {"OMPI_MCA_mpi_yield_when_idle": str(int(ranks > len(CPUS)))}
                         measure(times, nodes.all_ranks([]), nodes.all_ranks([], "--mpirun"),
                                 [{**env, **yields} for env in MPI_TRANSPORTS.values()], False, folder)
@@ -594,6 +602,7 @@ def main():
     parser.add_argument("--json", action="store_true", help="print a list of rows as objects")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8], help="of paper and shares")
     parser.add_argument("--layouts", nargs="+", default=["1x2", "1x4", "1x8", "2x1", "2x2"], help="of sums: nodes x ranks")
+    parser.add_argument("--delay", help="of sums, between nodes: 0.1ms")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["f32", "f16", "bf16"], help="of attention")
     for name, value in ("threads", 1), ("keys", 32768), ("batch", 1), ("heads", 32), ("kv-heads", 8), ("head-dim", 128):
         parser.add_argument(f"--{name}", type=int, default=value)
