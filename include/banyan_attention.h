@@ -135,8 +135,8 @@ typedef struct banyan_kv_part {
 /* clang-format on */
 
 /* Pruning with a certificate. The pages that are not read hold together at most epsilon of a row's softmax mass, over
- * all ranks. All ranks prune, or none. Pruning with a device, the exact order, parts or read_ahead_bytes is
- * BANYAN_ERR_UNSUPPORTED. docs/certain.md explains it.
+ * all ranks. All ranks prune, or none. Pruning with a device, parts or read_ahead_bytes is BANYAN_ERR_UNSUPPORTED, and
+ * so is the exact order without top_pages. docs/certain.md explains it.
  *
  * bounds is the caller's memory, kept like the pages. banyan_page_bounds_update() writes it; with wrong bounds, results
  * are wrong. For keys in pages it is [pages][kv_heads][F] floats. Otherwise it is [batch][batch_pages][kv_heads][F],
@@ -147,10 +147,13 @@ typedef struct banyan_prune {
   int32_t keys;        /* keys of a page if pages.table is NULL; otherwise 0 */
   int32_t batch_pages; /* pages of each sequence in bounds if pages.table is NULL */
   float epsilon;       /* 0 to 1. 0: a page is left out only if that cannot change a bit of the result */
-  int32_t top_pages;   /* each KV head reads this many pages for all queries of a sequence together: those with the
-                        * largest bounds, and those whose bounds are infinite. Among pages whose bounds are equal within
-                        * an eighth, the first in the table are read. epsilon is then 0, and nothing limits `error`.
-                        * 0: epsilon decides */
+  int32_t top_pages;   /* 1 to 8192: each KV head reads this many pages, of all ranks' pages, for all queries of a
+                        * sequence together. These are the pages with the largest bounds, relative to the largest bound
+                        * of a row. Of equal bounds the lower position is read, or without positions the first rank and
+                        * then the first in the table. Pages whose bounds are infinite are all read. The pages are the
+                        * same for any number of ranks that own whole pages, as are the bits in the exact order. It is
+                        * equal on all ranks; banyan_attention() chooses from this rank's pages. epsilon is then 0, and
+                        * nothing limits `error`. 0: epsilon decides */
   float *error; /* one per row of the result, in its order: the largest distance of the row's values, as a vector, from
                  * those over all keys. The errors of attention itself, and of a wire narrower than f32, come on top.
                  * Written when the call is complete. NULL: not written */

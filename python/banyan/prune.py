@@ -12,7 +12,7 @@ class Prune:
     bounds: f32, [pages, kv_heads, Prune.floats(...)], or without a page table [batch, pages, kv_heads, ...] for pages
         of page_keys keys. page_bounds_update() writes it.
     page_keys: keys of a page, 16 unless given. None with a page table.
-    top_pages: each KV head reads this many pages, those with the largest bounds; epsilon is then 0.
+    top_pages: each KV head reads this many pages of all ranks, those with the largest bounds; epsilon is then 0.
     error: f32, receives for each row a bound of the distance of its values from those over all keys.
     read: f32, receives for each row the share of this rank's pages that its KV head read.
     page_reads: uint64, one per page. Each run adds the number of KV heads and sequences that read the page.

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/sized.h"
 #include "base/status.h"
+#include "op/valid.h"
 
 /* ---- within a kernel of the caller's ----------------------------------------------------------------------------- */
 
@@ -169,10 +170,10 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
   if (status != BANYAN_OK) return status;
   made.attends = true;
   made.prunes = bny_prune_is_lossy(desc);
-  if (bny_prune_is_wanted(desc) && made.order == BANYAN_ORDER_EXACT)
-    return bny_fail(
-        BANYAN_ERR_UNSUPPORTED,
-        "desc.prune is set with BANYAN_ORDER_EXACT: what is left out depends on the ranks. Use another order");
+  made.dim = desc->prune.top_pages;
+  if (bny_prune_is_wanted(desc) && desc->prune.top_pages == 0 && made.order == BANYAN_ORDER_EXACT)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "desc.prune.epsilon is used with BANYAN_ORDER_EXACT: what is left out "
+                                            "depends on the ranks. Use another order, or top_pages");
   bny_call within = made;
   set_within(&within);
   bool may = may_be_oneshot(made.algorithm);
@@ -185,26 +186,57 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
   return BANYAN_OK;
 }
 
-/* Makes the operation that combines the certificate, if there is one, and binds it. `rows` is the key of this call; its
+/* Makes a hidden stage, unless the operation has it already. */
+static banyan_status make_stage(const banyan_op *op, const bny_call *key, banyan_op **stage) {
+  if (*stage && bny_call_equal(&(*stage)->key, key, op->comm->nranks)) return BANYAN_OK;
+  return bny_op_make(op->comm, key, stage);
+}
+
+/* Makes the selections that choose pages over ranks, if they do, and binds them. `rows` is the key of this call; its
  * number of tokens may differ from that of op->key. */
-static banyan_status certificate_of(banyan_comm *comm, banyan_op *op, const bny_call *rows,
-                                    const bny_attention *attention, const banyan_valid_rows *valid,
-                                    banyan_op **certificate) {
-  *certificate = op->stages[BNY_STAGE_CERTIFICATE];
+static banyan_status choose_pages(const banyan_op *op, const bny_call *rows, bny_attention *attention, bool blocking,
+                                  banyan_op **stages) {
+  if (!attention->over_ranks) return BANYAN_OK;
+  const banyan_attention_desc *desc = &attention->desc;
+  bool by_class = blocking && !rows->counts_tokens;
+  int32_t sequences = bny_attention_sequences(attention, rows->tokens);
+  bny_call tops = {.collective = BNY_SELECT,
+                   .counts_tokens = rows->counts_tokens,
+                   .tokens = rows->tokens,
+                   .all_tokens = rows->all_tokens,
+                   .all_heads = desc->heads,
+                   .dim = 1};
+  bny_call pages = tops;
+  pages.tokens = sequences;
+  pages.all_tokens = by_class ? bny_valid_class(sequences, desc->kv_heads) : desc->batch;
+  pages.all_heads = desc->kv_heads;
+  pages.dim = desc->prune.top_pages;
+  bny_lists lists[2];
+  banyan_status status = bny_attention_bind_lists(attention, rows->all_tokens, &lists[0], &lists[1]);
+  if (status != BANYAN_OK) return bny_op_reject(op->comm, status, false);
+  status = make_stage(op, &tops, &stages[BNY_STAGE_TOPS]);
+  if (status == BANYAN_OK) status = make_stage(op, &pages, &stages[BNY_STAGE_PAGES]);
+  if (status != BANYAN_OK) return status;
+  bny_op_bind(stages[BNY_STAGE_TOPS], &(bny_op_memory){.lists = lists[0], .tokens = tops.tokens});
+  bny_op_bind(stages[BNY_STAGE_PAGES], &(bny_op_memory){.lists = lists[1], .tokens = pages.tokens});
+  return BANYAN_OK;
+}
+
+/* Makes the operation that combines the certificate, if there is one, and binds it. */
+static banyan_status certificate_of(const banyan_op *op, const bny_call *rows, const bny_attention *attention,
+                                    const banyan_valid_rows *valid, banyan_op **certificate) {
   if (!attention->certifies) return BANYAN_OK;
   bny_call key = *rows;
   key.value_dim = BNY_CERTIFICATE_VALUES;
   key.wire = BNY_WIRE_F32;
   key.order = BANYAN_ORDER_PLAN;
   key.attends = false;
+  key.dim = 0;
   key.algorithm[0] = 0;
-  banyan_status status = *certificate ? BANYAN_OK : bny_op_make(comm, &key, certificate);
+  banyan_status status = make_stage(op, &key, certificate);
   if (status == BANYAN_OK) status = bny_op_reserve_valid(*certificate, valid);
-  if (status != BANYAN_OK) {
-    if (*certificate != op->stages[BNY_STAGE_CERTIFICATE]) bny_op_free(*certificate);
-    return status;
-  }
-  bny_box result = bny_op_result_box(comm, &key);
+  if (status != BANYAN_OK) return status;
+  bny_box result = bny_op_result_box(op->comm, &key);
   banyan_partial in = bny_attention_certificate(attention), out = bny_attention_certified(attention, result.heads);
   banyan_valid_rows all_written = valid ? *valid : (banyan_valid_rows){0};
   all_written.empty_rows = BANYAN_EMPTY_ROWS_WRITTEN;
@@ -257,7 +289,7 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   bny_api_heads heads;
   banyan_valid_rows valid_room;
   const banyan_valid_rows *valid = NULL;
-  banyan_op *gather = NULL, *op = NULL, *certificate = NULL;
+  banyan_op *gather = NULL, *op = NULL, *stages[BNY_STAGES] = {NULL};
   bny_attention *attention = NULL;
   char why_apart[BNY_ERROR_TEXT_BYTES];
   if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
@@ -275,22 +307,27 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   if (status == BANYAN_OK) status = bny_op_reserve_valid(op, valid);
   if (status == BANYAN_OK) status = attend(comm, op, desc, &key, why_apart, &attention);
   if (is_new && !keep && status == BANYAN_OK && comm->checks) status = bny_api_check_claims(comm, desc);
-  if (status == BANYAN_OK) status = certificate_of(comm, op, &key, attention, valid, &certificate);
+  if (status == BANYAN_OK) memcpy(stages, op->stages, sizeof stages);
+  if (status == BANYAN_OK) status = choose_pages(op, &key, attention, !keep, stages);
+  if (status == BANYAN_OK) status = certificate_of(op, &key, attention, valid, &stages[BNY_STAGE_CERTIFICATE]);
   if (status != BANYAN_OK) {
+    for (int i = 0; i < BNY_STAGES; i++)
+      if (op && stages[i] != op->stages[i]) bny_op_free(stages[i]);
     if (attention && op->attention != attention) bny_attention_free(attention);
     if (keep) bny_op_free(gather);
     if (keep) bny_op_free(op);
     return status;
   }
   bny_box result = bny_op_result_box(comm, &key);
-  bny_op_bind(op, &(bny_op_memory){.in = &attention->out,
-                                   .out = bny_box_is_empty(&result) ? NULL : out,
-                                   .valid = valid,
-                                   .tokens = key.tokens,
-                                   .stream = attention->desc.stream,
-                                   .attention = attention,
-                                   .gather = keep ? gather : NULL,
-                                   .certificate = certificate});
+  bny_op_memory memory = {.in = &attention->out,
+                          .out = bny_box_is_empty(&result) ? NULL : out,
+                          .valid = valid,
+                          .tokens = key.tokens,
+                          .stream = attention->desc.stream,
+                          .attention = attention};
+  memcpy(memory.stages, stages, sizeof stages);
+  memory.stages[BNY_STAGE_GATHER] = keep ? gather : NULL;
+  bny_op_bind(op, &memory);
   if (is_new) status = bny_op_overlap(op, !keep);
   if (status != BANYAN_OK) {
     if (keep) bny_op_free(op);

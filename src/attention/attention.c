@@ -1,11 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Runs a call of local attention: the checks, then job.c, prune_run.c and sweep.c in turn, then errors. */
+ * Runs a call of local attention: the checks, then job.c, pruned.c and sweep.c in turn, then errors. */
 #include <inttypes.h>
 
 #include "base/float_control.h"
 #include "base/status.h"
 #include "base/trace.h"
 #include "attention/job.h"
+
+banyan_status bny_job_end(bny_job *job, uint64_t since) {
+  const banyan_attention_desc *desc = job->desc;
+  bny_job_write_padding(job);
+  int64_t lost = atomic_load(&job->lost);
+  banyan_status status = BANYAN_OK;
+  if (lost >= 0)
+    status = bny_fail(BANYAN_ERR_DATA,
+                      "banyan_attention: %s cannot hold the statistics of token %" PRId64 ", head %" PRId64
+                      "; all other rows are right. Give out.stats_dtype a type of a wider range",
+                      bny_wire_formats[bny_wire_of_dtype(job->out->stats_dtype)].name, lost / desc->heads,
+                      lost % desc->heads);
+  if (since) bny_trace_span_end(since, bny_attention_tokens(desc) * desc->heads, bny_attention_bytes(desc));
+  return status;
+}
 
 banyan_status bny_attention_run(const bny_attention_kernels *attention, const bny_kernels *kernels,
                                 const banyan_attention_desc *desc, const banyan_partial *out,
@@ -26,16 +41,7 @@ banyan_status bny_attention_run(const bny_attention_kernels *attention, const bn
   if (!job.prunes && status == BANYAN_OK) status = bny_sweep_run(&sweep, mine);
   bny_pool_give(mine);
   if (status != BANYAN_OK) return status;
-  bny_job_write_padding(&job);
-  int64_t lost = atomic_load(&job.lost);
-  if (lost >= 0)
-    status =
-        bny_fail(BANYAN_ERR_DATA,
-                 "banyan_attention: %s cannot hold the statistics of token %" PRId64 ", head %" PRId64
-                 "; all other rows are right. Give out.stats_dtype a type of a wider range",
-                 bny_wire_formats[bny_wire_of_dtype(out->stats_dtype)].name, lost / desc->heads, lost % desc->heads);
-  if (since) bny_trace_span_end(since, bny_attention_tokens(desc) * desc->heads, bny_attention_bytes(desc));
-  return status;
+  return bny_job_end(&job, since);
 }
 
 banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_partial *out) {

@@ -17,6 +17,34 @@ banyan_status bny_attention_run(const bny_attention_kernels *attention, const bn
                                 const banyan_attention_desc *desc, const banyan_partial *out,
                                 const bny_certificate *certificate, bny_pool *pool);
 
+/* A call that reads the best pages of all ranks, in three steps. Between them the caller selects over ranks: first the
+ * largest top of each row, and then the pages of each sequence and KV head. */
+typedef struct bny_top_pages bny_top_pages;
+
+/* Pages of this rank by [batch][kv_heads][prune.top_pages]: what it offers, and `own` [batch][kv_heads][top_pages] and
+ * `own_counts` [batch][kv_heads], which are chosen. */
+typedef struct bny_page_lists {
+  int32_t rank;
+  float *scores;
+  int64_t *indices; /* positions, or without them places in the order of ranks; -1: no page */
+  int32_t *pages, *own, *own_counts;
+} bny_page_lists;
+
+/* Weighs all pages, and writes the top of each row: [tokens][heads]. Makes *made if it is NULL; its memory grows to
+ * that of the largest call. */
+banyan_status bny_top_pages_weigh(bny_top_pages **made, const bny_attention_kernels *attention,
+                                  const bny_kernels *kernels, const banyan_attention_desc *desc,
+                                  const banyan_partial *out, const bny_certificate *certificate, bny_pool *pool,
+                                  float *tops);
+
+/* Offers this rank's best pages. `tops` are those of all ranks. */
+void bny_top_pages_offer(bny_top_pages *of, const float *tops, const bny_page_lists *to);
+
+/* Reads the pages that are chosen, and completes the call. */
+banyan_status bny_top_pages_read(bny_top_pages *of, const bny_page_lists *chosen, bny_pool *pool);
+
+void bny_top_pages_free(bny_top_pages *of); /* NULL is allowed */
+
 /* Reserves memory of pruning in the pool, for every run of an operation and any lengths. */
 banyan_status bny_attention_reserve(const banyan_attention_desc *desc, bny_pool *pool);
 

@@ -2,6 +2,7 @@
  * Checks a call of local attention before anything is computed. */
 #include "attention/call.h"
 #include "attention/queries.h"
+#include "select.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -41,9 +42,10 @@ static banyan_status check_prune(const banyan_attention_desc *desc) {
   const banyan_prune *prune = &desc->prune;
   if (!(prune->epsilon >= 0 && prune->epsilon <= 1))
     return bny_attention_reject("prune.epsilon is %g, must be 0 to 1", (double)prune->epsilon);
-  if (prune->top_pages < 0 || (prune->top_pages > 0 && prune->epsilon > 0))
-    return bny_attention_reject("prune.top_pages is %d%s", prune->top_pages,
-                                prune->top_pages < 0 ? ", negative" : ", and prune.epsilon is set too");
+  if (prune->top_pages < 0 || prune->top_pages > BNY_SELECT_MOST)
+    return bny_attention_reject("prune.top_pages is %d, must be 0 to %d", prune->top_pages, BNY_SELECT_MOST);
+  if (prune->top_pages > 0 && prune->epsilon > 0)
+    return bny_attention_reject("prune.top_pages is %d, and prune.epsilon is set too", prune->top_pages);
   if (desc->kv.pages.table ? prune->keys != 0 || prune->batch_pages != 0 : prune->keys < 0 || prune->batch_pages < 0)
     return bny_attention_reject("prune.keys is %d and prune.batch_pages %d: %s", prune->keys, prune->batch_pages,
                                 desc->kv.pages.table ? "must be 0, as page_table is set" : "must not be negative");

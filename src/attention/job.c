@@ -116,6 +116,10 @@ static int32_t head_of(const bny_job *job, const bny_row_task *rows, int32_t ind
   return rows->block.kv_head * job->group + (rows->first + index) % job->group;
 }
 
+int64_t bny_job_row(const bny_job *job, const bny_row_task *rows, int32_t index) {
+  return (int64_t)token_of(job, rows, index) * job->desc->heads + head_of(job, rows, index);
+}
+
 void bny_job_set_rows(const bny_job *job, const bny_row_block *block, bny_row_task *rows) {
   const banyan_attention_desc *desc = job->desc;
   int32_t all = bny_attention_queries(desc, block->sequence).count * job->group;
@@ -274,24 +278,34 @@ static bny_exact_row *exact_row(const bny_job *job, void *rows, int32_t index) {
 
 /* Adds some keys to rows. Each block of keys is one contribution to each row, and a function of its keys and the query
  * alone. Segments, parts and shards begin at block boundaries. */
-static void add_keys_exact(const bny_job *job, bny_row_task *rows, const bny_key_run *run, void *to) {
-  bny_attention_sums sums;
+void bny_job_deposit(const bny_job *job, const bny_attention_task *task, bny_attention_sums *block, void *to) {
   int32_t stride = bny_attention_padded(job->value_dim);
-  for (int64_t begin = run->first; begin < run->end; begin += BNY_ATTENTION_EXACT_KEYS) {
-    int64_t end = run->end - begin < BNY_ATTENTION_EXACT_KEYS ? run->end : begin + BNY_ATTENTION_EXACT_KEYS;
-    run_keys(job, rows, &(bny_key_run){run->part, (int32_t)begin, (int32_t)end}, &sums);
-    for (int32_t i = 0; i < rows->task.heads; i++) {
-      bny_exact_row *row = exact_row(job, to, i);
-      if (is_nan_row(&sums, i) || row->d_hi == nan_row)
-        row->d_hi = nan_row;
-      else if (sums.d[i] > 0)
-        job->kernels->exact_deposit(row, sums.m[i], sums.d[i], sums.n + i * stride, job->value_dim);
-    }
+  for (int32_t i = 0; i < task->heads; i++) {
+    bny_exact_row *row = exact_row(job, to, i);
+    if (is_nan_row(block, i) || row->d_hi == nan_row)
+      row->d_hi = nan_row;
+    else if (block->d[i] > 0)
+      job->kernels->exact_deposit(row, block->m[i], block->d[i], block->n + i * stride, job->value_dim);
   }
 }
 
+static void add_keys_exact(const bny_job *job, bny_row_task *rows, const bny_key_run *run, void *to) {
+  bny_attention_sums sums;
+  for (int64_t begin = run->first; begin < run->end; begin += BNY_ATTENTION_EXACT_KEYS) {
+    int64_t end = run->end - begin < BNY_ATTENTION_EXACT_KEYS ? run->end : begin + BNY_ATTENTION_EXACT_KEYS;
+    run_keys(job, rows, &(bny_key_run){run->part, (int32_t)begin, (int32_t)end}, &sums);
+    bny_job_deposit(job, &rows->task, &sums, to);
+  }
+}
+
+void bny_job_clear(const bny_job *job, const bny_attention_task *task, void *sums) {
+  if (!job->is_exact) job->attention->run(task, 0, 0, sums);
+  for (int32_t i = 0; job->is_exact && i < task->heads; i++)
+    job->kernels->exact_clear(exact_row(job, sums, i), job->row_bytes);
+}
+
 static void sum_exact(const bny_job *job, bny_row_task *rows, int32_t first, int32_t count, void *to) {
-  for (int32_t i = 0; i < rows->task.heads; i++) job->kernels->exact_clear(exact_row(job, to, i), job->row_bytes);
+  bny_job_clear(job, &rows->task, to);
   for (int32_t i = first; i < first + count; i++) {
     bny_key_run run = bny_job_segment_at(job, rows->block.sequence, i);
     add_keys_exact(job, rows, &run, to);
@@ -317,8 +331,32 @@ static void put_exact(const bny_job *job, int32_t token, int32_t head, const bny
   ((float *)job->out->sum)[at] = is_empty ? 0 : 1;
 }
 
-/* Passes the rows, with their sinks, to the combine. */
-static void write_exact(const bny_job *job, const bny_row_task *task, void *rows) {
+/* Writes the bound of the pages that a row left out. */
+static void note_row(const bny_job *job, int64_t row, const bny_pruned *pruned, int32_t index, float m, float d,
+                     const float *n) {
+  const banyan_prune *prune = &job->desc->prune;
+  if (job->certificate)
+    bny_prune_certify(pruned, index, m, d, n, job->value_dim, job->certificate, row);
+  else if (prune->error)
+    prune->error[row] = (float)bny_prune_error(pruned, index, m, d, n, job->value_dim);
+}
+
+static void note_exact_row(const bny_job *job, int64_t row, const bny_pruned *pruned, int32_t index,
+                           bny_exact_row *of) {
+  float m = 0, d = of->d_hi || of->d_lo ? 1 : 0, n[BNY_ATTENTION_VALUE_DIM_MAX];
+  banyan_partial to;
+  banyan_partial_init(&to, n, BANYAN_F32, &m, BANYAN_F32, 1, job->value_dim);
+  to.values_kind = BANYAN_VALUES_NUMERATOR, to.stats_kind = BANYAN_STATS_MAX_SUM, to.base = BANYAN_BASE_2;
+  float sum = 0;
+  to.sum = &sum;
+  bny_box box = {1, 1, job->value_dim};
+  bny_wire_view view = {.m = &(float){0}, .d = &d, .n = (char *)of, .token_stride = 1};
+  job->kernels->merge_finish(&box, BNY_WIRE_EXACT, 1, &view, false, &to, 0, 0);
+  note_row(job, row, pruned, index, m, sum, n);
+}
+
+/* Passes the rows, with their sinks, to the combine. `pruned` may be NULL. */
+static void write_exact(const bny_job *job, const bny_row_task *task, const bny_pruned *pruned, void *rows) {
   double zeros[BNY_ATTENTION_VALUE_DIM_MAX] = {0};
   for (int32_t i = 0; i < task->task.heads; i++) {
     bny_exact_row *row = exact_row(job, rows, i);
@@ -326,6 +364,7 @@ static void write_exact(const bny_job *job, const bny_row_task *task, void *rows
     double sink = job->desc->sinks ? bny_job_sink(job, task, i) : -INFINITY;
     if (row->d_hi != nan_row && sink > -INFINITY)
       job->kernels->exact_deposit(row, ceil(sink), exp2(sink - ceil(sink)), zeros, job->value_dim);
+    if (pruned) note_exact_row(job, bny_job_row(job, task, i), pruned, i, row);
     put_exact(job, token, head, row);
   }
 }
@@ -347,24 +386,18 @@ static void add_sinks(const bny_job *job, const bny_row_task *rows, bny_attentio
   }
 }
 
-/* Writes the bound of the pages that a row left out. */
-static void note_row(const bny_job *job, int64_t row, const bny_pruned *pruned, int32_t index, float m, float d,
-                     const float *n) {
-  const banyan_prune *prune = &job->desc->prune;
-  if (job->certificate)
-    bny_prune_certify(pruned, index, m, d, n, job->value_dim, job->certificate, row);
-  else if (prune->error)
-    prune->error[row] = (float)bny_prune_error(pruned, index, m, d, n, job->value_dim);
-}
-
-void bny_job_write_pruned(bny_job *job, const bny_row_task *rows, const bny_pruned *pruned, bny_attention_sums *sums) {
+void bny_job_write_pruned(bny_job *job, const bny_row_task *rows, const bny_pruned *pruned, void *of) {
+  if (job->is_exact) {
+    write_exact(job, rows, pruned, of);
+    return;
+  }
+  bny_attention_sums *sums = of;
   const bny_attention_task *task = &rows->task;
   float m[BNY_ATTENTION_HEADS_MAX], d[BNY_ATTENTION_HEADS_MAX], n[BNY_ATTENTION_VALUE_FLOATS];
   if (job->desc->sinks) add_sinks(job, rows, sums);
   bny_attention_finish(task, sums, m, d, n);
   for (int32_t i = 0; pruned && i < task->heads; i++)
-    note_row(job, (int64_t)token_of(job, rows, i) * job->desc->heads + head_of(job, rows, i), pruned, i, m[i], d[i],
-             n + (int64_t)i * job->value_dim);
+    note_row(job, bny_job_row(job, rows, i), pruned, i, m[i], d[i], n + (int64_t)i * job->value_dim);
   for (int32_t i = 0, count; i < task->heads; i += count) {
     int32_t token = token_of(job, rows, i), head = head_of(job, rows, i);
     count = smaller(task->heads - i, (rows->block.kv_head + 1) * job->group - head);
@@ -378,11 +411,18 @@ void bny_job_write_pruned(bny_job *job, const bny_row_task *rows, const bny_prun
   }
 }
 
+static const bny_pruned none_left_out = {.mass = {-INFINITY}, .moment = {-INFINITY}};
+
 static void write_exact_padding(const bny_job *job, int32_t first, int32_t end) {
   _Alignas(LINE_BYTES) char room[EXACT_ROW_BYTES_MAX];
   job->kernels->exact_clear(room, job->row_bytes);
   for (int32_t token = first; token < end; token++)
-    for (int32_t head = 0; head < job->desc->heads; head++) put_exact(job, token, head, exact_row(job, room, 0));
+    for (int32_t head = 0; head < job->desc->heads; head++) {
+      int64_t row = (int64_t)token * job->desc->heads + head;
+      put_exact(job, token, head, exact_row(job, room, 0));
+      if (job->prunes) note_exact_row(job, row, &none_left_out, 0, exact_row(job, room, 0));
+      if (job->desc->prune.read) job->desc->prune.read[row] = 0;
+    }
 }
 
 /* Tokens of no sequence become rows without keys. */
@@ -392,14 +432,13 @@ static void write_padding(const bny_job *job, int32_t first, int32_t end) {
     return;
   }
   float m = -INFINITY, d = 0, n[BNY_ATTENTION_VALUE_DIM_MAX] = {0};
-  const bny_pruned none = {.mass = {-INFINITY}, .moment = {-INFINITY}};
   bny_box box = {1, 1, job->value_dim};
   bny_wire_view view = {.m = &m, .d = &d, .n = n, .token_stride = 1};
   for (int32_t token = first; token < end; token++)
     for (int32_t head = 0; head < job->desc->heads; head++) {
       job->kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, job->out, token, head);
       int64_t row = (int64_t)token * job->desc->heads + head;
-      if (job->prunes) note_row(job, row, &none, 0, m, d, n);
+      if (job->prunes) note_row(job, row, &none_left_out, 0, m, d, n);
       if (job->desc->prune.read) job->desc->prune.read[row] = 0;
     }
 }
@@ -409,12 +448,7 @@ void bny_job_write_padding(const bny_job *job) {
   write_padding(job, bny_attention_padding(job->desc), bny_attention_tokens(job->desc));
 }
 
-void bny_job_write(bny_job *job, const bny_row_task *rows, void *sums) {
-  if (job->is_exact)
-    write_exact(job, rows, sums);
-  else
-    bny_job_write_pruned(job, rows, NULL, sums);
-}
+void bny_job_write(bny_job *job, const bny_row_task *rows, void *sums) { bny_job_write_pruned(job, rows, NULL, sums); }
 
 void bny_job_deliver(bny_job *job, const bny_row_task *rows, void *sums) {
   if (job->kept)
@@ -466,13 +500,17 @@ void bny_job_add_keys(const bny_job *job, bny_row_task *rows, const bny_key_run 
     add_keys(job, rows, run, sums);
 }
 
+void bny_job_add(const bny_job *job, const bny_attention_task *task, void *to, void *sums) {
+  if (job->is_exact)
+    add_exact(job, task->heads, to, sums);
+  else
+    bny_attention_merge(task, to, sums);
+}
+
 void bny_job_merge(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t count, int32_t step) {
   if (count < 2) return;
   int32_t half = bny_job_left_half(count), right = first + half * step;
   bny_job_merge(job, task, first, half, step);
   bny_job_merge(job, task, right, count - half, step);
-  if (job->is_exact)
-    add_exact(job, task->heads, bny_job_sums(job, first), bny_job_sums(job, right));
-  else
-    bny_attention_merge(task, bny_job_sums(job, first), bny_job_sums(job, right));
+  bny_job_add(job, task, bny_job_sums(job, first), bny_job_sums(job, right));
 }

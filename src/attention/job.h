@@ -70,6 +70,9 @@ banyan_status bny_job_run(bny_job *job, bny_pool *pool);
 /* Writes empty rows for the tokens before and after those of the batch. */
 void bny_job_write_padding(const bny_job *job);
 
+/* Ends a job whose rows are written. `since`: its start in the trace, or 0. */
+banyan_status bny_job_end(bny_job *job, uint64_t since);
+
 /* Weighs, reads and writes all rows of a job. pool: reserved; NULL: this caller works alone, in memory of the call. */
 banyan_status bny_job_prune(bny_job *job, bny_pool *pool);
 
@@ -118,14 +121,22 @@ void bny_job_leave_out_nan(const bny_job *job, const bny_attention_task *task, i
 void bny_job_sum(const bny_job *job, bny_row_task *rows, int32_t first, int32_t count, uint64_t skipped,
                  bny_attention_sums *sums);
 
+/* Makes sums empty; adds sums to others; and adds a block of keys to sums of the exact order. */
+void bny_job_clear(const bny_job *job, const bny_attention_task *task, void *sums);
+void bny_job_add(const bny_job *job, const bny_attention_task *task, void *to, void *sums);
+void bny_job_deposit(const bny_job *job, const bny_attention_task *task, bny_attention_sums *block, void *to);
+
 /* Merges the sums of `count` parts, `step` apart, into the first, as the upper levels of the tree. */
 void bny_job_merge(const bny_job *job, const bny_attention_task *task, int32_t first, int32_t count, int32_t step);
+
+/* Returns the number of a row in the output. */
+int64_t bny_job_row(const bny_job *job, const bny_row_task *rows, int32_t index);
 
 /* Returns the sink of a row as a log2 that m can hold. -inf: none. */
 double bny_job_sink(const bny_job *job, const bny_row_task *rows, int32_t index);
 
 /* Writes a row block. `pruned` is the part that was left out; NULL: the call prunes nothing. */
-void bny_job_write_pruned(bny_job *job, const bny_row_task *rows, const bny_pruned *pruned, bny_attention_sums *sums);
+void bny_job_write_pruned(bny_job *job, const bny_row_task *rows, const bny_pruned *pruned, void *sums);
 
 void bny_job_add_keys(const bny_job *job, bny_row_task *rows, const bny_key_run *run, void *sums);
 

@@ -49,6 +49,18 @@ int32_t bny_attention_keys_below(const banyan_attention_desc *desc, int32_t sequ
   return (int32_t)(below < keys ? below : keys);
 }
 
+int64_t bny_attention_position(const banyan_attention_desc *desc, int32_t sequence, int32_t key) {
+  const banyan_queries *queries = desc->queries;
+  int64_t start = queries->key_start ? queries->key_start[sequence] : 0;
+  if (queries->key_block == 0) return start + key;
+  int64_t block = key / queries->key_block, period = block, offset = 0;
+  if (queries->key_pattern_len > 0) {
+    period = block / queries->key_pattern_len;
+    offset = (int64_t)queries->key_pattern[block % queries->key_pattern_len] * queries->key_block;
+  }
+  return start + period * queries->key_stride + offset + key % queries->key_block;
+}
+
 /* The drafts of `mask`, of keys from sight->tree_first on. */
 static uint64_t tree_bits(const banyan_attention_desc *desc, int32_t sequence, uint64_t mask,
                           const bny_attention_sight *sight) {

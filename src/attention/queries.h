@@ -47,6 +47,9 @@ int32_t bny_attention_keys(const banyan_kv_part *part, int32_t sequence);
 /* Returns how many of the sequence's keys in this shard have positions below `position`. */
 int32_t bny_attention_keys_below(const banyan_attention_desc *desc, int32_t sequence, int64_t position);
 
+/* Returns the position of a key of the sequence in this shard. */
+int64_t bny_attention_position(const banyan_attention_desc *desc, int32_t sequence, int32_t key);
+
 /* Returns the pages of a sequence; NULL: keys are not paged. */
 static inline const int32_t *bny_attention_pages(const banyan_kv_part *part, int32_t sequence) {
   const banyan_pages *pages = &part->pages;

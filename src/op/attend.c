@@ -83,6 +83,44 @@ void bny_attention_write_errors(const bny_attention *attention, int64_t rows) {
         attention->certifies ? bny_prune_error_of(attention->certified + i * BNY_CERTIFICATE_VALUES) : 0;
 }
 
+banyan_status bny_attention_bind_lists(bny_attention *attention, int32_t tokens, bny_lists *tops, bny_lists *pages) {
+  const banyan_attention_desc *desc = &attention->desc;
+  bny_page_lists *lists = &attention->lists;
+  int32_t k = desc->prune.top_pages;
+  size_t rows = (size_t)(tokens > 0 ? tokens : 1) * (size_t)desc->heads;
+  size_t count = (size_t)(desc->batch > 0 ? desc->batch : 1) * (size_t)desc->kv_heads, all = count * (size_t)k;
+  size_t bytes = (2 * rows + 2 * all + (all + count + 1) / 2) * sizeof(int64_t);
+  if (bytes > attention->lists_bytes) {
+    int64_t *memory = malloc(bytes);
+    if (!memory) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for the best %d pages of %zu lists", k, count);
+    free(lists->indices);
+    lists->indices = memory;
+    attention->lists_bytes = bytes;
+  }
+  int64_t *zeros = memset(lists->indices + all, 0, rows * sizeof *zeros);
+  attention->tops = (float *)(void *)(zeros + rows);
+  lists->scores = attention->tops + 2 * rows;
+  lists->pages = (int32_t *)(void *)(lists->scores + all);
+  lists->own = lists->pages + all;
+  lists->own_counts = lists->own + all;
+  *tops = (bny_lists){.scores = attention->tops,
+                      .indices = zeros,
+                      .offers = 1,
+                      .in_stride = 1,
+                      .out_stride = 1,
+                      .best_scores = attention->tops + rows};
+  *pages = (bny_lists){.scores = lists->scores,
+                       .indices = lists->indices,
+                       .rows = lists->pages,
+                       .offers = k,
+                       .in_stride = k,
+                       .out_stride = k,
+                       .own = lists->own,
+                       .own_counts = lists->own_counts};
+  attention->merged_tops = attention->tops + rows;
+  return BANYAN_OK;
+}
+
 /* Describes what follows the attention; `why_apart` as for bny_attention_make_input(). */
 static void describe(bny_attention *attention, const char *why_apart, bool alone) {
   char then[BNY_ERROR_TEXT_BYTES] = "";
@@ -137,6 +175,8 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
   keep(comm, made, desc, !out);
   made->tokens_max = tokens_max;
   made->is_exact = is_exact;
+  made->over_ranks = !out && comm->nranks > 1 && desc->prune.top_pages > 0;
+  made->lists.rank = comm->rank;
   banyan_status status = made->engine ? BANYAN_OK : make_pool(comm, bny_prune_is_wanted(desc));
   made->pool = comm->pool;
   if (status == BANYAN_OK && bny_prune_is_wanted(desc)) status = bny_attention_reserve(desc, made->pool);
@@ -208,8 +248,24 @@ banyan_status bny_attention_start(bny_attention *attention, const bny_device_com
   if (attention->engine) return bny_decode_start(&attention->decode, combine, attention->desc.stream);
   banyan_attention_desc desc = of_tokens(&attention->desc, tokens, &room);
   if (attention->combines) desc.prune.error = NULL; /* bny_attention_write_errors() writes it, by row of the result */
+  if (attention->over_ranks)
+    return bny_top_pages_weigh(&attention->top, attention->kernels, attention->finish, &desc, &attention->out,
+                               &attention->certificate, attention->pool, attention->tops);
   return bny_attention_run(attention->kernels, attention->finish, &desc, &attention->out,
                            attention->certifies ? &attention->certificate : NULL, attention->pool);
+}
+
+void bny_attention_offer(bny_attention *attention) {
+  bny_top_pages_offer(attention->top, attention->merged_tops, &attention->lists);
+}
+
+banyan_status bny_attention_read_chosen(bny_attention *attention) {
+  return bny_top_pages_read(attention->top, &attention->lists, attention->pool);
+}
+
+int32_t bny_attention_sequences(const bny_attention *attention, int32_t tokens) {
+  banyan_queries room;
+  return of_tokens(&attention->desc, tokens, &room).batch;
 }
 
 static banyan_status check(const banyan_attention_desc *desc, bool is_exact) {
@@ -291,5 +347,7 @@ void bny_attention_free(bny_attention *attention) {
   if (!attention) return;
   if (attention->rows) munmap(attention->rows, attention->rows_bytes);
   free(attention->certified);
+  free(attention->lists.indices);
+  bny_top_pages_free(attention->top);
   free(attention);
 }

@@ -8,6 +8,7 @@
 #include "comm/comm.h"
 #include "attention/call.h"
 #include "prune/prune.h"
+#include "select.h"
 #include "device/decode.h"
 #include "base/status.h"
 
@@ -26,10 +27,15 @@ typedef struct bny_attention {
   bny_decode decode; /* on a device */
   void *rows;        /* owned: host memory for rows that a combine reads */
   size_t rows_bytes;
-  bool certifies;                      /* pages with mass may be left out, and a combine takes the rows */
-  bny_certificate certificate;         /* [tokens_max][heads]: this rank's */
-  float *certified;                    /* owned: values and lse of the merged certificate, then those of
+  bool certifies;              /* pages with mass may be left out, and a combine takes the rows */
+  bny_certificate certificate; /* [tokens_max][heads]: this rank's */
+  float *certified;            /* owned: values and lse of the merged certificate, then those of
                                         * `certificate` */
+  bool over_ranks;             /* it reads the best pages of all ranks, so selections run between its steps */
+  bny_top_pages *top;          /* owned */
+  bny_page_lists lists;        /* their memory is owned, from `indices` on */
+  size_t lists_bytes;
+  float *tops, *merged_tops;           /* in the same memory, [tokens][heads]: of this rank, and of all ranks */
   char text[2 * BNY_ERROR_TEXT_BYTES]; /* how it runs */
 } bny_attention;
 
@@ -59,8 +65,18 @@ banyan_status bny_attention_check_desc(const banyan_comm *comm, const banyan_att
                                        bool is_exact);
 banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens);
 
-/* Starts a run. `combine` is the parameter of an operation made `within` a kernel, or NULL. `tokens` is the number of
- * tokens of this run, on the host. On a device this is hot and may be captured. */
+/* Makes room for the selections of pages of a call, of `tokens` tokens at most, and returns their memory. */
+banyan_status bny_attention_bind_lists(bny_attention *attention, int32_t tokens, bny_lists *tops, bny_lists *pages);
+
+/* Continue a run over ranks: after the selection of tops, and after that of pages. */
+void bny_attention_offer(bny_attention *attention);
+banyan_status bny_attention_read_chosen(bny_attention *attention);
+
+/* Returns how many sequences a run of `tokens` tokens has. */
+int32_t bny_attention_sequences(const bny_attention *attention, int32_t tokens);
+
+/* Starts a run; one over ranks only weighs pages. `combine` is the parameter of an operation made `within` a kernel, or
+ * NULL. `tokens` is the number of tokens of this run, on the host. On a device this is hot and may be captured. */
 banyan_status bny_attention_start(bny_attention *attention, const bny_device_combine *combine, int32_t tokens);
 
 /* Does the same for sequences [first, first + count) of the batch only, on the host. */

@@ -38,8 +38,8 @@ static void free_op(banyan_op *op) {
     if (op->older) op->older->newer = op->newer;
   }
   bny_op_free_parts(op);
-  bny_op_free(op->stages[BNY_STAGE_GATHER]);
-  bny_op_free(op->stages[BNY_STAGE_CERTIFICATE]);
+  for (int i = 0; i < BNY_STAGES; i++)
+    if (op->stages[i] != op) bny_op_free(op->stages[i]);
   bny_attention_free(op->attention);
   free(op->within);
   free(op->counts);
@@ -158,7 +158,7 @@ static banyan_status make_empty(banyan_comm *comm, const bny_call *key, banyan_o
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
   made->comm = comm;
   made->stages[BNY_STAGE_ROWS] = made;
-  made->first = made->last = BNY_STAGE_ROWS;
+  made->first = BNY_STAGE_ROWS;
   made->older = comm->ops->newest;
   if (made->older) made->older->newer = made;
   comm->ops->newest = made;
@@ -233,9 +233,14 @@ banyan_status bny_op_reserve_valid(banyan_op *op, const banyan_valid_rows *valid
   return bny_op_reject(op->comm, status, false);
 }
 
-static void set_stage(banyan_op *op, bny_op_stage stage, banyan_op *call) {
-  if (op->stages[stage] != call) bny_op_free(op->stages[stage]);
-  op->stages[stage] = call;
+static void set_stages(banyan_op *op, banyan_op *const *calls) {
+  op->first = BNY_STAGE_ROWS;
+  for (int i = BNY_STAGES - 1; i >= 0; i--) {
+    if (i == BNY_STAGE_ROWS) continue;
+    if (op->stages[i] != calls[i]) bny_op_free(op->stages[i]);
+    op->stages[i] = calls[i];
+    if (calls[i] && i < op->first) op->first = i;
+  }
 }
 
 void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
@@ -249,10 +254,7 @@ void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
   op->kind = NULL;
   if (op->attention != memory->attention) bny_attention_free(op->attention);
   op->attention = memory->attention;
-  set_stage(op, BNY_STAGE_GATHER, memory->gather);
-  set_stage(op, BNY_STAGE_CERTIFICATE, memory->certificate);
-  op->first = memory->gather ? BNY_STAGE_GATHER : BNY_STAGE_ROWS;
-  op->last = memory->certificate ? BNY_STAGE_CERTIFICATE : BNY_STAGE_ROWS;
+  set_stages(op, memory->stages);
   if (op->attention) bny_attention_set_valid(op->attention, &op->valid);
   if (!op->within || !op->attention) return;
   const bny_decode *decode = &op->attention->decode;

@@ -9,6 +9,18 @@
 /* Returns the rows that this rank's output has. */
 bny_box bny_op_result_box(const banyan_comm *comm, const bny_call *key);
 
+/* A run of an operation takes its stages in order. Each is a planned call: the operation itself for the rows, and
+ * hidden operations, which are never queued, for the others. Attention runs when the run starts, or after the stage
+ * that it needs. */
+typedef enum bny_op_stage {
+  BNY_STAGE_GATHER,      /* gathers q */
+  BNY_STAGE_TOPS,        /* selects the largest top of each row, after its pages are weighed */
+  BNY_STAGE_PAGES,       /* selects the pages to read */
+  BNY_STAGE_ROWS,        /* the call itself */
+  BNY_STAGE_CERTIFICATE, /* combines the certificate of attention */
+  BNY_STAGES
+} bny_op_stage;
+
 /* The caller's memory of one operation. */
 typedef struct bny_op_memory {
   const banyan_partial *in, *out; /* combine; copied */
@@ -19,10 +31,9 @@ typedef struct bny_op_memory {
   int32_t tokens;                 /* tokens of each run, unless `valid` sets them */
   const void *in_bytes;           /* other collectives */
   void *out_bytes;
-  void *stream;             /* on a device */
-  bny_attention *attention; /* runs before a combine; becomes the operation's */
-  banyan_op *gather;        /* runs before attention; becomes the operation's */
-  banyan_op *certificate;   /* combines the certificate of attention after the rows; becomes the operation's */
+  void *stream;                  /* on a device */
+  bny_attention *attention;      /* runs before a combine; becomes the operation's */
+  banyan_op *stages[BNY_STAGES]; /* those beside the rows; they become the operation's. NULL: none */
 } bny_op_memory;
 
 /* How one dimension of a call is cut: tokens, heads or bytes. Consecutive parts are equal unless a bound lies in one of
@@ -59,15 +70,6 @@ typedef struct bny_op_given {
   banyan_partial in, out;
 } bny_op_given;
 
-/* A run of an operation takes its stages in order. Each is a planned call: the operation itself for the rows, and
- * hidden operations, which are never queued, for the others. */
-typedef enum bny_op_stage {
-  BNY_STAGE_GATHER,      /* gathers q, and then attends; without a gather or in slices, a start attends */
-  BNY_STAGE_ROWS,        /* the call itself */
-  BNY_STAGE_CERTIFICATE, /* combines the certificate of attention */
-  BNY_STAGES
-} bny_op_stage;
-
 typedef enum bny_op_state {
   BNY_OP_IDLE,     /* never started, or its run has failed */
   BNY_OP_RUNNING,  /* started: in the queue */
@@ -102,7 +104,7 @@ struct banyan_op {
   int64_t ready;         /* parts of this run whose rows are computed */
   bny_op_state state;
   banyan_op *stages[BNY_STAGES]; /* owned, except itself; NULL: the operation lacks this stage */
-  int32_t first, last;           /* the stages that it has lie between these */
+  int32_t first;                 /* the first of the stages that it has */
   int32_t stage;                 /* the one that the run under way has reached */
   banyan_op *next;               /* started after this one */
   banyan_op *newer, *older;      /* in the list of those that exist */

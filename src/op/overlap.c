@@ -135,7 +135,7 @@ banyan_status bny_op_overlap(banyan_op *op, bool has_lengths) {
   banyan_comm *comm = op->comm;
   const bny_attention *attention = op->attention;
   if (attention->engine || comm->nranks == 1 || !comm->transport->ops->reach || attention->desc.queries ||
-      op->stages[BNY_STAGE_GATHER] || op->key.all_tokens < 2 || op->key.all_heads == 0)
+      op->first < BNY_STAGE_ROWS || op->key.all_tokens < 2 || op->key.all_heads == 0)
     return BANYAN_OK;
   outlook own = {attention_ns(attention, has_lengths), comm->transport->network == BNY_NETWORK_TCP}, longest = {0, 0};
   int32_t slices = 1;

@@ -44,8 +44,8 @@ banyan_op_info bny_op_query(const banyan_op *op) {
   found.messages_sent += op->report.messages_sent;
   found.bytes_between_nodes += op->report.bytes_between_nodes;
   if (!op->on_device) found.saturated = op->report.saturated;
-  add(&found, op->stages[BNY_STAGE_GATHER]);
-  add(&found, op->stages[BNY_STAGE_CERTIFICATE]);
+  for (int i = 0; i < BNY_STAGES; i++)
+    if (op->stages[i] != op) add(&found, op->stages[i]);
   return found;
 }
 
@@ -59,16 +59,23 @@ static size_t print_kind(const banyan_op *op, const bny_op_kind *kind, char *tex
   return length;
 }
 
-size_t bny_op_describe(const banyan_op *op, char *text, size_t bytes) {
-  const banyan_op *gather = op->stages[BNY_STAGE_GATHER], *certificate = op->stages[BNY_STAGE_CERTIFICATE];
-  size_t length = gather ? bny_op_describe(gather, text, bytes) : 0;
-  size_t room = bytes > length ? bytes - length : 0;
-  if (op->nparts > 0) length += print_kind(op, &op->kinds[0], room ? text + length : NULL, room);
+static size_t describe_rows(const banyan_op *op, char *text, size_t bytes) {
+  size_t length = 0;
+  if (op->nparts > 0) length = print_kind(op, &op->kinds[0], text, bytes);
   if (op->nparts > 1) bny_append(text, bytes, &length, "and %lld more parts like it\n", (long long)op->nparts - 1);
   if (op->slices > 1)
     bny_append(text, bytes, &length, "in %d slices: one is combined while the next is attended to\n", op->slices);
   if (op->attention) bny_append(text, bytes, &length, "%s\n", op->attention->text);
-  room = bytes > length ? bytes - length : 0;
-  if (certificate) length += bny_op_describe(certificate, room ? text + length : NULL, room);
+  return length;
+}
+
+size_t bny_op_describe(const banyan_op *op, char *text, size_t bytes) {
+  size_t length = 0;
+  for (int i = 0; i < BNY_STAGES; i++) {
+    const banyan_op *stage = op->stages[i];
+    size_t room = bytes > length ? bytes - length : 0;
+    char *to = room ? text + length : NULL;
+    if (stage) length += stage == op ? describe_rows(op, to, room) : bny_op_describe(stage, to, room);
+  }
   return length;
 }

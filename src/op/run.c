@@ -16,7 +16,8 @@ static banyan_status give_up(banyan_comm *comm, banyan_status status) {
     next = op->next;
     op->next = NULL;
     op->state = BNY_OP_IDLE;
-    for (int32_t i = op->first; i <= op->last; i++) op->stages[i]->run = NULL;
+    for (int32_t i = 0; i < BNY_STAGES; i++)
+      if (op->stages[i]) op->stages[i]->run = NULL;
   }
   comm->ops->first = comm->ops->last = NULL;
   return status;
@@ -74,9 +75,13 @@ static banyan_status progress_parts(banyan_op *op, int64_t tag, bool block, bool
   return BANYAN_OK;
 }
 
-/* Attends to the gathered q. Peers wait for this rank's rows already, so an error ends the communicator. */
-static banyan_status attend_to_gathered(banyan_op *op) {
-  banyan_status status = bny_attention_start(op->attention, NULL, op->tokens);
+/* Does the part of attention that needs the stage that is complete. Peers wait for this rank already, so an error ends
+ * the communicator. */
+static banyan_status attend_after(banyan_op *op) {
+  banyan_status status = BANYAN_OK;
+  if (op->stage == BNY_STAGE_GATHER) status = bny_attention_start(op->attention, NULL, op->tokens);
+  if (op->stage == BNY_STAGE_TOPS) bny_attention_offer(op->attention);
+  if (op->stage == BNY_STAGE_PAGES) status = bny_attention_read_chosen(op->attention);
   if (status == BANYAN_OK) return status;
   return bny_exec_fail(op->comm->exec, status, op->comm->rank, "rank %d: %s", op->comm->rank, banyan_last_error());
 }
@@ -88,6 +93,13 @@ static void write_errors(const banyan_op *op) {
   key.tokens = op->tokens;
   bny_box result = bny_op_result_box(op->comm, &key);
   bny_attention_write_errors(op->attention, (int64_t)result.tokens * result.heads);
+}
+
+/* Moves to the next stage that the operation has. Returns false after the last. */
+static bool next_stage(banyan_op *op) {
+  do op->stage++;
+  while (op->stage < BNY_STAGES && !op->stages[op->stage]);
+  return op->stage < BNY_STAGES;
 }
 
 /* Call it before and after the caller's own work, which may take longer than a deadline. */
@@ -102,10 +114,10 @@ banyan_status bny_op_progress(banyan_op *op, bool block) {
     banyan_op *first = ops->first;
     bool done;
     banyan_status status = progress_parts(first->stages[first->stage], first->tag, block, &done);
-    if (status == BANYAN_OK && done && first->stage == BNY_STAGE_GATHER) status = attend_to_gathered(first);
+    if (status == BANYAN_OK && done) status = attend_after(first);
     if (status != BANYAN_OK) return give_up(op->comm, status);
     if (!done) return BANYAN_OK;
-    if (first->stage++ < first->last) continue;
+    if (next_stage(first)) continue;
     if (first->attention) write_errors(first);
     ops->first = first->next;
     if (!ops->first) ops->last = NULL;
@@ -190,19 +202,29 @@ static banyan_status check_scales(const banyan_op *op) {
   return status;
 }
 
+/* The hidden stages have the tokens of the rows; that of pages has sequences in their place. */
+static void set_tokens(banyan_op *op) {
+  static const bny_op_stage hidden[] = {BNY_STAGE_TOPS, BNY_STAGE_PAGES, BNY_STAGE_CERTIFICATE};
+  for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++) {
+    banyan_op *stage = op->stages[hidden[i]];
+    if (!stage) continue;
+    stage->tokens = hidden[i] == BNY_STAGE_PAGES ? bny_attention_sequences(op->attention, op->tokens) : op->tokens;
+    stage->kind = NULL;
+  }
+}
+
 /* Checks the caller's memory that this run reads, and computes its rows, before other ranks wait for this one. */
 static banyan_status prepare(banyan_op *op, bool is_checked) {
   banyan_status status = BANYAN_OK;
-  for (int32_t i = op->first; i <= op->last && status == BANYAN_OK; i++) {
+  for (int32_t i = op->first; i < BNY_STAGES && status == BANYAN_OK; i++) {
     banyan_op *stage = op->stages[i];
+    if (!stage) continue;
     if (stage->valid.size) status = read_valid(stage);
     stage->current = 0;
     stage->ready = stage->nparts;
     stage->report = (bny_run_report){0};
-    if (i != BNY_STAGE_CERTIFICATE) continue;
-    stage->tokens = op->tokens;
-    stage->kind = NULL;
   }
+  if (status == BANYAN_OK) set_tokens(op);
   op->stage = op->first;
   if (status == BANYAN_OK && !is_checked) status = check_scales(op);
   if (status == BANYAN_OK && op->attention && !is_checked) status = bny_attention_check(op->attention, op->tokens);

@@ -26,7 +26,7 @@ const bny_call_field bny_call_fields[BNY_CALL_FIELDS] = {
     {"tokens planned for (a call plans for a power of two, *_init for its own)", NULL, false, AT(all_tokens)},
     {"heads", NULL, false, AT(all_heads)},
     {"value_dim", NULL, false, AT(value_dim)},
-    {"dim, columns of a sum, or k of a selection,", NULL, false, AT(dim)},
+    {"dim, columns of a sum, k of a selection, or top_pages", NULL, false, AT(dim)},
     {"dtype", bny_dtype_names, false, AT(dtype)},
     {"wire", wire_names, false, AT(wire)},
     {"scatter", bny_scatter_names, false, AT(scatter)},

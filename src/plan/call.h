@@ -26,7 +26,7 @@ typedef struct bny_call {
   int32_t all_tokens; /* at most, in any run */
   int32_t all_heads;
   int32_t value_dim;
-  int32_t dim; /* all-gather of heads, `dtype` too; k of a selection; columns of a sum */
+  int32_t dim; /* all-gather of heads, `dtype` too; k of a selection; columns of a sum; top_pages of a combine */
   banyan_dtype dtype;
   bny_wire wire;
   banyan_scatter scatter;

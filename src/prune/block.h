@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "op.h"
 #include "prune/prune.h"
 
 /* The next stage. CHOOSE: all row blocks of a KV head choose together. SEGMENTS: all keys are summed except
@@ -27,6 +28,7 @@ typedef struct bny_prune_block {
   bny_pruned pruned;
   double sinks[BNY_ATTENTION_HEADS_MAX]; /* log2 */
   int32_t pages, page_keys;
+  int32_t drafts, drafts_end; /* keys that keep their places only next to each other, so all their pages are read */
   _Atomic uint32_t errors[BNY_ATTENTION_HEADS_MAX]; /* bits of floats: the largest error of attention's logits */
 
   /* By page, [pages][rows] or [pages]. Masses are relative to 2^tops, later to the row's `top`. INFINITY: the page must
@@ -52,13 +54,28 @@ typedef struct bny_prune_block {
 /* Bounds the masses of pages [first, end); `first` is a multiple of BNY_PRUNE_CHUNK. */
 void bny_prune_weigh(bny_prune_block *block, int32_t first, int32_t end);
 
-/* Chooses the first pages to be read, after all pages are weighed. With top_pages, the `count` row blocks of a KV head
- * then choose the same ones. */
+/* Chooses the first pages to be read, after all pages are weighed. With top_pages it only finds the rows' tops. */
 void bny_prune_choose(bny_prune_block *block);
-void bny_prune_choose_top(bny_prune_block *blocks, int32_t count);
+
+/* With top_pages, the `count` row blocks of a KV head then choose together. A page's score is its largest weight for
+ * any row, relative to the row's top. Writes the best scores and their pages, and returns their number: at most
+ * top_pages, of pages that a row sees. */
+int32_t bny_prune_offer(bny_prune_block *blocks, int32_t count, const bny_kernels *kernels, float *scores,
+                        int32_t *pages);
+
+/* Makes the row blocks read `number` pages, and those that must be read. `pages` may be blocks->order. */
+void bny_prune_choose_top(bny_prune_block *blocks, int32_t count, const int32_t *pages, int32_t number);
 
 /* Chooses the next stage, after the list was read. `segment_keys` is the length of a segment of all keys. */
 void bny_prune_go_on(bny_prune_block *block, int32_t segment_keys);
+
+/* A place in the list: how many of the pages before `page` are in it. */
+typedef struct bny_listed {
+  int32_t page, count;
+} bny_listed;
+
+/* Returns how many listed keys are before `key` of the sequence. `at` only moves on. */
+int32_t bny_prune_listed(const bny_prune_block *block, int32_t key, bny_listed *at);
 
 /* ---- bounds of pages --------------------------------------------------------------------------------------------- */
 

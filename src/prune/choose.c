@@ -8,6 +8,7 @@
 
 #include "prune/block.h"
 #include "merge_math.h"
+#include "select.h"
 
 enum {
   ROWS = BNY_ATTENTION_HEADS_MAX,
@@ -33,14 +34,22 @@ static float weight_of(float mass, float from, float to) {
 /* The largest weight of each page for any row. The list takes their memory. */
 static float *scores_of(const bny_prune_block *b) { return (float *)(void *)b->list; }
 
+/* Finds the top of each row: the largest of its pages. */
+static void find_tops(bny_prune_block *b) {
+  int32_t heads = b->task->heads;
+  float top[ROWS];
+  for (int32_t h = 0; h < heads; h++) top[h] = -INFINITY;
+  for (int32_t i = 0, h = 0; i < b->pages * heads; i++, h = h + 1 == heads ? 0 : h + 1)
+    if (b->tops[i] > top[h] && b->masses[i] < INFINITY) top[h] = b->tops[i];
+  for (int32_t h = 0; h < heads; h++) b->top[h] = (double)top[h];
+}
+
 /* Converts masses to weights relative to the row's top. `total`: the sum of weights for each row, without pages that
  * must be read. */
 static void make_weights(bny_prune_block *b, double *total) {
   int32_t heads = b->task->heads;
   float top[ROWS], *scores = scores_of(b);
-  for (int32_t h = 0; h < heads; h++) top[h] = -INFINITY, total[h] = 0;
-  for (int32_t i = 0, h = 0; i < b->pages * heads; i++, h = h + 1 == heads ? 0 : h + 1)
-    if (b->tops[i] > top[h] && b->masses[i] < INFINITY) top[h] = b->tops[i];
+  for (int32_t h = 0; h < heads; h++) top[h] = (float)b->top[h], total[h] = 0;
   for (int32_t page = 0; page < b->pages; page++) {
     float *masses = b->masses + (int64_t)page * heads, *tops = b->tops + (int64_t)page * heads, score = 0;
     for (int32_t h = 0; h < heads; h++) {
@@ -52,7 +61,6 @@ static void make_weights(bny_prune_block *b, double *total) {
     }
     scores[page] = score;
   }
-  for (int32_t h = 0; h < heads; h++) b->top[h] = (double)top[h];
 }
 
 /* Sorts pages by their scores, in steps of an eighth. Pages of the same step are in the order of the table. */
@@ -238,26 +246,52 @@ void bny_prune_choose(bny_prune_block *b) {
     read_best(b);
     return;
   }
-  make_weights(b, total);
+  find_tops(b);
   b->end = b->pages;
-  b->kernels->run(b->task, 0, 0, b->sums);
   b->stage = BNY_PRUNE_CHOOSE;
   if (b->desc->prune.top_pages > 0) return;
+  make_weights(b, total);
   sort_pages(b);
   read_more(b, guess(b, total));
 }
 
-void bny_prune_choose_top(bny_prune_block *blocks, int32_t count) {
-  float *scores = scores_of(blocks);
-  int32_t pages = blocks->pages;
+int32_t bny_prune_offer(bny_prune_block *blocks, int32_t count, const bny_kernels *kernels, float *scores,
+                        int32_t *pages) {
+  float *all = scores_of(blocks);
+  double total[ROWS];
+  int32_t k = smaller(blocks->desc->prune.top_pages, blocks->pages), offers = 0;
+  for (int32_t i = 0; i < count; i++) make_weights(&blocks[i], total);
   for (int32_t i = 1; i < count; i++)
-    for (int32_t page = 0; page < pages; page++) scores[page] = fmaxf(scores[page], scores_of(&blocks[i])[page]);
-  sort_pages(blocks);
+    for (int32_t page = 0; page < blocks->pages; page++) all[page] = fmaxf(all[page], scores_of(&blocks[i])[page]);
+  bny_select_top(kernels, all, blocks->pages, k, scores, pages);
+  while (offers < k && scores[offers] > 0) offers++;
+  return offers;
+}
+
+/* The order has the pages that are read, and then the others. */
+static void put_in_order(bny_prune_block *b) {
+  int32_t rest = b->count, read = 0;
+  for (int32_t page = 0; page < b->pages; page++) b->order[b->chosen[page] ? read++ : rest++] = page;
+}
+
+void bny_prune_choose_top(bny_prune_block *blocks, int32_t count, const int32_t *pages, int32_t number) {
+  const float *scores = scores_of(blocks);
+  uint8_t *chosen = blocks->chosen;
+  for (int32_t page = 0; page < blocks->pages; page++) chosen[page] = scores[page] == INFINITY;
+  for (int32_t i = 0; i < number; i++) chosen[pages[i]] = 1;
+  for (int32_t page = blocks->count = 0; page < blocks->pages; page++) blocks->count += chosen[page];
+  put_in_order(blocks);
   for (int32_t i = 0; i < count; i++) {
-    blocks[i].forced = blocks->forced;
-    if (i > 0) memcpy(blocks[i].order, blocks->order, (size_t)pages * sizeof *blocks->order);
-    list_pages(&blocks[i], smaller(larger(blocks->desc->prune.top_pages, blocks->forced), pages));
+    if (i > 0) memcpy(blocks[i].order, blocks->order, (size_t)blocks->pages * sizeof *blocks->order);
+    list_pages(&blocks[i], blocks->count);
   }
+}
+
+int32_t bny_prune_listed(const bny_prune_block *b, int32_t key, bny_listed *at) {
+  int32_t end = smaller(key / b->page_keys, b->pages);
+  for (; at->page < end; at->page++) at->count += b->chosen[at->page];
+  int32_t keys = at->count * b->page_keys + (end < b->pages && b->chosen[end] ? key % b->page_keys : 0);
+  return smaller(keys, b->some.keys);
 }
 
 void bny_prune_go_on(bny_prune_block *b, int32_t segment_keys) {

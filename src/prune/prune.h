@@ -3,8 +3,8 @@
  * the mass of the pages that are left out is known without reading them.
  *
  * Each rank leaves out at most epsilon of the mass that it has read itself, so all ranks together leave out at most
- * epsilon of the whole. Nothing is exchanged before the keys are read. A certificate follows the rows: sums that a
- * combine adds up as it adds up values. */
+ * epsilon of the whole, and nothing is exchanged before. With top_pages, ranks choose pages together before they read.
+ * A certificate follows the rows: sums that a combine adds up as it adds up values. */
 #pragma once
 
 #include "attention.h"

@@ -58,14 +58,6 @@ static uint64_t masked_of(const bny_attention_task *task, int32_t first, int32_t
   return masked;
 }
 
-/* Drafts of a tree keep their places only next to each other, so their pages are read. */
-static bool has_drafts(const bny_attention_task *task, int32_t first, int32_t end) {
-  for (int32_t h = 0; task->sights && h < task->heads; h++)
-    if (task->sights[h].tree_bits && task->sights[h].tree_first < end && task->sights[h].tree_first > first - 64)
-      return true;
-  return false;
-}
-
 static float power_of(float exponent) {
   if (!(exponent > -126)) return FLT_MIN;
   return bny_float_of_bits((uint32_t)((int32_t)exponent + 127) << 23);
@@ -126,7 +118,7 @@ static void weigh_page(const bny_prune_block *b, int32_t page, const queries *qu
   float *tops = b->tops + (int64_t)page * heads, *masses = b->masses + (int64_t)page * heads;
   float reach = bounds[BNY_BOUNDS_REACH];
   double length = (double)bounds[BNY_BOUNDS_VALUE] * task->v_scale;
-  bool forced = !(length < longest_value) || has_drafts(task, first, first + count);
+  bool forced = !(length < longest_value) || (first < b->drafts_end && first + count > b->drafts);
   bny_code_keys keys;
   for (int32_t i = 0; i < 4; i++) __builtin_prefetch(next + 16 * i, 0, 3);
   for (int32_t h = 0; h < heads; h++) {
@@ -147,9 +139,10 @@ static void weigh_page(const bny_prune_block *b, int32_t page, const queries *qu
 void bny_prune_weigh(bny_prune_block *b, int32_t first, int32_t end) {
   queries queries;
   float refs[ROWS], errors[ROWS] = {0};
+  bool alone = b->desc->prune.top_pages > 0; /* bits must not depend on which pages a rank has */
   read_queries(b->task, &queries);
   for (int32_t page = first; page < end; page++) {
-    for (int32_t h = 0; page % BNY_PRUNE_CHUNK == 0 && h < ROWS; h++) refs[h] = -INFINITY;
+    for (int32_t h = 0; (alone || page % BNY_PRUNE_CHUNK == 0) && h < ROWS; h++) refs[h] = -INFINITY;
     weigh_page(b, page, &queries, refs, errors);
   }
   note_errors(b, errors);

@@ -35,7 +35,9 @@ static bool is_described(world_rank *self, const attend *of, const attend_call *
   char *text = malloc(bytes);
   if (text) banyan_op_describe(op, text, bytes);
   const char *rows = text ? strstr(text, "combine of rank ") : NULL;
-  bool good = of->alone || (rows && !strstr(rows + 1, "combine of rank ") == !(call->desc.prune.epsilon > 0));
+  const banyan_prune *prune = &call->desc.prune;
+  bool certifies = prune->epsilon > 0 || prune->top_pages > 0;
+  bool good = of->alone || (rows && !strstr(rows + 1, "combine of rank ") == !certifies);
   free(text);
   return world_check(self, good || self->on->is_device, "not the combines of it: %s", attend_text(of));
 }
@@ -314,7 +316,7 @@ static void read_one_page(world_rank *self) {
   desc.batch = desc.kv_heads = 1, desc.heads = desc.head_dim = 2, desc.scale = 1;
   desc.q_dtype = desc.kv.dtype = BANYAN_F32, desc.q = q, desc.q_head_stride = 2, desc.kv.seq_lens = lens;
   desc.kv.k = k[self->rank], desc.kv.v = v[self->rank], desc.kv.k_token_stride = desc.kv.v_token_stride = 2;
-  desc.prune = (banyan_prune){.bounds = bounds, .keys = 1, .batch_pages = 2, .top_pages = 2 - self->rank};
+  desc.prune = (banyan_prune){.bounds = bounds, .keys = 1, .batch_pages = 2, .top_pages = 3};
   desc.prune.error = error;
   banyan_combine_desc combine = BANYAN_COMBINE_DESC_INIT;
   combine.tokens = 1, combine.heads = combine.value_dim = 2;

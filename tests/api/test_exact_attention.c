@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * In the exact order, attention has the same bits for every number of ranks, ownership, batch, query chunk, page size,
- * number of threads and algorithm. */
+ * number of threads and algorithm. So it has if it reads the best pages of all ranks. */
 #include "tests/attention/drawn.h"
+#include "prune/prune.h"
 #include "tests/support/world.h"
 
 enum {
@@ -23,6 +24,7 @@ typedef struct sharding {
   int32_t page_keys;
   int32_t parts, part_cuts[PARTS_MAX]; /* first keys of parts, in blocks and pages; 0: none */
   unsigned ahead;                      /* bit i: part i is read ahead, as for a mapped file */
+  int32_t top_pages, unit;             /* pages of `unit` keys that are read; 0: all */
   const char *algorithm;
   banyan_order order;
 } sharding;
@@ -155,6 +157,18 @@ static void cut(const sharding *how, const shard *s, banyan_attention_desc *desc
   attention_clear_keys(desc);
 }
 
+/* Returns the bounds of the shard's pages, which the caller frees. */
+static float *prune(world_rank *self, const sharding *how, const shard *s, banyan_attention_desc *desc) {
+  if (how->top_pages == 0) return NULL;
+  banyan_prune *prune = &desc->prune;
+  if (!how->page_keys) prune->keys = how->unit, prune->batch_pages = s->room / how->unit + 1;
+  const int64_t pages = how->page_keys ? s->pages : prune->batch_pages * how->batch;
+  prune->bounds = calloc((size_t)(pages * desc->kv_heads * bny_prune_floats(desc)), sizeof(float));
+  world_ok(self, banyan_page_bounds_update(desc, NULL), "bounds");
+  prune->top_pages = how->top_pages;
+  return prune->bounds;
+}
+
 static void attend(world_rank *self) {
   const task *t = self->argument;
   const drawn *all = t->all;
@@ -178,6 +192,7 @@ static void attend(world_rank *self) {
   desc.queries = &queries;
   part_list list;
   if (how->parts > 0) cut(how, &s, &desc, &list);
+  float *bounds = prune(self, how, &s, &desc);
   banyan_combine_desc combine = BANYAN_COMBINE_DESC_INIT;
   combine.tokens = queries.tokens, combine.heads = heads, combine.value_dim = dim;
   combine.order = how->order, combine.algorithm = how->algorithm;
@@ -188,7 +203,7 @@ static void attend(world_rank *self) {
   for (int32_t h = 0; h < heads; h++)
     world_check(self, out->lse[s.loc[how->batch] * heads + h] == -INFINITY, "padding has keys");
   for (int r = 0; r < 4; r++) free(s.rows[r]);
-  free(s.table), free(s.mask), free(s.q), free(s.rope);
+  free(bounds), free(s.table), free(s.mask), free(s.q), free(s.rope);
 }
 
 static void run_all(const drawn *all, const sharding *how, rows *results) {
@@ -236,9 +251,10 @@ static void compare_rows(const drawn *all, const sharding *how, const rows *want
         same = same && (a_lse[i] == c_lse[i] || fabsf(a_lse[i] - c_lse[i]) < 2e-4f);
       ck_assert_msg(same,
                     "sequence %d, token %d (length %d, features %#x): %d ranks, kind %d, pages of %d, %d parts (%#x), "
-                    "%s: other %s",
+                    "%d pages of %d read, %s: other %s",
                     b, from, all->lens[b], (unsigned)all->features, how->nranks, how->kind, how->page_keys, how->parts,
-                    how->ahead, how->algorithm ? how->algorithm : "any algorithm", exact ? "bits" : "numbers");
+                    how->ahead, how->top_pages, how->unit, how->algorithm ? how->algorithm : "any algorithm",
+                    exact ? "bits" : "numbers");
     }
   }
 }
@@ -256,19 +272,25 @@ TEST_RANDOM(bits_depend_on_keys_and_queries_alone, 100) {
   setenv("BANYAN_THREADS", "1", 1);
   drawn_make(&all, random_next(&random), 0, must | DRAWN_FEW | DRAWN_BLOCKS | DRAWN_SEVERAL,
              (DRAWN_SHAPES & ~DRAWN_STARTS) | DRAWN_NANS);
-  sharding one = {.nranks = 1, .batch = all.desc.batch, .order = BANYAN_ORDER_EXACT};
+  static const int32_t units[] = {16, 64, 256};
+  sharding one = {.nranks = 1, .batch = all.desc.batch, .order = BANYAN_ORDER_EXACT, .unit = units[_i % 3]};
+  if (_i % 4 == 1) one.top_pages = 1 + random_below(&random, 1024 / one.unit);
   run_all(&all, &one, results);
   want = results[0];
   one.order = BANYAN_ORDER_PLAN;
   run_all(&all, &one, results);
   compare_rows(&all, &one, &want, &results[0], false);
   plain = results[0];
-  one.parts = 1;
+  one.parts = one.top_pages == 0;
   run_all(&all, &one, results);
   compare_rows(&all, &one, &plain, &results[0], true);
   for (int i = 0; i < SHARDINGS; i++) {
     static const char *const threads[] = {"1", "2", "3", "5"};
     sharding how = random_sharding(&all, &random);
+    if (one.top_pages > 0) { /* all queries of a sequence choose together, and pages are whole on a rank */
+      how.top_pages = one.top_pages, how.unit = one.unit, how.parts = how.skip = 0;
+      how.page_keys = how.page_keys ? how.unit : 0;
+    }
     setenv("BANYAN_THREADS", threads[random_below(&random, 4)], 1);
     run_all(&all, &how, results);
     for (int32_t r = 0; r < how.nranks; r++) compare_rows(&all, &how, &want, &results[r], true);
