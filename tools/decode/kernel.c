@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -81,9 +82,11 @@ typedef float float16 __attribute__((vector_size(64)));
 FMA_LOOP(fma512_gflops, float16, "avx512f")
 FMA_LOOP(fma256_gflops, float8, "avx2,fma")
 
-/* The speed of one thread, with the widest vectors of this processor; 0: it has no FMA. */
+/* The speed of one thread, with the widest vectors of this processor, or with those of the kernels that the caller
+ * names; 0: it has no FMA. */
 static double fma_gflops(void) {
-  if (__builtin_cpu_supports("avx512f")) return fma512_gflops();
+  const char *named = getenv("BANYAN_KERNELS");
+  if (__builtin_cpu_supports("avx512f") && !(named && strcmp(named, "avx2") == 0)) return fma512_gflops();
   return __builtin_cpu_supports("fma") ? fma256_gflops() : 0;
 }
 #else
