@@ -15,4 +15,4 @@ check_PROGRAMS += %D%/wire %D%/roce_init
 %C%_wire_LDADD =
 # The first program in a virtual machine of roce.
 %C%_roce_init_LDADD =
-EXTRA_DIST += %D%/bed.py %D%/hosts %D%/hosts_prelude.sh %D%/roce %D%/test_roce.sh
+EXTRA_DIST += %D%/bed.py %D%/hosts %D%/hosts_prelude.sh %D%/roce %D%/slurm %D%/test_roce.sh

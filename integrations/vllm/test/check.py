@@ -259,6 +259,13 @@ def serve_nodes(path, wanted):
     return "", "", f"the same tokens; when node 1 is killed, node 0 names it and ends with 1 (after {took:.1f} s)"
 
 
+def serve_slurm(path, wanted):
+    """The server by srun, as docs/vllm.md says, with a private Slurm on two network namespaces."""
+    with server.Server(path, 2, slurm=True) as served:
+        assert served.ask(prompts([300])[0]["prompt_token_ids"], NEW) == wanted, "other tokens"
+    return "", "", "srun with Debian's Slurm: the same tokens"
+
+
 def launchers():
     """The manifest, and what the command reads from the variables of LeaderWorkerSet and Slurm."""
     import yaml
@@ -319,6 +326,7 @@ def main():
     parse.add_argument("--table", help="file for the result as a table")
     parse.add_argument("--serve", action="store_true", help="the server as well")
     parse.add_argument("--nodes", action="store_true", help="two nodes as well, which are network namespaces: as root")
+    parse.add_argument("--slurm", action="store_true", help="two nodes by srun as well, with Debian's slurm-wlm: as root")
     parse.add_argument("-v", action="store_true", help="print tracebacks")
     args = parse.parse_args()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -351,7 +359,9 @@ def main():
         report("vLLM 0.33", 1, other)
     if not args.only or re.search(args.only, "launchers"):
         report("launchers", 2, launchers)
-    for wanted, name, work in ((args.serve, "Llama, the server", serve), (args.nodes, "Llama, two nodes", serve_nodes)):
+    servers = ((args.serve, "Llama, the server", serve), (args.nodes, "Llama, two nodes", serve_nodes),
+               (args.slurm, "Llama, Slurm", serve_slurm))
+    for wanted, name, work in servers:
         if wanted:
             report(name, 2, lambda work=work: work(path, comparison.stock("llama")["tokens"][0]))
     if len(lines) == 2:

@@ -13,7 +13,7 @@ import tempfile
 import time
 
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
-HOSTS = os.path.join(TOP, "tests/hosts/hosts")
+HOSTS, SLURM = (os.path.join(TOP, "tests/hosts", name) for name in ("hosts", "slurm"))
 START_S = 900
 
 # Asks for a completion until the server is there. It runs on the node of the server.
@@ -35,11 +35,12 @@ while True:
 """
 
 
-def commands_of_docs():
+def commands_of_docs(slurm):
     """Returns the commands of docs/vllm.md that start two nodes."""
     with open(os.path.join(TOP, "docs/vllm.md")) as file:
-        found = re.findall(r"^    (banyan-vllm serve .*--node-rank.*?)(?:\s+#.*)?$", file.read(), re.M)
-    assert len(found) == 2, found
+        found = re.findall(rf"^    ({'srun .*' if slurm else ''}banyan-vllm serve .*{'' if slurm else '--node-rank.*?'})$",
+                           file.read(), re.M)
+    assert len(found) == (1 if slurm else 2), found
     return found
 
 
@@ -50,9 +51,9 @@ def free_port():
 
 
 class Server:
-    """Processes of a server, one command for each node."""
+    """Processes of a server, one command for each node, or srun for all of them."""
 
-    def __init__(self, path, nodes=1, extra=""):
+    def __init__(self, path, nodes=1, extra="", slurm=False):
         self.path, self.nodes, self.port = path, nodes, free_port()
         self.folder = tempfile.TemporaryDirectory()
         self.logs, self.processes = [], []
@@ -61,14 +62,23 @@ class Server:
             made = subprocess.run([HOSTS, "up", "--owner", str(os.getpid()), f"{nodes}x1"], capture_output=True, text=True)
             assert made.returncode == 0, made.stdout + made.stderr
             self.name = made.stdout.strip()
-            commands = [each.replace("node1", "host0") for each in commands_of_docs()]
+            commands = [each.replace("node1", "host0") for each in commands_of_docs(slurm)]
         else:
             commands = ["banyan-vllm serve MODEL --tensor-parallel-size 2 --decode-context-parallel-size 2"]
+        if slurm:
+            self.start_slurm()
         extra += f" --port {self.port} --dtype float32 --max-model-len 512 --kv-cache-memory-bytes {8 << 20} --enforce-eager"
         for node, command in enumerate(commands):
             words = shlex.split(command.replace("MODEL", path) + " " + extra)
-            words[0] = os.path.join(os.path.dirname(sys.executable), words[0])
+            at = words.index("banyan-vllm")
+            words[at] = os.path.join(os.path.dirname(sys.executable), words[at])
             self.start(node, words)
+
+    def start_slurm(self):
+        folder = os.path.join(self.folder.name, "slurm")
+        made = subprocess.run([SLURM, self.name, "1", folder], capture_output=True, text=True)
+        assert made.returncode == 0, made.stdout + made.stderr
+        os.environ["SLURM_CONF"] = os.path.join(folder, "slurm.conf")
 
     def start(self, node, words):
         env = {key: value for key, value in os.environ.items()
