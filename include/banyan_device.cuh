@@ -84,6 +84,6 @@ BNY_DEVICE void banyan_device_end(banyan_device_run *run) { bny_fused_end(run); 
 BNY_DEVICE void banyan_device_merge(banyan_device_run *run, int32_t token, int32_t head) {
   bny_fused_merge(run, token, head);
 }
-BNY_DEVICE void banyan_device_end_merged(banyan_device_run *run) { (void)bny_fused_arrive(run); }
+BNY_DEVICE void banyan_device_end_merged(banyan_device_run *run) { (void)bny_fused_arrive(run, false); }
 
 #endif

@@ -19,14 +19,6 @@ struct bny_decode_combine_row {
 
 template <int quads> struct bny_decode_combine_values { float n[quads][4]; };
 
-BNY_DEVICE_COLD void bny_decode_combine_begin(const bny_device_combine &combine, bny_fused_state *states) {
-  bny_fused_state *state = states + bny_warp();
-  if (bny_lane() == 0) *state = {0, 0, 0};
-  bny_warp_sync();
-  bny_fused_run run;
-  if (bny_block() == 0 && bny_warp() == 0) bny_fused_begin(&run, combine);
-}
-
 template <int quads>
 BNY_DEVICE_COLD void bny_decode_combine_push(const bny_device_combine &combine, bny_fused_state *states,
                                              bny_decode_combine_row row, bny_decode_combine_values<quads> values) {
@@ -41,7 +33,7 @@ template <int width>
 BNY_DEVICE_COLD void bny_decode_combine_end(const bny_device_combine &combine, const bny_fused_state *states) {
   bny_fused_run run;
   bny_fused_resume(&run, combine, states[bny_warp()]);
-  bny_fused_end_of<width>(&run);
+  bny_fused_end_of<width>(&run, true);
 }
 
 struct bny_decode_epilogue {
@@ -54,7 +46,8 @@ struct bny_decode_epilogue {
 
   /* Called by all threads of a block, maybe before the stream's earlier kernels have ended. */
   BNY_DEVICE_METHOD void begin() const {
-    if (combine.mergers) bny_decode_combine_begin(combine, states);
+    if (combine.mergers && bny_lane() == 0) states[bny_warp()] = {0, 0, 0};
+    bny_warp_sync();
   }
 
   /* Called by a warp, once for each row. */

@@ -12,7 +12,12 @@
  *
  * A run may have its own number of tokens (valid.h). Rows are then pushed by tokens of the run, at the positions of the
  * plan's tokens. The warp that announces the run first sends this number to peers. It therefore joins before it sends:
- * only then may it overwrite its number of the run before last. */
+ * only then may it overwrite its number of the run before last.
+ *
+ * An announcement takes a round trip to the peers, which need it only in their next run. In decode kernels the first
+ * block that has pushed everything makes it (bny_fused_arrive), so no block fetches keys later for it. A caller's
+ * kernel may wait for rows before any block arrives, and ranks compare their numbers of tokens while they wait. Its
+ * first warp therefore announces the run at once. */
 #pragma once
 
 #include "cuda/oneshot.cuh"
@@ -33,20 +38,42 @@ BNY_DEVICE void bny_fused_join(bny_fused_run *run) {
   run->joined = true;
 }
 
-/* Called by all lanes of each warp that pushes or calls bny_fused_end(). */
-BNY_DEVICE void bny_fused_begin(bny_fused_run *run, const bny_device_combine &combine) {
+/* Called by all lanes of one warp. Announces the run to peers. */
+BNY_DEVICE void bny_fused_announce(bny_fused_run *run) {
+  const bny_device_combine &combine = *run->combine;
+  if (combine.call.valid.most) {
+    bny_fused_join(run);
+    bny_valid_announce(&combine.group, run->self.epoch, run->valid.count);
+  } else if (!run->joined) {
+    bny_worker_number(&run->self);
+  }
+  bny_worker_announce(run->self);
+  bny_valid_check(&combine.group, combine.call.valid, run->valid);
+}
+
+/* Announces a run by its number, without the state of the warp, which then takes no registers. */
+BNY_DEVICE_COLD void bny_fused_announce_apart(const bny_device_combine &combine, uint64_t epoch, int32_t count) {
+  bny_fused_run run;
+  run.combine = &combine;
+  run.joined = false;
+  bny_worker_set(&run.self, combine.group);
+  run.self.ticket = (epoch - 1) << BNY_TICKET_BITS;
+  run.valid = {count};
+  bny_fused_announce(&run);
+}
+
+/* Begins a run that the warp has not joined. */
+BNY_DEVICE void bny_fused_open(bny_fused_run *run, const bny_device_combine &combine) {
   run->combine = &combine;
   run->joined = false;
   bny_worker_open(&run->self, combine.group);
   run->valid = bny_valid_begin(combine.call.valid);
-  if (bny_block() != 0 || bny_warp() != 0) return;
-  bny_worker_number(&run->self);
-  if (combine.call.valid.most) {
-    bny_fused_join(run);
-    bny_valid_announce(&combine.group, run->self.epoch, run->valid.count);
-  }
-  bny_worker_announce(run->self);
-  bny_valid_check(&combine.group, combine.call.valid, run->valid);
+}
+
+/* Called by all lanes of each warp that pushes or calls bny_fused_end(). */
+BNY_DEVICE void bny_fused_begin(bny_fused_run *run, const bny_device_combine &combine) {
+  bny_fused_open(run, combine);
+  if (bny_block() == 0 && bny_warp() == 0) bny_fused_announce(run);
 }
 
 /* The state of a run that a warp keeps in shared memory to save registers, between bny_fused_resume() and
@@ -57,20 +84,19 @@ struct bny_fused_state {
   int32_t count; /* as in bny_valid_run */
 };
 
-/* Called by all lanes. If the warp has not joined, it begins the run like bny_fused_begin(), but announces nothing. */
+/* Called by all lanes. If the warp has not joined, it begins the run. */
 BNY_DEVICE_COLD void bny_fused_resume(bny_fused_run *run, const bny_device_combine &combine,
                                       const bny_fused_state &state) {
-  run->combine = &combine;
-  run->joined = state.epoch != 0;
-  if (run->joined) {
-    bny_worker_set(&run->self, combine.group);
-    run->self.epoch = state.epoch;
-    run->self.failed = state.failed != 0;
-    run->valid = {state.count};
-  } else {
-    bny_worker_open(&run->self, combine.group);
-    run->valid = bny_valid_begin(combine.call.valid);
+  if (state.epoch == 0) {
+    bny_fused_open(run, combine);
+    return;
   }
+  run->combine = &combine;
+  run->joined = true;
+  bny_worker_set(&run->self, combine.group);
+  run->self.epoch = state.epoch;
+  run->self.failed = state.failed != 0;
+  run->valid = {state.count};
 }
 
 BNY_DEVICE void bny_fused_suspend(const bny_fused_run &run, bny_fused_state *state) {
@@ -210,10 +236,13 @@ BNY_DEVICE bool bny_fused_is_valid(const bny_fused_run &run, int32_t token) {
 }
 
 /* Called by all threads of a block. Counts the block, and returns how many blocks were not counted before, itself
- * included. */
-BNY_DEVICE uint32_t bny_fused_arrive(bny_fused_run *run) {
+ * included. With `announces`, the first block announces the run: by its last warp, which has the fewest rows to merge
+ * if the block merges at all. */
+BNY_DEVICE uint32_t bny_fused_arrive(bny_fused_run *run, bool announces) {
   BNY_SHARED(uint32_t, bny_fused_left);
   bny_arena_head *head = run->self.head;
+  uint64_t epoch = 0;
+  if (announces) epoch = run->joined ? run->self.epoch : (bny_shuffle(run->self.ticket, 0) >> BNY_TICKET_BITS) + 1;
   bny_block_sync();
   if (bny_thread() == 0) {
     uint32_t left = bny_grid_blocks() - bny_add_gpu_32(&head->arrived, 1);
@@ -224,13 +253,16 @@ BNY_DEVICE uint32_t bny_fused_arrive(bny_fused_run *run) {
     }
   }
   bny_block_sync();
-  return bny_fused_left;
+  const uint32_t left = bny_fused_left, warps = bny_block_threads() / BNY_WARP_LANES;
+  if (announces && left == bny_grid_blocks() && bny_warp() + 1 == warps)
+    bny_fused_announce_apart(*run->combine, epoch, run->valid.count);
+  return left;
 }
 
 /* Called once by all threads of a block, after the block's last push. All lanes of a warp pass the same run. `width` is
  * BNY_FUSED_WIDTH if bny_fused_is_wide(), else 0. */
-template <int width> BNY_DEVICE void bny_fused_end_of(bny_fused_run *run) {
-  uint32_t left = bny_fused_arrive(run), warps = bny_block_threads() / BNY_WARP_LANES;
+template <int width> BNY_DEVICE void bny_fused_end_of(bny_fused_run *run, bool announces) {
+  uint32_t left = bny_fused_arrive(run, announces), warps = bny_block_threads() / BNY_WARP_LANES;
   uint32_t mergers = run->combine->mergers < bny_grid_blocks() ? run->combine->mergers : bny_grid_blocks();
   if (left > mergers) return;
   bny_fused_join(run);
@@ -240,7 +272,7 @@ template <int width> BNY_DEVICE void bny_fused_end_of(bny_fused_run *run) {
 
 BNY_DEVICE void bny_fused_end(bny_fused_run *run) {
   if (bny_fused_is_wide(*run->combine))
-    bny_fused_end_of<BNY_FUSED_WIDTH>(run);
+    bny_fused_end_of<BNY_FUSED_WIDTH>(run, false);
   else
-    bny_fused_end_of<0>(run);
+    bny_fused_end_of<0>(run, false);
 }

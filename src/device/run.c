@@ -86,8 +86,8 @@ enum { BLOCKS_BETWEEN_NODES = 16 };
 /* Blocks of a combine occupy their SMs while they wait for other ranks. If the blocks of one communicator filled one
  * rank's device, and those of another communicator filled a second device, neither would ever end. A run therefore
  * takes this many blocks, or a quarter of the resident blocks. That allows for two communicators, each with one run and
- * a next run that is launched early. */
-enum { BLOCKS_USUAL = 32, RUNS_BESIDE = 4 };
+ * a next run that is launched early. The last block need not have rows (bny_worker_announces). */
+enum { BLOCKS_USUAL = 33, RUNS_BESIDE = 4 };
 
 static int32_t blocks_of_combine(const bny_engine *engine, int32_t resident) {
   if (engine->blocks_max > 0) return engine->blocks_max < resident ? engine->blocks_max : resident;
@@ -104,12 +104,13 @@ static int32_t blocks_that_fit(const bny_device_run *run) {
   return engine->arenas->ranks_per_device > 1 && resident > 1 && blocks > resident / 2 ? resident / 2 : blocks;
 }
 
-/* Spreads rows over all SMs of a run first, and then over more warps per SM. A single warp has its SM to itself. */
+/* Spreads rows over all SMs of a run first, and then over more warps per SM. A single warp has its SM to itself. One
+ * warp announces the run and should have no row. */
 static void set_grid(bny_device_run *run, const bny_unit_shape *shape) {
   int32_t fit = blocks_that_fit(run), sms = run->exec->engine->sms < fit ? run->exec->engine->sms : fit;
   int32_t warps_max = BNY_BLOCK_THREADS_MAX / 32;
   int64_t warps = shape->chunks, rows = (int64_t)shape->tokens * shape->heads;
-  while (warps * 2 <= warps_max && rows * shape->chunks > warps * sms) warps *= 2;
+  while (warps * 2 <= warps_max && rows * shape->chunks + 1 > warps * sms) warps *= 2;
   run->threads = (int32_t)warps * 32;
   run->blocks = bny_device_blocks(shape, run->threads, fit);
   if (run->blocks < 1) run->blocks = 1;

@@ -135,6 +135,38 @@ TEST(ranks_of_one_device_leave_room) {
   check_and_free(task);
 }
 
+/* The last warp announces the run, which takes a round trip to the peers, so it should have no row. A row of 128 f32
+ * values has two units, and a warp takes one at a time. */
+static void count_warps(world_rank *self) {
+  const combine_task *task = self->argument;
+  for (int32_t i = 0; i < task->nattempts; i++) {
+    const combine_attempt *attempt = &task->attempts[i];
+    banyan_combine_desc desc = attempt->desc;
+    banyan_partial in = combine_attempt_input(attempt, self->rank);
+    banyan_op *op = NULL;
+    char text[1024];
+    int blocks = 0, threads = 0;
+    desc.stream = self->stream;
+    if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, out_of(attempt, self->rank), &op), "init")) return;
+    banyan_op_describe(op, text, sizeof text);
+    const char *grid = strstr(text, "by kernel "), *comma = grid ? strchr(grid, ',') : NULL;
+    bool found = comma && sscanf(comma, ", %d blocks of %d threads", &blocks, &threads) == 2;
+    world_check(self, found && blocks * (threads / 32) > 2 * desc.heads, "%d heads: %s", desc.heads, text);
+    banyan_op_free(op);
+  }
+}
+
+TEST(the_warp_that_announces_has_no_row) {
+  static const int32_t heads[] = {1, 16, 32, 64, 128};
+  combine_task *task = combine_task_new(2, 98);
+  for (int i = 0; i < 5; i++) {
+    add_attempt(task, "oneshot", BANYAN_SCATTER_NONE, 1, heads[i], 128);
+    task->attempts[task->nattempts - 1].desc.wire = BANYAN_F32;
+  }
+  run(task, (world_setup){.nranks = 2, .words = "sms=132"}, count_warps);
+  combine_task_free(task);
+}
+
 /* Ranks of one device price no links of their host, and plans of steps take longer there than the direct one. */
 static void ask_for_the_choice(world_rank *self) {
   const combine_task *task = self->argument;
