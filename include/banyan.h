@@ -571,8 +571,8 @@ typedef struct banyan_heads_desc {
 banyan_status banyan_allgather_heads(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all);
 
 /* Describes a sum over ranks of a tensor [tokens][dim], as after an output projection under tensor parallelism. All
- * fields except strides and `valid` must be equal on all ranks, and so must the number of tokens of a run. A difference
- * is BANYAN_ERR_MISMATCH. Strides may be negative. */
+ * fields except strides, `stream` and `valid` must be equal on all ranks, and so must the number of tokens of a run. A
+ * difference is BANYAN_ERR_MISMATCH. Strides may be negative. */
 typedef struct banyan_allreduce_desc {
   size_t size;
   int32_t tokens;                 /* with valid->tokens, the upper bound of a run; 0 is allowed */
@@ -585,20 +585,22 @@ typedef struct banyan_allreduce_desc {
   const char *algorithm;          /* as in banyan_combine_desc */
   int64_t in_stride, out_stride;  /* elements from one token to the next; 0: contiguous */
   const banyan_valid_rows *valid; /* only `tokens` is used; NULL: all tokens */
+  void *stream;                   /* as in banyan_combine_desc */
 } banyan_allreduce_desc;
 
 #define BANYAN_ALLREDUCE_DESC_INIT                                                                                     \
   {                                                                                                                    \
     sizeof(banyan_allreduce_desc), 0, 0, (banyan_dtype)0, BANYAN_F32, BANYAN_SCATTER_NONE, 0, BANYAN_ORDER_PLAN, NULL, \
-        0, 0, NULL                                                                                                     \
+        0, 0, NULL, NULL                                                                                               \
   }
 
 /* Sums `in` of all ranks in f32, and rounds once to the type of `out`. All ranks that get a value get the same bits.
  * NaN and infinities arrive as such. A finite value that the wire cannot hold becomes the largest that it can, and
- * banyan_op_info counts it. A sum over p ranks is off by at most ((1 + u)^R - 1 + p 2^-23) A, where A is the sum of |v|
- * and u and R are those of banyan_combine(), with u = 1/17 for E4M3. Small values have an absolute precision, in E4M3
- * that of 32 columns with a common scale: docs/numbers.md. `out` may be `in` if each sum then has the address of its
- * own input. Otherwise the two must not overlap. Ranks sum on the host: a communicator with a device gets
+ * banyan_op_info counts it on hosts. A sum over p ranks is off by at most ((1 + u)^R - 1 + p 2^-23) A, where A is the
+ * sum of |v| and u and R are those of banyan_combine(), with u = 1/17 for E4M3. Small values have an absolute
+ * precision, in E4M3 that of 32 columns with a common scale: docs/numbers.md. `out` may be `in` if each sum then has
+ * the address of its own input. Otherwise the two must not overlap. On devices the stream runs the sum. It has no wire
+ * of E4M3, and its EXACT order has the algorithm "oneshot" alone, and at most 72 ranks. Devices of several nodes get
  * BANYAN_ERR_UNSUPPORTED. */
 banyan_status banyan_allreduce(banyan_comm *comm, const banyan_allreduce_desc *desc, const void *in, void *out);
 

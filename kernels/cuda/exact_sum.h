@@ -76,6 +76,9 @@ BNY_DEVICE bny_exact_total bny_exact_total_of(const bny_exact_sum &d) {
   return total;
 }
 
+/* Returns the total of a sum of tensors, whose values have their own size: no power of two is taken from them. */
+BNY_DEVICE bny_exact_total bny_exact_total_none(void) { return {1.0, 0.0, 0.0, 0.0f, BNY_SUM_D}; }
+
 /* Computes the output values: normalised in double and rounded once, or numerators relative to the exported m. */
 template <int protocol>
 BNY_DEVICE bny_lane_values<protocol, 32> bny_exact_values(const bny_exact_lanes<protocol> &sums,

@@ -169,7 +169,7 @@ BNY_DEVICE bny_oneshot_run<BNY_PROTOCOL_LL16, bits, width> bny_fused_merge_begin
   bny_oneshot_run<BNY_PROTOCOL_LL16, bits, width> merge;
   merge.self = run.self;
   merge.valid = run.valid;
-  merge.lone = false;
+  merge.lone = merge.sums = false;
   merge.work = bny_unit_work_make<BNY_PROTOCOL_LL16, bits>(run.combine->what.shape);
   return merge;
 }

@@ -208,6 +208,9 @@ template <int protocol, int bits> BNY_DEVICE void bny_interpret_step(bny_interpr
       bny_unit_rows_first(&rows, run->program->shape, run->work, step->token0, step->tokens, step->head0, step->heads);
   BNY_ROLLED for (; more && !run->self.failed; more = bny_unit_rows_next(&rows)) {
     int32_t token = rows.token;
+    if (run->program->shape.columns)
+      bny_unit_work_move<protocol, bits>(&run->work, run->program->shape, rows.head, (int32_t)step->byte0,
+                                         (int32_t)step->bytes);
     if (run->call->valid.most) {
       token = bny_valid_token(run->call->valid, run->valid, rows.token);
       /* A proxy sends and awaits complete messages, so tokens that the run omits are sent as empty rows. */

@@ -113,6 +113,7 @@ template <int protocol, int bits, int width> struct bny_oneshot_run {
   bny_worker self;
   bny_unit_work work;
   bny_valid_run valid;
+  bool sums;      /* units are columns of tensors */
   bool lone;      /* the warp has at most one row and one round of packets, so its own part stays in registers */
   bny_packet own; /* valid if lone */
 };
@@ -153,6 +154,7 @@ BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, bits, width> *run, co
   bny_import imports = {-BNY_INFINITY_F, 0.0f, 0.0f, false};
   BNY_ROLLED for (uint32_t row = 0; more; more = bny_unit_rows_next(&rows), row++) {
     int32_t token = rows.token;
+    if (run->sums) bny_unit_work_move<protocol, bits>(&run->work, shape, rows.head, shape.column0, shape.columns);
     bool reads = true;
     if (call.valid.most) {
       token = bny_valid_token(call.valid, run->valid, rows.token);
@@ -264,7 +266,7 @@ BNY_DEVICE void bny_oneshot_merge_exact(bny_oneshot_run<protocol, 32, width> *ru
       }
     }
     if (self->failed) return;
-    bny_exact_total total = bny_exact_total_of(sums.d);
+    bny_exact_total total = run->sums ? bny_exact_total_none() : bny_exact_total_of(sums.d);
     if (first == 0) {
       if (call.valid.keeps_empty_rows && total.d == 0.0f) return;
       factor = bny_export_row(self->group, call.out, out_token, out_head, total.m, total.d, run->work.chunk == 0);
@@ -298,6 +300,8 @@ BNY_DEVICE void bny_oneshot_merge_rows(bny_oneshot_run<protocol, bits, width> *r
   bool more = bny_unit_rows_first(&rows, what.shape, run->work, owned.token0, owned.tokens, owned.head0, owned.heads);
   BNY_ROLLED for (; more && !self->failed; more = bny_unit_rows_next(&rows)) {
     if (call.valid.most && bny_valid_token(call.valid, run->valid, rows.token) < 0) continue;
+    if (run->sums)
+      bny_unit_work_move<protocol, bits>(&run->work, what.shape, rows.head, what.shape.column0, what.shape.columns);
     sources.number = bny_oneshot_unit(what, 0, self->group->rank, rows.token, rows.head, run->work.chunk);
     bny_oneshot_merge_row(run, sources, rows.token, rows.head, what, call);
   }
@@ -310,6 +314,7 @@ BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_one
   const bny_unit_shape &shape = what.shape;
   bny_worker_begin(&run.self, group);
   run.work = bny_unit_work_make<protocol, bits>(shape);
+  run.sums = shape.columns > 0;
   run.lone = width == 0 && (uint64_t)shape.tokens * (uint64_t)shape.heads <= run.work.groups &&
              run.work.packets <= BNY_WARP_LANES;
   run.valid = bny_valid_begin(call.valid);

@@ -197,6 +197,11 @@ BNY_DEVICE float bny_import_below(const banyan_partial &in) {
   return in.empty & BANYAN_EMPTY_BELOW ? bny_stat_round(in.stats_dtype, (float)in.empty_below) : -BNY_INFINITY_F;
 }
 
+/* Returns whether a partial is a tensor to sum: numerators without statistics. */
+BNY_DEVICE bool bny_partial_is_sum(const banyan_partial &partial) {
+  return !partial.lse && partial.values_kind == BANYAN_VALUES_NUMERATOR;
+}
+
 /* Converts statistics to wire form. An lse has sum 1. `tight` is for lossy wires: see bny_stats_import(). */
 BNY_DEVICE bny_import bny_import_make(const banyan_partial &in, float stat, float sum, bool tight) {
   bny_import made = {-BNY_INFINITY_F, 0.0f, 0.0f, false};
@@ -221,6 +226,7 @@ BNY_DEVICE bny_import bny_import_make(const banyan_partial &in, float stat, floa
 }
 
 BNY_DEVICE bny_import bny_import_row(const banyan_partial &in, int32_t token, int32_t head, bool tight) {
+  if (bny_partial_is_sum(in)) return {0.0f, BNY_SUM_D, 1.0f, false};
   int64_t at = bny_partial_stat_at(in, token, head);
   float stat = bny_element_load(in.lse, in.stats_dtype, at);
   float sum = in.stats_kind == BANYAN_STATS_MAX_SUM ? bny_element_load(in.sum, in.stats_dtype, at) : 1.0f;
@@ -278,7 +284,7 @@ BNY_DEVICE float bny_export_stats(const bny_device_group *group, const banyan_pa
                                   float m, float d, bool writes) {
   float factor = bny_stats_reciprocal(d);
   writes = writes && bny_lane() == 0;
-  if (!out.lse) return factor;
+  if (!out.lse) return bny_partial_is_sum(out) ? 1.0f : factor;
   if (out.stats_kind == BANYAN_STATS_MAX_SUM) {
     float rebase = bny_export_max_sum(group, out, token, head, m, d, writes);
     return out.values_kind == BANYAN_VALUES_NUMERATOR ? rebase : factor;

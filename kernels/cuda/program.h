@@ -143,10 +143,16 @@ typedef struct bny_device_group {
 /* Values of bny_unit_shape.wire for units that are moved unchanged. */
 enum { BNY_UNIT_BYTES = -1, BNY_UNIT_HEADS = -2 };
 
+/* The d of all ranks together is at most 1, so merges for lossy wires leave m at 0. */
+#define BNY_SUM_D 0x1p-7f
+
 /* How rows are cut into units, the same on all ranks. Byte programs have one token, and their "heads" are consecutive
- * units. In an all-gather of heads, a unit is a row of value_dim bytes. */
+ * units. In an all-gather of heads, a unit is a row of value_dim bytes. Sums have "heads" of value_dim columns: unit h
+ * of a token has columns [h value_dim, (h + 1) value_dim), as far as the box has them. They travel as the numerators of
+ * rows whose m is 0 and whose d is BNY_SUM_D, so they need no kernels of their own. */
 typedef struct bny_unit_shape {
   int32_t token0, tokens, head0, heads; /* box of rows */
+  int32_t column0, columns;             /* sums: the columns of the box. columns 0: there are no sums */
   int32_t value_dim;
   int32_t wire;          /* bny_wire, BNY_UNIT_BYTES or BNY_UNIT_HEADS */
   int32_t chunk_columns; /* a multiple of 8, or of 32 for e4m3; the last chunk may be shorter. Bytes: size of a unit, a
@@ -186,7 +192,7 @@ typedef struct bny_program_step {
   int32_t destinations, ndestinations;  /* endpoints: the first one, and how many */
   int32_t token0, tokens, head0, heads; /* units; for bytes as in bny_unit_shape */
   int32_t nremote;                      /* how many of the last destinations are messages to other nodes */
-  uint64_t byte0, bytes;                /* byte programs: the step moves only this range */
+  uint64_t byte0, bytes;                /* byte programs: the step moves only this range; sums: these columns */
   int64_t shift;                        /* byte programs: offset added on delivery, in bytes */
 } bny_program_step;
 
@@ -220,7 +226,7 @@ typedef struct bny_device_valid {
 /* The caller's memory. It is a kernel parameter. */
 typedef struct bny_device_call {
   banyan_partial in, out;        /* combine: out.values and out.lse are NULL if nothing is delivered. Heads: only values
-                                  * and their strides, in bytes, are used */
+                                  * and their strides, in bytes, are used. Sums: numerators without statistics */
   int32_t out_token0, out_head0; /* the first row of out */
   int32_t shares_stats;          /* the statistics of in and out overlap in memory */
   int32_t in_head0;              /* heads: the first head of in */

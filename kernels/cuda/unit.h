@@ -18,6 +18,7 @@ struct bny_unit_work {
   int32_t column0, columns; /* columns of the row */
   int32_t packets;
   uint32_t group, groups; /* this warp's group, and the number of groups in the grid */
+  int32_t low;            /* sums: columns of the unit before the box */
 };
 
 template <int protocol, int bits> BNY_DEVICE bny_unit_work bny_unit_work_make(const bny_unit_shape &shape) {
@@ -28,10 +29,21 @@ template <int protocol, int bits> BNY_DEVICE bny_unit_work bny_unit_work_make(co
   work.group = bny_block() * (warps >> shift) + (bny_warp() >> shift);
   work.groups = bny_grid_blocks() * (warps >> shift);
   work.column0 = work.chunk * shape.chunk_columns;
+  work.low = 0;
   int32_t left = shape.value_dim - work.column0;
   work.columns = left < 0 ? 0 : left < shape.chunk_columns ? left : shape.chunk_columns;
   work.packets = bny_protocol_packets_of(protocol, bits, work.columns);
   return work;
+}
+
+/* Sums: moves to unit `head`, of which only columns [first, first + count) of the token exist. */
+template <int protocol, int bits>
+BNY_DEVICE void bny_unit_work_move(bny_unit_work *work, const bny_unit_shape &shape, int32_t head, int32_t first,
+                                   int32_t count) {
+  int32_t begin = head * shape.value_dim, left = first + count - begin;
+  work->low = first > begin ? first - begin : 0;
+  work->columns = left < shape.value_dim ? left : shape.value_dim;
+  work->packets = bny_protocol_packets_of(protocol, bits, work->columns);
 }
 
 BNY_DEVICE void bny_unit_row_sync(const bny_unit_shape &shape) {
@@ -111,6 +123,7 @@ BNY_DEVICE bny_unit_columns bny_unit_columns_of(const bny_unit_work &work, int p
   }
   int room = bny_packet_words<protocol>(packet) * each, left = work.columns - made.column;
   made.high = left < room ? left : room;
+  if (made.low < work.low - made.column) made.low = work.low - made.column;
   return made;
 }
 

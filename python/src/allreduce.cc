@@ -21,13 +21,14 @@ int64_t columns_of(const array &from) {
 } // namespace
 
 void sum_call::read(const comm &owner, nb::handle array, nb::handle out, const sum_words &words) {
-  x.open("x", array, false, owner.device(), nullptr);
+  desc.stream = owner.stream_for(nb::none(), array);
+  x.open("x", array, false, owner.device(), desc.stream);
   has_output = read_how(&desc, &algorithm, owner, words);
   int64_t columns = columns_of(x), tokens = x.ndim > 1 ? x.shape[0] : 1;
   if (tokens > INT32_MAX || columns > INT32_MAX) reject("x", "a dimension is above 2^31 - 1");
   desc.tokens = static_cast<int32_t>(tokens), desc.dim = static_cast<int32_t>(columns), desc.dtype = x.number();
   desc.in_stride = x.ndim > 1 ? x.strides[0] : 0;
-  read_tokens(owner, words.tokens, nullptr, &valid_tokens, &tokens_now, &valid);
+  read_tokens(owner, words.tokens, desc.stream, &valid_tokens, &tokens_now, &valid);
   if (valid.tokens) desc.valid = &valid;
   std::copy(x.shape, x.shape + x.ndim, shape);
   int32_t first, number;
@@ -42,11 +43,11 @@ void sum_call::read(const comm &owner, nb::handle array, nb::handle out, const s
   }
   if (!has_output) return;
   if (out.is_none()) {
-    made = result.make("x", array, x, {shape, x.ndim}, false, owner.device(), nullptr);
+    made = result.make("x", array, x, {shape, x.ndim}, false, owner.device(), desc.stream);
     return;
   }
   made = nb::borrow(out);
-  result.open("out", out, true, owner.device(), nullptr);
+  result.open("out", out, true, owner.device(), desc.stream);
   result.want_dims(x.ndim, "that of this rank's sums");
   for (int i = 0; i < x.ndim; i++) result.want_shape(i, shape[i], "that of this rank's sums");
   if (result.number() != desc.dtype) reject("out", result.dtype_name() + ", and x differs");

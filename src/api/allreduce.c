@@ -8,15 +8,15 @@
 #include "base/sized.h"
 #include "base/status.h"
 
-static bny_wire wire_of(const banyan_allreduce_desc *desc) {
-  if (desc->order == BANYAN_ORDER_EXACT) return BNY_WIRE_EXACT;
+static bny_wire wire_of(const banyan_comm *comm, const banyan_allreduce_desc *desc) {
+  if (desc->order == BANYAN_ORDER_EXACT && !comm->device.engine) return BNY_WIRE_EXACT;
   return bny_wire_of_dtype(desc->wire ? desc->wire : BANYAN_F32);
 }
 
 static banyan_status check_desc(const banyan_comm *comm, const banyan_allreduce_desc *desc) {
-  if (comm->device.engine)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED, "this communicator has a device, and sums are made on the host: use a "
-                                            "communicator without a device");
+  if (comm->device.proxy)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "sums on devices need memory that all ranks share, which devices of "
+                                            "several nodes lack: use a communicator without a device");
   if (desc->tokens < 0 || desc->dim < 0 || (int64_t)desc->tokens * desc->dim > INT32_MAX)
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     "desc has tokens %d, dim %d; none may be negative, and at most 2^31 - 1 values", desc->tokens,
@@ -27,6 +27,10 @@ static banyan_status check_desc(const banyan_comm *comm, const banyan_allreduce_
   if (desc->wire && bny_wire_of_dtype(desc->wire) == BNY_WIRE_COUNT)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.wire is %d; use BANYAN_F32, BANYAN_F16, BANYAN_BF16 or BANYAN_E4M3",
                     (int)desc->wire);
+  if (desc->wire == BANYAN_E4M3 && comm->device.engine)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    "desc.wire is BANYAN_E4M3, which sums on devices do not have; use BANYAN_F16 "
+                    "or BANYAN_BF16");
   if ((unsigned)desc->scatter > BANYAN_SCATTER_TOKENS)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.scatter is %d, which is not a banyan_scatter", desc->scatter);
   if ((unsigned)desc->order > BANYAN_ORDER_EXACT)
@@ -61,8 +65,8 @@ static banyan_status make_tensor(const void *at, const char *name, int64_t strid
 
 /* Describes both tensors of a run. Strides refer to this rank's tensors, and a result may be some of the tokens or
  * columns. */
-static banyan_status bind(const banyan_comm *comm, const banyan_allreduce_desc *desc, const bny_call *key,
-                          const void *in, void *out, bny_op_memory *memory) {
+static banyan_status bind(banyan_comm *comm, const banyan_allreduce_desc *desc, const bny_call *key, const void *in,
+                          void *out, bny_op_memory *memory) {
   bny_api_tensor mine, result;
   bny_box all = {key->tokens, key->dim, 1}, own = all;
   int32_t token0 = 0, head0 = 0;
@@ -75,6 +79,10 @@ static banyan_status bind(const banyan_comm *comm, const banyan_allreduce_desc *
   if (status != BANYAN_OK) return status;
   memory->mine = mine.rows;
   memory->all = result.rows;
+  if (!bny_api_tensor_is_empty(&mine)) status = bny_api_check_memory(comm, "in", in);
+  if (status == BANYAN_OK && !bny_api_tensor_is_empty(&result)) status = bny_api_check_memory(comm, "out", out);
+  if (status == BANYAN_OK) status = bny_api_check_memory_valid(comm, memory->valid);
+  if (status != BANYAN_OK) return status;
   if (bny_api_tensor_is_empty(&result) || !bny_api_tensors_overlap(&mine, &result)) return BANYAN_OK;
   bool is_same = bny_strided_at(&mine.rows, token0, head0).at == result.rows.at &&
                  (own.tokens < 2 || mine.rows.token_stride == result.rows.token_stride);
@@ -98,16 +106,18 @@ static banyan_status allreduce(banyan_comm *comm, const banyan_allreduce_desc *d
                   .all_tokens = known->tokens,
                   .tokens = known->tokens,
                   .dtype = known->dtype,
-                  .wire = wire_of(known),
+                  .wire = wire_of(comm, known),
                   .scatter = known->scatter,
                   .order = known->order,
                   .root = known->scatter == BANYAN_SCATTER_ROOT ? known->root : 0};
   bny_call_set_columns(&key, known->dim, comm->nranks);
   const char *algorithm = known->algorithm ? known->algorithm : comm->algorithm;
+  if (known->order == BANYAN_ORDER_EXACT) status = bny_api_exact_algorithm(comm, &algorithm);
+  if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   if (algorithm) strncpy(key.algorithm, algorithm, sizeof key.algorithm - 1);
   const banyan_valid_rows *valid = known->valid;
   status = bny_api_read_tokens(comm, &valid, &counted, !keep, &key);
-  bny_op_memory memory = {.valid = valid, .tokens = key.tokens};
+  bny_op_memory memory = {.valid = valid, .tokens = key.tokens, .stream = known->stream};
   if (status == BANYAN_OK) status = bind(comm, known, &key, in, out, &memory);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   return bny_op_run_or_keep(comm, &key, &memory, keep);

@@ -33,6 +33,10 @@ bool bny_api_overlap(const void *first, size_t first_bytes, const void *second, 
  * same error. For blocking calls on the host, whose arrays have been read. */
 banyan_status bny_api_check_claims(banyan_comm *comm, const banyan_attention_desc *desc);
 
+/* Sets the algorithm of a call in BANYAN_ORDER_EXACT. On devices, only "oneshot" sends the rows of all ranks to the
+ * rank that adds them. */
+banyan_status bny_api_exact_algorithm(const banyan_comm *comm, const char **algorithm);
+
 /* Reports to the peers that this rank makes no operation, because its `op` is NULL. */
 banyan_status bny_api_reject_init(banyan_comm *comm);
 

@@ -39,18 +39,6 @@ static banyan_status check_combine(const banyan_comm *comm, const banyan_combine
   return BANYAN_OK;
 }
 
-/* On devices, only "oneshot" sends the partials of all ranks to the rank that adds them. */
-static banyan_status check_exact_device(const banyan_comm *comm, const char *algorithm) {
-  if (algorithm && algorithm[0] && strcmp(algorithm, "oneshot") != 0)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED,
-                    "the algorithm is \"%s\"; on devices BANYAN_ORDER_EXACT has \"oneshot\" alone", algorithm);
-  if (comm->device.proxy || comm->nranks > BNY_DIRECT_RANKS_MAX)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED,
-                    "on devices BANYAN_ORDER_EXACT needs memory that all ranks share, and at most %d ranks",
-                    BNY_DIRECT_RANKS_MAX);
-  return BANYAN_OK;
-}
-
 banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_desc **desc, banyan_combine_desc *room,
                                   bny_call *key) {
   if (!comm || !*desc) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and desc must not be NULL");
@@ -70,11 +58,8 @@ banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_
       .root = known->scatter == BANYAN_SCATTER_ROOT ? known->root : 0,
   };
   const char *algorithm = known->algorithm ? known->algorithm : comm->algorithm;
-  if (made.order == BANYAN_ORDER_EXACT && comm->device.engine) {
-    status = check_exact_device(comm, algorithm);
-    if (status != BANYAN_OK) return status;
-    algorithm = "oneshot";
-  }
+  if (made.order == BANYAN_ORDER_EXACT) status = bny_api_exact_algorithm(comm, &algorithm);
+  if (status != BANYAN_OK) return status;
   if (algorithm) strncpy(made.algorithm, algorithm, sizeof made.algorithm - 1);
   *desc = known;
   *key = made;

@@ -304,6 +304,10 @@ static banyan_status add_step(draft *draft, const bny_step *step) {
                            .byte0 = step->slice.byte0,
                            .bytes = step->slice.bytes};
   banyan_status status = BANYAN_OK;
+  if (draft->shape.columns) {
+    made.byte0 = (uint64_t)step->slice.head0;
+    made.bytes = (uint64_t)step->slice.heads;
+  }
   bool sends = step->kind == BNY_STEP_SEND, waits = step->kind == BNY_STEP_WAIT;
   if (((sends || waits) && !signals) || box.tokens == 0 || box.heads == 0) return BANYAN_OK;
   made.kind = sends || step->kind == BNY_STEP_COPY ? BNY_PROGRAM_COPY
@@ -387,7 +391,8 @@ bny_arena_sizes bny_device_program_needs(const bny_program *program) {
   return needs;
 }
 
-/* Returns the part of the box that a rank owns along the scattered dimension. */
+/* Computes the part of the box that each rank owns along the scattered dimension. Columns of sums are counted in
+ * units. */
 static void own_parts(const bny_request *request, bny_oneshot *what) {
   bool tokens = request->call.scatter == BANYAN_SCATTER_TOKENS;
   int32_t first = tokens ? request->token0 : request->head0, last = first + (tokens ? request->tokens : request->heads);
@@ -395,6 +400,9 @@ static void own_parts(const bny_request *request, bny_oneshot *what) {
     int32_t begin = tokens ? request->call.all_tokens : request->call.all_heads, number;
     if (rank < request->nranks) bny_slice_split(begin, request->nranks, rank, &begin, &number);
     what->first[rank] = begin < first ? first : begin > last ? last : begin;
+    if (tokens || !what->shape.columns) continue;
+    int32_t each = what->shape.value_dim;
+    what->first[rank] = what->first[rank] / each + (what->first[rank] == last && last % each > 0);
   }
 }
 
@@ -410,10 +418,10 @@ banyan_status bny_device_oneshot_make(const bny_request *request, const bny_devi
   if (status != BANYAN_OK) return status;
   own_parts(request, &made);
   bool scattered = request->call.scatter == BANYAN_SCATTER_HEADS || request->call.scatter == BANYAN_SCATTER_TOKENS;
-  int64_t rows = (int64_t)request->tokens * request->heads, most = scattered ? 0 : rows;
+  int64_t rows = (int64_t)made.shape.tokens * made.shape.heads, most = scattered ? 0 : rows;
   for (int32_t rank = 0; scattered && rank < request->nranks; rank++) {
     int64_t owned = made.first[rank + 1] - made.first[rank];
-    owned *= request->call.scatter == BANYAN_SCATTER_TOKENS ? request->heads : request->tokens;
+    owned *= request->call.scatter == BANYAN_SCATTER_TOKENS ? made.shape.heads : made.shape.tokens;
     if (owned > most) most = owned;
   }
   uint64_t units = (uint64_t)most * (uint64_t)made.shape.chunks * (uint64_t)request->nranks;

@@ -14,7 +14,8 @@ struct bny_device_run {
   int32_t blocks, threads;
   bny_device_settings settings; /* settings of the exec, with the run's protocol */
   bny_plan_form form;
-  bool heads;                 /* the plan is an all-gather */
+  bool heads, sums;           /* the plan is an all-gather of heads, or sums tensors */
+  int32_t unit_columns;       /* sums: columns of a unit */
   const char *kernel_name;    /* static text */
   int32_t nsteps;             /* steps of the program */
   bny_oneshot oneshot;        /* BNY_FORM_DIRECT: used instead of a program */
@@ -131,6 +132,7 @@ static banyan_status make_oneshot(bny_device_run *run, const bny_request *reques
         run, bny_device_oneshot_kernel(protocol, run->oneshot.shape.wire, request->call.order, request->nranks));
   if (status != BANYAN_OK) return status;
   run->form = BNY_FORM_DIRECT;
+  run->unit_columns = run->oneshot.shape.value_dim;
   set_grid(run, &run->oneshot.shape);
   return BANYAN_OK;
 }
@@ -166,6 +168,7 @@ static banyan_status make_program(bny_device_run *run, const bny_request *reques
     status = bny_fail(BANYAN_ERR_SYSTEM, "%s", banyan_last_error());
   run->form = BNY_FORM_STEPS;
   run->nsteps = program->nsteps;
+  run->unit_columns = program->shape.value_dim;
   if (status == BANYAN_OK) set_grid(run, &program->shape);
   free(program);
   return status;
@@ -183,6 +186,7 @@ banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *requ
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to bind a plan");
   made->exec = exec;
   made->heads = bny_call_has_rows(&request->call) && bny_call_gathers(&request->call);
+  made->sums = request->call.collective == BNY_ALLREDUCE;
   made->settings = exec->settings;
   banyan_status status = make(made, request, plan, call, binding);
   if (status != BANYAN_OK) {
@@ -269,6 +273,19 @@ static void set_heads(const bny_binding *binding, bny_device_call *call) {
   call->out.values_head_stride = binding->all.head_stride;
 }
 
+/* Tensors to sum are numerators without statistics. Columns are those of the whole tensor, on all ranks. */
+static void set_sums(const bny_device_run *run, const bny_binding *binding, bny_device_call *call) {
+  int64_t bytes = (int64_t)bny_dtype_bytes(binding->dtype);
+  banyan_partial tensor = {
+      .values_dtype = binding->dtype, .values_kind = BANYAN_VALUES_NUMERATOR, .values_head_stride = run->unit_columns};
+  call->in = call->out = tensor;
+  call->in.values = binding->mine.at;
+  call->in.values_token_stride = binding->mine.token_stride / bytes;
+  if (binding->all.at) call->out.values = binding->all.at - binding->out_head0 * bytes;
+  call->out.values_token_stride = binding->all.token_stride / bytes;
+  call->out_head0 = 0;
+}
+
 banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *binding, void *stream) {
   bny_device_call call = {
       .out_token0 = binding->out_token0,
@@ -281,6 +298,8 @@ banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *bindi
   };
   if (run->heads) {
     set_heads(binding, &call);
+  } else if (run->sums) {
+    set_sums(run, binding, &call);
   } else {
     if (binding->in) call.in = *binding->in;
     if (binding->out) call.out = *binding->out;

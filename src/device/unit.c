@@ -87,10 +87,46 @@ static banyan_status shape_of_heads(const bny_request *request, int32_t protocol
   return BANYAN_OK;
 }
 
+/* Returns how many columns of sums a unit has. A unit has one owner, which the direct kernels require, if columns are
+ * divided evenly or one by one. */
+static int32_t columns_of_sums(const bny_request *request, int32_t protocol) {
+  const bny_call *call = &request->call;
+  int32_t rounds = payload_bytes(request) <= BYTES_FEW ? BYTES_PACKETS_FEW : BYTES_PACKETS_MANY;
+  int32_t words = bny_protocol_round_words(protocol) * rounds - bny_protocol_header_words(protocol);
+  int32_t most = words * (32 / bits_of((int32_t)call->wire)) / 8 * 8;
+  if (call->scatter != BANYAN_SCATTER_HEADS) return most;
+  if (call->all_heads % request->nranks) return bny_request_may_be_direct(request) ? 1 : most;
+  int32_t each = call->all_heads / request->nranks, parts = (each + most - 1) / most;
+  while (parts > 1 && each % parts) parts--;
+  return parts ? each / parts : most;
+}
+
+/* A unit is some columns of a token. */
+static banyan_status shape_of_sums(const bny_request *request, int32_t protocol, bny_unit_shape *shape) {
+  int32_t columns = columns_of_sums(request, protocol);
+  *shape = (bny_unit_shape){.column0 = request->head0,
+                            .columns = request->heads,
+                            .value_dim = columns,
+                            .wire = (int32_t)request->call.wire,
+                            .chunk_columns = columns,
+                            .chunks = 1};
+  bny_unit_box box = bny_unit_box_of(shape, &(bny_slice){.token0 = request->token0,
+                                                         .tokens = request->tokens,
+                                                         .head0 = request->head0,
+                                                         .heads = request->heads});
+  shape->token0 = box.token0;
+  shape->tokens = box.tokens;
+  shape->head0 = box.head0;
+  shape->heads = box.heads;
+  set_unit_bytes(shape, protocol, bny_protocol_packets_of(protocol, bits_of(shape->wire), columns));
+  return BANYAN_OK;
+}
+
 banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, bool whole_rows,
                                   bny_unit_shape *shape) {
   if (!bny_call_has_rows(&request->call)) return shape_of_bytes(request, protocol, shape);
   if (bny_call_gathers(&request->call)) return shape_of_heads(request, protocol, shape);
+  if (request->call.collective == BNY_ALLREDUCE) return shape_of_sums(request, protocol, shape);
   int64_t rows = (int64_t)request->tokens * request->heads;
   int32_t bits = bits_of(request->call.wire);
   if (rows * BNY_CHUNKS_MAX > INT32_MAX)
@@ -115,6 +151,10 @@ banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, 
 }
 
 bny_unit_box bny_unit_box_of(const bny_unit_shape *shape, const bny_slice *slice) {
+  if (shape->columns && slice->heads > 0) {
+    int32_t first = slice->head0 / shape->value_dim, last = (slice->head0 + slice->heads - 1) / shape->value_dim;
+    return (bny_unit_box){slice->token0, slice->tokens, first, last + 1 - first};
+  }
   if (shape->wire != BNY_UNIT_BYTES) return (bny_unit_box){slice->token0, slice->tokens, slice->head0, slice->heads};
   if (slice->bytes == 0) return (bny_unit_box){0};
   size_t unit = (size_t)shape->chunk_columns, first = slice->byte0 / unit, end = slice->byte0 + slice->bytes;

@@ -117,7 +117,7 @@ static banyan_status cut_and_plan(banyan_op *op) {
   for (;; limit /= 2) {
     banyan_status status = bny_op_cut_parts(op, limit);
     if (status == BANYAN_OK) status = plan_kinds(op);
-    if (status != BANYAN_ERR_MEMORY || limit < 64 || !is_too_large(op)) return status;
+    if (status != BANYAN_ERR_MEMORY || limit < 4 || !is_too_large(op)) return status;
     bny_op_free_parts(op);
   }
 }

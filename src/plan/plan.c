@@ -29,9 +29,13 @@ static int32_t roundings_of(const bny_request *request, const bny_estimate *boun
 }
 
 bool bny_request_may_be_direct(const bny_request *request) {
-  bool rounds_nodes = bny_request_is_lossy(request) && request->call.order == BANYAN_ORDER_CANONICAL;
-  return bny_call_merges(&request->call) && request->nranks <= BNY_DIRECT_RANKS_MAX && !request->pieces &&
-         !rounds_nodes;
+  const bny_call *call = &request->call;
+  bool rounds_nodes = bny_request_is_lossy(request) && call->order == BANYAN_ORDER_CANONICAL;
+  /* A unit of columns then has two owners, unless it is a single column, which is slow. */
+  bool is_uneven = call->collective == BNY_ALLREDUCE && call->scatter == BANYAN_SCATTER_HEADS &&
+                   call->all_heads % request->nranks && call->order != BANYAN_ORDER_EXACT;
+  return bny_call_merges(call) && request->nranks <= BNY_DIRECT_RANKS_MAX && !request->pieces && !rounds_nodes &&
+         !is_uneven;
 }
 
 /* Sets all that is the same on every rank. */
