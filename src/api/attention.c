@@ -299,6 +299,7 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   if (status == BANYAN_OK) status = check_call(comm, desc, &key, &out, &out_room, !keep);
   if (status == BANYAN_OK && desc->gather) status = bny_api_attention_gather(comm, desc, !keep, &heads);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
+  bny_op_use_stream(comm, desc->stream);
   if (desc->gather) status = keep ? bny_op_make(comm, &heads.key, &gather) : bny_op_find(comm, &heads.key, &gather);
   if (status != BANYAN_OK) return status;
   if (gather) bny_op_bind(gather, &heads.memory);

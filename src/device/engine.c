@@ -132,6 +132,10 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
   if (status == BANYAN_OK) status = device->ops->words_make(device, BNY_DEVICE_WORDS, &made->words);
   if (status == BANYAN_OK) status = device->ops->words_make(device, STAGING_WORDS, &made->staging);
   if (status == BANYAN_OK) status = add_room(made, ROOM_BYTES);
+  if (status == BANYAN_OK) {
+    made->spare = (uint64_t *)(void *)made->rooms->address;
+    made->rooms->used = PROGRAM_ALIGNMENT;
+  }
   if (status == BANYAN_OK) status = device->ops->stream_make(device, &made->stream);
   if (status != BANYAN_OK) {
     bny_engine_free(made);
@@ -237,6 +241,17 @@ banyan_status bny_engine_memory(bny_engine *engine, bny_engine_use use, size_t b
   }
   *address = made->address;
   return BANYAN_OK;
+}
+
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
+
+void bny_engine_use_stream(bny_engine *engine, void *stream) {
+  if (!engine->group.shares_device) return;
+  for (int32_t i = 0; i < engine->nstreams && i < BNY_ENGINE_STREAMS; i++)
+    if (engine->streams[i] == stream) return;
+  if (engine->device->ops->stream_use(engine->device, engine->spare, stream) != BANYAN_OK) return;
+  engine->streams[engine->nstreams % BNY_ENGINE_STREAMS] = stream;
+  engine->nstreams = engine->nstreams < 2 * BNY_ENGINE_STREAMS - 1 ? engine->nstreams + 1 : BNY_ENGINE_STREAMS;
 }
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */

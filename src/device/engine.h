@@ -63,6 +63,8 @@ typedef struct bny_engine_known {
   size_t bytes;
 } bny_engine_known;
 
+enum { BNY_ENGINE_STREAMS = 16 };
+
 typedef struct bny_engine {
   bny_device *device; /* owned */
   bny_arenas *arenas;
@@ -83,6 +85,9 @@ typedef struct bny_engine {
   bny_engine_workspace *workspaces;
   bny_engine_known known[BNY_ENGINE_KNOWN];
   int32_t known_next;
+  void *streams[BNY_ENGINE_STREAMS]; /* those that have had work */
+  int32_t nstreams;                  /* how many there have been; later ones replace the first */
+  uint64_t *spare;                   /* a word that nobody reads */
 } bny_engine;
 
 typedef struct bny_engine_config {
@@ -97,6 +102,11 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
 /* Collective. Connects the arenas of all ranks. timeout_ns limits every run, counted from a warp's first wait. */
 banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchange, const bny_arenas_config *config,
                                  int64_t timeout_ns);
+
+/* Local. Gives a stream some work before the ranks agree on a call that it will run. A driver may finish making a
+ * stream at its first work. If that is a run, and kernels of other ranks on the same device wait for it, the driver may
+ * wait for them. No device has confirmed this. Failures are left to the run. */
+void bny_engine_use_stream(bny_engine *engine, void *stream);
 
 /* Local. Releases the arenas, so that others can be connected. */
 void bny_engine_disconnect(bny_engine *engine);

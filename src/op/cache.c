@@ -68,9 +68,14 @@ banyan_op *bny_op_repeated(const banyan_comm *comm, const banyan_combine_desc *d
   return NULL;
 }
 
+void bny_op_use_stream(banyan_comm *comm, void *stream) {
+  if (comm->device.engine) bny_engine_use_stream(comm->device.engine, stream ? stream : comm->stream);
+}
+
 banyan_status bny_op_obtain(banyan_comm *comm, const bny_call *key, const bny_op_memory *memory, bool keep,
                             banyan_op **op) {
   banyan_op *found;
+  bny_op_use_stream(comm, memory->stream);
   banyan_status status = keep ? bny_op_make(comm, key, &found) : bny_op_find(comm, key, &found);
   if (status != BANYAN_OK) return status;
   status = bny_op_reserve_valid(found, memory->valid);

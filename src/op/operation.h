@@ -138,6 +138,9 @@ banyan_status bny_op_finish(banyan_op *op, bool block, int *done);
 /* Starts and finishes a run, for a blocking call whose scales and attention have been checked. */
 banyan_status bny_op_run(banyan_op *op);
 
+/* Prepares a stream for runs, before ranks agree on the call. NULL: the communicator's. */
+void bny_op_use_stream(banyan_comm *comm, void *stream);
+
 /* Finds the operation of a blocking call, or makes one to `keep`, and binds it. */
 banyan_status bny_op_obtain(banyan_comm *comm, const bny_call *key, const bny_op_memory *memory, bool keep,
                             banyan_op **op);

@@ -135,6 +135,35 @@ TEST(ranks_of_one_device_leave_room) {
   check_and_free(task);
 }
 
+/* A stream of ranks that share a device has had work before the ranks agree on their first call, and gets no more. */
+static void init_on_a_new_stream(world_rank *self) {
+  const combine_task *task = self->argument;
+  const bool is_shared = self->setup->one_device;
+  for (int time = 0; time < 2; time++) {
+    banyan_combine_desc desc = task->attempts[0].desc;
+    banyan_op *op = NULL;
+    desc.stream = self->stream;
+    if (!world_meet(self)) return;
+    uint32_t before = FAKE_CUDA(fake_cuda_fills)();
+    if (!world_meet(self)) return;
+    if (!world_ok(self,
+                  banyan_combine_init(self->comm, &desc, &task->attempts[0].of->in[self->rank].partial,
+                                      out_of(&task->attempts[0], self->rank), &op),
+                  "init"))
+      return;
+    uint32_t fills = FAKE_CUDA(fake_cuda_fills)() - before;
+    world_check(self, fills == (is_shared && time == 0 ? 3 : 0), "time %d: %u", time, fills);
+    banyan_op_free(op);
+  }
+}
+
+TEST_LOOP(streams_have_work_before_runs, 2) {
+  combine_task *task = combine_task_new(3, 99);
+  add_attempt(task, "oneshot", BANYAN_SCATTER_NONE, 1, 4, 8);
+  run(task, (world_setup){.nranks = 3, .one_device = _i == 0}, init_on_a_new_stream);
+  combine_task_free(task);
+}
+
 /* The last warp announces the run, which takes a round trip to the peers, so it should have no row. A row of 128 f32
  * values has two units, and a warp takes one at a time. */
 static void count_warps(world_rank *self) {

@@ -96,6 +96,9 @@ typedef bool fake_cuda_run_function(char *why, size_t bytes);
 /* Returns the most blocks of any launch of the library's kernels so far. */
 typedef uint32_t fake_cuda_most_blocks_function(void);
 
+/* Returns how many cuMemsetD8Async() there have been. */
+typedef uint32_t fake_cuda_fills_function(void);
+
 /* From now on counts the bytes that kernels copy asynchronously from this memory. Returns the count before. */
 typedef uint64_t fake_cuda_watch_copies_function(const void *memory, size_t bytes);
 

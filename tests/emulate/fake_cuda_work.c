@@ -92,6 +92,13 @@ CUresult cuStreamQuery(CUstream stream) {
   return fake_is("slow-writes", fake_device()) || fake_queue_is_busy(stream) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+  bool runs = false;
+  CUresult result = use(stream, false, &runs);
+  *status = runs ? CU_STREAM_CAPTURE_STATUS_NONE : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  return result;
+}
+
 CUresult cuStreamSynchronize(CUstream stream) {
   CUresult result;
   while ((result = cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY) usleep(100);
@@ -121,6 +128,10 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
   return CUDA_SUCCESS;
 }
 
+static atomic_uint fills;
+EXPORTED fake_cuda_fills_function fake_cuda_fills;
+uint32_t fake_cuda_fills(void) { return atomic_load(&fills); }
+
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream) {
   bool runs = false;
   CUresult result = use(stream, false, &runs);
@@ -129,6 +140,7 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUst
   bool known = fake_covering((void *)(uintptr_t)to, bytes) != NULL;
   fake_unlock();
   if (!known) return CUDA_ERROR_INVALID_VALUE;
+  atomic_fetch_add(&fills, 1);
   if (fake_queue_is_on())
     fake_queue_fill(stream, (void *)(uintptr_t)to, value, bytes);
   else if (runs)

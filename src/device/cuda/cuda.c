@@ -159,6 +159,18 @@ static banyan_status stream_query(bny_device *device, void *stream, bool *done) 
   return bny_cuda_check(&self->driver, result, "a stream of CUDA device %d", device->facts.ordinal);
 }
 
+static banyan_status stream_use(bny_device *device, uint64_t *word, void *stream) {
+  bny_cuda_device *self = (bny_cuda_device *)device;
+  bny_cuda_scope scope;
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUresult result = bny_cuda_enter_setup(self, &scope);
+  if (result == CUDA_SUCCESS) result = self->driver.cuStreamIsCapturing(stream, &capture);
+  if (result == CUDA_SUCCESS && capture == CU_STREAM_CAPTURE_STATUS_NONE)
+    result = self->driver.cuMemsetD8Async(bny_cuda_address(word), 0, sizeof *word, stream);
+  bny_cuda_leave(self, &scope);
+  return bny_cuda_check(&self->driver, result, "the first work of a stream on CUDA device %d", device->facts.ordinal);
+}
+
 /* ---- choice ------------------------------------------------------------------------------------------------------ */
 
 static banyan_status choose_by_context(const bny_cuda_driver *driver, CUcontext *current, int32_t *ordinal) {
@@ -330,6 +342,7 @@ static const bny_device_ops cuda_ops = {
     .stream_make = stream_make,
     .stream_free = stream_free,
     .stream_query = stream_query,
+    .stream_use = stream_use,
     .module_load = bny_cuda_module_load,
     .module_unload = bny_cuda_module_unload,
     .kernel_find = bny_cuda_kernel_find,
