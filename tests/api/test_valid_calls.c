@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Cost and rejection of calls with changing numbers of tokens: shared plans, invalid contents, ranks that disagree,
  * memory that must not be read, and a rank that is stopped and resumed. */
-#include <signal.h>
 #include <sys/mman.h>
 
 #include "tests/support/world.h"
@@ -292,7 +291,7 @@ TEST_LOOP(dead_rows_are_not_read, 3) { world_run(&(world_setup){.nranks = 2 + _i
 
 /* ---- a rank that is stopped -------------------------------------------------------------------------------------- */
 
-enum { CALLS = 100000, CALLS_SLOWLY = 4000, DONE = 0 };
+enum { CALLS = 100000, CALLS_SLOWLY = 4000 };
 
 static void call_while_stopped(world_rank *self) {
   world_random random = random_seed(); /* the same on all ranks */
@@ -317,28 +316,16 @@ static void call_while_stopped(world_rank *self) {
     if (status == BANYAN_OK && !blocking) status = banyan_wait(op);
     if (!world_ok(self, status, "a call") || !holds(self, memory, first, number, i)) break;
   }
-  world_signal(self->world, DONE);
+  world_signal(self->world, WORLD_DONE);
 end:
   banyan_op_free(op);
   free(memory);
 }
 
-/* Stops the ranks one by one for a moment, until a rank has finished. */
-static void stop_and_go_on(world *world, const pid_t *pids, void *argument) {
-  world_random random = random_seed();
-  int32_t nranks = *(int32_t *)argument;
-  while (!world_await(world, DONE, 0.1)) {
-    pid_t pid = pids[random_below(&random, nranks)];
-    kill(pid, SIGSTOP);
-    world_sleep_ms(5 + random_below(&random, 20));
-    kill(pid, SIGCONT);
-  }
-}
-
 TEST(a_rank_is_stopped_and_goes_on) {
   int32_t *nranks = world_share(sizeof *nranks);
   *nranks = 2;
-  world_setup setup = {.nranks = *nranks, .processes = true, .argument = nranks, .conduct = stop_and_go_on};
+  world_setup setup = {.nranks = *nranks, .processes = true, .argument = nranks, .conduct = world_stop_in_turn};
   world_run(&setup, call_while_stopped);
   world_unshare(nranks, sizeof *nranks);
 }

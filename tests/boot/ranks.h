@@ -14,6 +14,7 @@
 
 #include "banyan.h"
 #include "tests/support/clock.h"
+#include "tests/support/port.h"
 #include "tests/support/rounds.h"
 #include "tests/support/suite.h"
 
@@ -57,17 +58,6 @@ static struct outcome *outcomes; /* in the file outcomes_fd, which executed prog
 static int outcomes_fd;
 static pid_t pids[PROCESSES_AT_MOST];
 static char shown_port[16];
-
-static inline int listen_on_any_port(int *chosen) {
-  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-  socklen_t bytes = sizeof address;
-  int fd = socket(AF_INET, SOCK_STREAM, 0);
-  ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-  ck_assert_int_eq(listen(fd, 256), 0);
-  ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
-  *chosen = ntohs(address.sin_port);
-  return fd;
-}
 
 static inline int dial(void) {
   struct sockaddr_in address = {
@@ -123,7 +113,7 @@ static inline struct outcome *map_outcomes(int fd) {
 
 static inline void set_up(void) {
   clear_environment();
-  listen_fd = listen_on_any_port(&port);
+  listen_fd = listen_on_any_port(0, &port);
   snprintf(shown_port, sizeof shown_port, "%d", port);
   outcomes_fd = memfd_create("outcomes", 0);
   ck_assert_int_eq(ftruncate(outcomes_fd, PROCESSES_AT_MOST * sizeof *outcomes), 0);

@@ -131,7 +131,7 @@ TEST(says_why_it_waited_for_ranks) {
   banyan_env *env = NULL;
   banyan_bootstrap bootstrap;
   char text[16];
-  int fd = listen_on_any_port(&port);
+  int fd = listen_on_any_port(0, &port);
   clear_environment();
   setenv("SLURM_PROCID", "0", 1);
   setenv("SLURM_NTASKS", "4", 1);

@@ -11,6 +11,7 @@
 #include "base/process.h"
 #include "boot/tcp.h"
 #include "tests/support/clock.h"
+#include "tests/support/port.h"
 #include "tests/support/rounds.h"
 #include "tests/support/self.h"
 #include "tests/support/suite.h"
@@ -48,16 +49,6 @@ struct process {
   double create_s, gather_s;
   char text[BNY_ERROR_TEXT_BYTES];
 };
-
-static void open_port(struct world *world) {
-  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-  socklen_t bytes = sizeof address;
-  world->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  ck_assert_int_eq(bind(world->listen_fd, (struct sockaddr *)&address, sizeof address), 0);
-  ck_assert_int_eq(listen(world->listen_fd, SOMAXCONN), 0);
-  ck_assert_int_eq(getsockname(world->listen_fd, (struct sockaddr *)&address, &bytes), 0);
-  world->port = ntohs(address.sin_port);
-}
 
 /* The first all-gather is measured, without the check of its bytes. */
 static void gather(struct process *process, const banyan_bootstrap *bootstrap) {
@@ -109,7 +100,7 @@ static struct process *play(struct world *world) {
   if (world->nprocesses == 0) world->nprocesses = world->nranks;
   struct process *processes = calloc((size_t)world->nprocesses, sizeof *processes);
   pthread_attr_t small;
-  open_port(world);
+  world->listen_fd = listen_on_any_port(SOCK_CLOEXEC, &world->port);
   pthread_attr_init(&small);
   pthread_attr_setstacksize(&small, 256 << 10);
   pthread_barrier_init(&world->together, NULL, (unsigned)world->nprocesses);

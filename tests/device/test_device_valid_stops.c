@@ -2,8 +2,6 @@
  * Tests many runs on devices with changing numbers of tokens, while one rank after another is stopped for a moment and
  * continued. The runs are launched combines, combines within a user's kernel, and attention with its combine. Ranks are
  * processes with emulated devices of the fake driver. TEST_CALLS sets the number of runs. */
-#include <signal.h>
-
 #include "cuda/program.h"
 #include "merge_math.h"
 #include "tests/device/device_util.h"
@@ -11,7 +9,7 @@
 #include "tests/support/attention_oracle.h"
 #include "tests/support/world.h"
 
-enum { CALLS = 300, CALLS_SLOWLY = 48, MOST = 5, DIM = 64, KEYS = 8, SLOTS = 12, KINDS = 4, DONE = 0 };
+enum { CALLS = 300, CALLS_SLOWLY = 48, MOST = 5, DIM = 64, KEYS = 8, SLOTS = 12, KINDS = 4 };
 
 /* The memory of one run. Consecutive runs on the stream have different slots. The values of a rank are its number + 1.
  * In combines they have lse 0; in attention, all keys that a rank has of a sequence are equal. */
@@ -211,23 +209,9 @@ static void call_while_stopped(world_rank *self) {
     for (uint64_t i = 0; i < SLOTS && good; i++) good = holds(made, &made->slots[i], first + i);
   }
   world_meet(self);
-  world_signal(self->world, DONE);
+  world_signal(self->world, WORLD_DONE);
   unmake(made);
   free(made);
-}
-
-/* Stops one rank after another for a moment, until one of them is done. */
-static void stop_and_go_on(world *world, const pid_t *pids, void *argument) {
-  world_random random = random_seed();
-  int32_t nranks = *(int32_t *)argument, stops = 0;
-  while (!world_await(world, DONE, 0.05)) {
-    pid_t pid = pids[random_below(&random, nranks)];
-    kill(pid, SIGSTOP);
-    world_sleep_ms(5 + random_below(&random, 20));
-    kill(pid, SIGCONT);
-    stops++;
-  }
-  printf("%llu runs of %d ranks, %d stops\n", (unsigned long long)calls(), nranks, stops);
 }
 
 static void run(int32_t ranks, const char *nodes) {
@@ -242,7 +226,7 @@ static void run(int32_t ranks, const char *nodes) {
   int32_t *nranks = world_share(sizeof *nranks);
   *nranks = ranks;
   world_setup setup = {
-      .nranks = *nranks, .processes = true, .bare = true, .argument = nranks, .conduct = stop_and_go_on};
+      .nranks = *nranks, .processes = true, .bare = true, .argument = nranks, .conduct = world_stop_in_turn};
   world_run(&setup, call_while_stopped);
   world_unshare(nranks, sizeof *nranks);
 }

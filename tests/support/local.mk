@@ -12,6 +12,7 @@ libbanyan_tests_la_SOURCES = \
   %D%/scores.h \
   %D%/lone.h \
   %D%/placed.h \
+  %D%/port.h \
   %D%/oracle.c %D%/oracle.h \
   %D%/random.h \
   %D%/rounds.h \

@@ -185,6 +185,18 @@ bool world_await(world *world, int flag, double seconds) {
   return true;
 }
 
+void world_stop_in_turn(world *world, const pid_t *pids, void *argument) {
+  world_random random = random_seed();
+  int32_t nranks = *(int32_t *)argument, stops = 0;
+  for (; !world_await(world, WORLD_DONE, 0.05); stops++) {
+    const pid_t pid = pids[random_below(&random, nranks)];
+    kill(pid, SIGSTOP);
+    world_sleep_ms(5 + random_below(&random, 20));
+    kill(pid, SIGCONT);
+  }
+  printf("%d ranks, %d stops\n", nranks, stops);
+}
+
 /* ---- ranks ------------------------------------------------------------------------------------------------------- */
 
 typedef struct process_rank {

@@ -164,6 +164,11 @@ int world_plans_made(const world_rank *self);
 void world_signal(world *world, int flag);
 bool world_await(world *world, int flag, double seconds);
 
+/* A conductor that stops one rank after another for a moment, until one of them signals WORLD_DONE. `argument` is their
+ * number, as int32_t. */
+enum { WORLD_DONE = 0 };
+void world_stop_in_turn(world *world, const pid_t *pids, void *argument);
+
 /* Allocates memory that is zero at first, and shared with processes forked afterwards. */
 void *world_share(size_t bytes);
 void world_unshare(void *memory, size_t bytes);

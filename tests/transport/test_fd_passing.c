@@ -14,6 +14,7 @@
 #include <sys/time.h>
 #include <sys/wait.h>
 
+#include "tests/support/port.h"
 #include "tests/support/world.h"
 
 enum { RANKS = 4, TEXT_BYTES = 600 };
@@ -36,18 +37,6 @@ typedef struct trial {
 } trial;
 
 /* ---- ranks that meet over TCP ------------------------------------------------------------------------------------ */
-
-static int listen_somewhere(char *port, size_t bytes) {
-  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-  socklen_t size = sizeof address;
-  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  ck_assert_int_ge(fd, 0);
-  ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-  ck_assert_int_eq(listen(fd, RANKS), 0);
-  ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &size), 0);
-  snprintf(port, bytes, "%d", ntohs(address.sin_port));
-  return fd;
-}
 
 static void set_number(const char *name, int number) {
   char text[16];
@@ -144,11 +133,10 @@ static void wake_stopped(const trial *trial, const pid_t *pids) {
 }
 
 static void run(trial *trial, void (*live)(struct trial *trial, int32_t rank, int listener)) {
-  char port[16];
   pid_t pids[RANKS];
-  int listener = listen_somewhere(port, sizeof port);
+  int port, listener = listen_on_any_port(SOCK_CLOEXEC, &port);
   setenv("MASTER_ADDR", "127.0.0.1", 1);
-  setenv("MASTER_PORT", port, 1);
+  set_number("MASTER_PORT", port);
   setenv("BANYAN_SECRET", "of the test", 1);
   for (int32_t r = 0; r < RANKS; r++) {
     pids[r] = fork();
