@@ -151,6 +151,8 @@ def jax_prepare_sum(
     comms: list, scatter: Scatter, order: Order, wire: Wire, algorithm: Optional[str], tag: int
 ) -> int:
     """The same for sums."""
+def jax_prepare_select(comms: list, k: int, algorithm: Optional[str], tag: int) -> int:
+    """The same for selections."""
 def torch_handle(comm: Comm) -> int:
     """The number by which torch.ops.banyan knows a communicator."""
 def torch_comm(number: int) -> Comm:

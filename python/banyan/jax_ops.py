@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""combine() and allreduce() within functions that JAX compiles, on the CPU.
+"""combine(), allreduce() and select() within functions that JAX compiles, on the CPU.
 
     jax.jit(lambda o, lse: banyan.jax_ops.combine(o, lse, comm))
     jax.jit(lambda x: banyan.jax_ops.allreduce(x, comm))
@@ -22,7 +22,7 @@ from . import _core
 
 _prepared: "weakref.WeakKeyDictionary[object, dict]" = weakref.WeakKeyDictionary()  # key: the first communicator
 _previous: "weakref.WeakKeyDictionary[object, object]" = weakref.WeakKeyDictionary()  # a result of its last call
-for _name in ("banyan_combine", "banyan_allreduce"):
+for _name in ("banyan_combine", "banyan_allreduce", "banyan_select"):
     jax.ffi.register_ffi_target(_name, _core.jax_target(_name), platform="cpu")
 
 
@@ -151,6 +151,28 @@ def allreduce(
         shape[dim] = _part(shape[dim], comms, axis_name, "x", "tokens" if scatter == "tokens" else "columns")
     number = _number(comms, _core.jax_prepare_sum, (scatter, order, wire, algorithm, tag))
     return _call("banyan_allreduce", [x], (_result(x, tuple(shape)),), comms, axis_name, after, number)[0]
+
+
+def select(scores, indices, comm, *, k=None, axis_name=None, after=None, algorithm=None, tag=-1):
+    """Selects the k best keys of all ranks: Communicator.select() for compiled functions, with `axis_name`, `after` and
+    `tag` as in combine().
+
+    scores: f32, [keys] or with more dimensions before the keys; indices: int32 or int64, of the same shape, negative for
+    no key. k: as many as the offers, unless given.
+
+    Returns (scores, indices, own, own_counts). Gradients do not pass.
+    """
+    if scores.ndim < 1 or scores.shape != indices.shape:
+        raise ValueError(f"scores and indices are of one shape, and not {scores.shape} and {indices.shape}")
+    if scores.dtype != np.float32 or indices.dtype not in (np.int32, np.int64):
+        raise ValueError(f"scores are float32 and indices int32 or int64, and not {scores.dtype} and {indices.dtype}")
+    comms = _comms(comm, axis_name, "none")
+    k = scores.shape[-1] if k is None else k
+    rows = scores.shape[:-1]
+    shapes = (_result(scores, (*rows, k)), _result(indices, (*rows, k)), _result(scores, (*rows, k), np.int32))
+    shapes += (_result(scores, rows, np.int32),)
+    number = _number(comms, _core.jax_prepare_select, (k, algorithm, tag))
+    return _call("banyan_select", [scores, indices], shapes, comms, axis_name, after, number)
 
 
 def _after(comm):

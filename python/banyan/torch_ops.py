@@ -5,6 +5,8 @@
     out, lse = torch.ops.banyan.combine(o, lse, comm_handle)
     torch.ops.banyan.combine_out(o, lse, comm_handle, out=out, out_lse=out_lse)
     total = torch.ops.banyan.allreduce(x, comm_handle)
+    values, positions = torch.ops.banyan.topk(scores, k)
+    scores, indices, own, own_counts = torch.ops.banyan.select(values, positions + first_key, comm_handle)
 
 A handle is an integer, so that graphs can hold it. Ops are defined by torch.library's define and impl, without the
 decorators of custom_op, and have implementations for fake tensors: torch.compile and export trace them.
@@ -37,6 +39,11 @@ _library.define(
 _SUM = 'str scatter="none", str wire="f32", str order="plan", int tag=-1'
 _library.define(f"allreduce(Tensor x, int comm, {_SUM}) -> Tensor")
 _library.define(f"allreduce_out(Tensor x, int comm, {_SUM}, *, Tensor(a!) out) -> ()")
+_library.define(
+    "select(Tensor scores, Tensor indices, int comm, int? k=None, Tensor? rows=None, int tag=-1) "
+    "-> (Tensor, Tensor, Tensor, Tensor)"
+)
+_library.define("topk(Tensor scores, int k, Tensor? lens=None) -> (Tensor, Tensor)")
 _library.define("allgather(Tensor mine, int comm, int tag=-1) -> Tensor")
 _library.define("shift(Tensor send, int comm, int distance=1, int tag=-1) -> Tensor")
 
@@ -63,6 +70,15 @@ def _attention_combine(q, k, v, seq_lens, comm, scale=0.0, scatter="none", wire=
         _comm(comm)._reject("scatter", '"root" has no result on other ranks, which an op must have')
     how = {"seq_lens": seq_lens, "scale": scale, "scatter": scatter, "wire": wire}
     return _tagged(comm, tag, lambda comm: comm.attention_combine(q, k, v, **how))
+
+
+def _select(scores, indices, comm, k=None, rows=None, tag=-1):
+    given = [None if each is None else each.contiguous() for each in (scores, indices, rows)]
+    return _tagged(comm, tag, lambda comm: comm.select(given[0], given[1], k=k, rows=given[2]))
+
+
+def _topk(scores, k, lens=None):
+    return _core.topk(scores.contiguous(), k, lens=lens)
 
 
 def _allgather(mine, comm, tag=-1):
@@ -119,6 +135,17 @@ def _attention_combine_fake(q, k, v, seq_lens, comm, scale=0.0, scatter="none", 
     return q.new_empty((*rows, v.shape[3])), q.new_empty(rows, dtype=torch.float32)
 
 
+def _select_fake(scores, indices, comm, k=None, rows=None, tag=-1):
+    lists = (*scores.shape[:-1], scores.shape[-1] if k is None else k)
+    own = scores.new_empty(lists, dtype=torch.int32)
+    return scores.new_empty(lists), indices.new_empty(lists), own, own.new_empty(scores.shape[:-1])
+
+
+def _topk_fake(scores, k, lens=None):
+    lists = (*scores.shape[:-1], k)
+    return scores.new_empty(lists), scores.new_empty(lists, dtype=torch.int32)
+
+
 def _allgather_fake(mine, comm, tag=-1):
     return mine.new_empty((_comm(comm).nranks, *mine.shape))
 
@@ -144,6 +171,8 @@ for _name, _body, _fake in (
     ("allreduce", _core.torch_allreduce, _allreduce_fake),
     ("allreduce_out", _core.torch_allreduce_out, _out_fake),
     ("attention_combine", _attention_combine, _attention_combine_fake),
+    ("select", _select, _select_fake),
+    ("topk", _topk, _topk_fake),
     ("allgather", _allgather, _allgather_fake),
     ("shift", _shift, _shift_fake),
 ):
@@ -155,7 +184,7 @@ for _name, _body, _fake in (
         # For torch before 2.4. torch 1.13 dispatches tensors without memory to AutogradMeta first, and no further.
         for _key in ("Meta", "AutogradMeta"):
             _library.impl(_name, _fake, _key)
-    if hasattr(torch, "fx") and hasattr(torch.fx.node, "has_side_effect"):
+    if _name != "topk" and hasattr(torch, "fx") and hasattr(torch.fx.node, "has_side_effect"):
         _keep(getattr(torch.ops.banyan, _name))
 
 if hasattr(torch.library, "register_torch_dispatch"):

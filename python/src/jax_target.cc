@@ -5,6 +5,7 @@
 // over several devices of one process has a communicator per device. An argument selects the communicator.
 #include "comm.hh"
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -20,6 +21,7 @@ struct prepared {
   banyan_partial in = BANYAN_PARTIAL_INIT, out = BANYAN_PARTIAL_INIT;
   banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
   banyan_allreduce_desc sum = BANYAN_ALLREDUCE_DESC_INIT; // a sum uses this, and none of the three above
+  banyan_select_desc selection = BANYAN_SELECT_DESC_INIT; // and a selection this
   std::string algorithm;
   int64_t tag = -1; // negative: that of the communicator
 };
@@ -68,6 +70,14 @@ int64_t prepare_sum(nb::list comms, nb::handle scatter, nb::handle order, nb::ha
   auto made = begin(comms, tag);
   nb::object root = nb::int_(0);
   read_how(&made->sum, &made->algorithm, *made->comms[0], how_words{scatter, order, wire, root, algorithm});
+  return keep(std::move(made));
+}
+
+int64_t prepare_select(nb::list comms, nb::handle k, nb::handle algorithm, nb::handle tag) {
+  auto made = begin(comms, tag);
+  made->selection.k = read_int32("k", k);
+  const char *text = read_text("algorithm", algorithm);
+  if (text) made->algorithm = text, made->selection.algorithm = made->algorithm.c_str();
   return keep(std::move(made));
 }
 
@@ -192,6 +202,33 @@ ffi_error *allreduce_target(ffi_call *call) {
   });
 }
 
+// The indices of XLA are int32 unless its 64 bits are enabled.
+ffi_error *select_target(ffi_call *call) {
+  return run_call(call, 2, [&](banyan_comm *comm, const prepared &settings) {
+    banyan_select_desc desc = settings.selection;
+    const ffi_buffer *scores = buffer(call->arguments, 0), *indices = buffer(call->arguments, 1);
+    int64_t rows = 1, last = scores->rank - 1;
+    for (int64_t i = 0; i < last; i++) rows *= scores->dims[i];
+    desc.tokens = static_cast<int32_t>(rows), desc.offers = static_cast<int32_t>(scores->dims[last]);
+    desc.scores = static_cast<const float *>(scores->data);
+    desc.best_scores = static_cast<float *>(buffer(call->results, 0)->data);
+    desc.own = static_cast<int32_t *>(buffer(call->results, 2)->data);
+    desc.own_counts = static_cast<int32_t *>(buffer(call->results, 3)->data);
+    void *best = buffer(call->results, 1)->data;
+    if (indices->dtype == FFI_S64) {
+      desc.indices = static_cast<const int64_t *>(indices->data), desc.best_indices = static_cast<int64_t *>(best);
+      return banyan_select(comm, &desc);
+    }
+    const int32_t *from = static_cast<const int32_t *>(indices->data);
+    std::vector<int64_t> wide(from, from + rows * desc.offers), found(static_cast<size_t>(rows * desc.k));
+    desc.indices = wide.data(), desc.best_indices = found.data();
+    banyan_status status = banyan_select(comm, &desc);
+    std::transform(found.begin(), found.end(), static_cast<int32_t *>(best),
+                   [](int64_t index) { return static_cast<int32_t>(index); });
+    return status;
+  });
+}
+
 } // namespace
 
 void jax_forget(comm *ended) {
@@ -210,10 +247,14 @@ void define_jax(nb::module_ &module) {
              nb::arg("tag"), doc::jax_prepare);
   module.def("jax_prepare_sum", prepare_sum, nb::arg("comms"), nb::arg("scatter"), nb::arg("order"), nb::arg("wire"),
              nb::arg("algorithm").none(), nb::arg("tag"), doc::jax_prepare_sum);
+  module.def("jax_prepare_select", prepare_select, nb::arg("comms"), nb::arg("k"), nb::arg("algorithm").none(),
+             nb::arg("tag"), doc::jax_prepare_select);
   module.def(
       "jax_target",
       [](const std::string &name) {
-        auto target = name == "banyan_allreduce" ? &allreduce_target : &combine_target;
+        auto target = name == "banyan_allreduce" ? &allreduce_target
+                      : name == "banyan_select"  ? &select_target
+                                                 : &combine_target;
         return nb::steal<nb::object>(
             PyCapsule_New(reinterpret_cast<void *>(target), "xla._CUSTOM_CALL_TARGET", nullptr));
       },

@@ -96,6 +96,31 @@ with alone() as comm:
 """)
 
 
+def test_selections():
+    passes("""
+with alone() as comm:
+    scores = jnp.asarray([[1.0, 3.0, 2.0], [5.0, 5.0, 1.0]])
+    indices = jnp.asarray([[10, 11, 12], [21, 20, 22]])
+    def layer(scores, indices):
+        best = jax_ops.select(scores * 2, indices, comm, k=4)
+        return best, jax_ops.allreduce(best[0], comm)
+    (best, chosen, own, counts), total = jax.jit(layer)(scores, indices)
+    close(best, [[6, 4, 2, -jnp.inf], [10, 10, 2, -jnp.inf]])
+    close(total, best)
+    assert chosen.tolist() == [[11, 12, 10, -1], [20, 21, 22, -1]] and counts.tolist() == [3, 3]
+    assert own.tolist() == [[1, 2, 0, -1], [1, 0, 2, -1]]
+    assert chosen.dtype == indices.dtype
+    calls = [each for each in jax.make_jaxpr(layer)(scores, indices).eqns if each.primitive.name == "ffi_call"]
+    assert calls[0].outvars[-1] in calls[1].invars
+    for wrong in ((scores, indices[0]), (scores > 0, indices), (scores, scores)):
+        try:
+            jax_ops.select(*wrong, comm)
+        except ValueError:
+            continue
+        raise AssertionError("not rejected")
+""")
+
+
 def test_rejections_and_errors():
     passes("""
 import gc, pytest

@@ -42,6 +42,12 @@ def test_ops_and_methods_agree():
         assert torch.equal(eight, comm.allreduce(o, wire="e4m3")) and not torch.equal(eight, total)
         torch.ops.banyan.allreduce_out(every[comm.rank], number, out=every[comm.rank])
         assert torch.equal(every[comm.rank], total)
+        scores, positions = torch.ops.banyan.topk(o[0], 5)
+        best = torch.ops.banyan.select(scores, positions * 2 + comm.rank, number, tag=4)
+        for op, method in zip(best, comm.select(scores, positions * 2 + comm.rank, k=5)):
+            assert torch.equal(op, method)
+        every_score = torch.ops.banyan.allgather(o[0], number).permute(1, 0, 2).flatten(1)
+        assert torch.equal(best[0], every_score.topk(5, 1)[0]) and best[1].dtype == torch.int32
         return out, torch.ops.banyan.combine(o, lse, number, scatter="heads")[0]
 
     results = banyan.run(body, ranks=2, start="thread", timeout=60)
@@ -64,9 +70,13 @@ def test_fake_shapes_are_those_of_the_op(scatter):
             q.to("meta"), k.to("meta"), k.to("meta"), None, number, scatter=scatter
         )
         fake += (torch.ops.banyan.allreduce(o[0].to("meta"), number, scatter=scatter),)
+        indices = torch.arange(o[0].numel()).view(o[0].shape) * 2 + comm.rank
+        real += torch.ops.banyan.select(o[0], indices, number, 20) + torch.ops.banyan.topk(o[0], 3)
+        fake += torch.ops.banyan.select(o[0].to("meta"), indices.to("meta"), number, 20)
+        fake += torch.ops.banyan.topk(o[0].to("meta"), 3)
         return [(a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride()) for a, b in zip(real, fake)]
 
-    assert banyan.run(body, ranks=2, start="thread", timeout=60) == [[True] * 5] * 2
+    assert banyan.run(body, ranks=2, start="thread", timeout=60) == [[True] * 11] * 2
 
 
 def test_rejections(lone):
@@ -89,7 +99,7 @@ def test_a_graph_holds_the_op(lone):
     torch.testing.assert_close(graph(o, lse), torch.ops.banyan.combine(o * 2, lse, number)[0] + 1)
 
 
-OPS = ["combine", "combine_out", "allreduce", "allreduce_out", "attention_combine", "allgather", "shift"]
+OPS = ["combine", "combine_out", "allreduce", "allreduce_out", "attention_combine", "select", "topk", "allgather", "shift"]
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -105,6 +115,8 @@ def test_opcheck_of_each(lone, name):
         "allreduce": ((o, number), {"order": "canonical"}),
         "allreduce_out": ((o, number), {"out": torch.empty_like(o)}),
         "attention_combine": ((q, k, k, None, number), {}),
+        "select": ((o[0], torch.arange(o[0].numel()).view(o[0].shape), number), {"k": 20}),
+        "topk": ((o[0], 3), {}),
         "allgather": ((o, number), {}),
         "shift": ((o, number), {}),
     }[name]
@@ -144,10 +156,13 @@ def test_export(lone):
     torch.testing.assert_close(program.module()(o, lse), o * 2)
 
 
+OPS_DRAWN = ["combine", "combine_out", "allreduce", "allreduce_out", "select", "allgather", "shift"]
+
+
 def drawn_program(seed, rank, number):
     """Returns a function of tensors. Ranks run the same ops of banyan, and differ in everything around them."""
     shared, own = random.Random(seed), random.Random(f"{seed} {rank}")
-    calls = [shared.choice(["combine", "combine_out", "allreduce", "allreduce_out", "allgather", "shift"]) for _ in range(shared.randint(2, 5))]
+    calls = [shared.choice(OPS_DRAWN) for _ in range(shared.randint(2, 5))]
     sources = [shared.randint(0, at) for at in range(len(calls))]  # 0: an input; otherwise an earlier result
     detours = [own.randint(0, 3) for _ in calls]
     used = [own.random() < 0.6 for _ in calls]
@@ -171,6 +186,9 @@ def drawn_program(seed, rank, number):
             elif name == "allreduce_out":
                 y = torch.empty_like(x)
                 torch.ops.banyan.allreduce_out(x, number, out=y)
+            elif name == "select":
+                indices = torch.arange(16).view(4, 4) * 2 + rank
+                y = torch.ops.banyan.select(x, indices, number)[0]
             else:
                 y = getattr(torch.ops.banyan, name)(x, number)
                 y = y[1] if name == "allgather" else y
