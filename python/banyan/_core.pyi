@@ -35,7 +35,17 @@ Preset = Literal[
     "torch",
 ]
 
-class CombineWords(TypedDict, total=False):
+class CallWords(TypedDict, total=False):
+    """Keyword arguments of all calls that merge or sum."""
+
+    scatter: Scatter
+    root: int
+    order: Order
+    wire: Wire
+    algorithm: Optional[str]
+    tokens: Union[None, int, Array]
+
+class CombineWords(CallWords, total=False):
     """Keyword arguments of Communicator.combine()."""
 
     sum: Optional[Array]
@@ -46,31 +56,19 @@ class CombineWords(TypedDict, total=False):
     out_base: Optional[Base]
     out_empty: Empty
     out_values: Optional[Values]
-    scatter: Scatter
-    root: int
-    order: Order
-    wire: Wire
-    algorithm: Optional[str]
     stream: Optional[int]
     preset: Optional[Preset]
     values_scale: Union[None, float, Array]
     out_scale: Union[None, float, Array]
-    tokens: Union[None, int, Array]
     seq_lens: Optional[Array]
     query_start_loc: Optional[Array]
     token_mask: Optional[Array]
     empty_rows: Optional[EmptyRows]
 
-class SumWords(TypedDict, total=False):
+class SumWords(CallWords, total=False):
     """Keyword arguments of Communicator.allreduce()."""
 
     out: Optional[Array]
-    scatter: Scatter
-    root: int
-    order: Order
-    wire: Wire
-    algorithm: Optional[str]
-    tokens: Union[None, int, Array]
 
 class SelectWords(TypedDict, total=False):
     """Keyword arguments of Communicator.select()."""
@@ -81,12 +79,27 @@ class SelectWords(TypedDict, total=False):
     algorithm: Optional[str]
     tokens: Union[None, int, Array]
 
-class KeyWords(TypedDict, total=False):
-    """Keyword arguments of attention() that describe keys and queries."""
+class LayerWords(TypedDict, total=False):
+    """Keyword arguments of attention that differ between the layers of a step."""
+
+    scale: float
+    window: Optional[int]
+    soft_cap: Optional[float]
+    sinks: Optional[Array]
+    k_scale: Union[None, float, Array]
+    v_scale: Union[None, float, Array]
+
+class NewKeyWords(LayerWords, total=False):
+    """Keyword arguments of AttentionStep()."""
+
+    new_k: Optional[Array]
+    new_v: Optional[Array]
+
+class BatchWords(TypedDict, total=False):
+    """Keyword arguments of attention that are equal for all layers of a step."""
 
     seq_lens: Optional[Array]
     page_table: Optional[Array]
-    scale: float
     keys_max: int
     empty: Optional[Literal["nan"]]
     query_start_loc: Optional[Array]
@@ -97,32 +110,34 @@ class KeyWords(TypedDict, total=False):
     key_stride: Optional[int]
     key_pattern: Optional[Sequence[int]]
     key_mask: Optional[Array]
-    window: Optional[int]
-    soft_cap: Optional[float]
-    sinks: Optional[Array]
-    k_scale: Union[None, float, Array]
-    v_scale: Union[None, float, Array]
     page_indptr: Optional[Array]
     last_page_len: Optional[Array]
+
+class KeyWords(LayerWords, BatchWords, total=False):
+    """Keyword arguments of attention() that describe keys and queries."""
+
     kv_rows: Optional[KvRows]
     q_rope: Optional[Array]
     parts: Optional[Sequence[Dict[str, Any]]]
     prune: Optional[Prune]
 
-class AttentionWords(KeyWords, total=False):
+class ResultWords(CallWords, total=False):
+    """Keyword arguments of attention over the keys of all ranks."""
+
+    base: Base
+    out_empty: Empty
+    stream: Optional[int]
+    gather: Union[None, bool, Sequence[int]]
+
+class AttentionWords(KeyWords, ResultWords, total=False):
     """Keyword arguments of Communicator.attention_combine()."""
 
     out: Out
-    base: Base
-    out_empty: Empty
-    scatter: Scatter
-    root: int
-    order: Order
-    wire: Wire
-    algorithm: Optional[str]
-    stream: Optional[int]
-    tokens: Union[None, int, Array]
-    gather: Union[None, bool, Sequence[int]]
+
+class StepWords(BatchWords, ResultWords, total=False):
+    """Keyword arguments of Communicator.attention_step()."""
+
+    slots: Optional[Array]
 
 def version() -> str:
     """The version of libbanyan that runs."""
@@ -311,15 +326,7 @@ class AttentionStep:
         k: Array,
         v: Array,
         out: Out = None,
-        *,
-        new_k: Optional[Array] = None,
-        new_v: Optional[Array] = None,
-        scale: float = 0.0,
-        window: Optional[int] = None,
-        soft_cap: Optional[float] = None,
-        sinks: Optional[Array] = None,
-        k_scale: Union[None, float, Array] = None,
-        v_scale: Union[None, float, Array] = None,
+        **words: Unpack[NewKeyWords],
     ) -> Tuple[Given, ...]:
         """Writes this rank's new keys to its cache, and attends over the keys of all ranks. Collective.
 
@@ -476,35 +483,7 @@ class Comm:
         """A persistent attention_combine() of these arrays. Collective. Returns an Operation, which keeps the
         arrays.
         """
-    def attention_step(
-        self,
-        *,
-        slots: Optional[Array] = None,
-        gather: Union[None, bool, Sequence[int]] = None,
-        seq_lens: Optional[Array] = None,
-        page_table: Optional[Array] = None,
-        keys_max: int = 0,
-        empty: Optional[str] = None,
-        query_start_loc: Optional[Array] = None,
-        query_start: Optional[Array] = None,
-        tree_mask: Optional[Array] = None,
-        key_start: Optional[Array] = None,
-        key_block: Optional[int] = None,
-        key_stride: Optional[int] = None,
-        key_pattern: Optional[Sequence[int]] = None,
-        key_mask: Optional[Array] = None,
-        page_indptr: Optional[Array] = None,
-        last_page_len: Optional[Array] = None,
-        base: Base = "e",
-        out_empty: Empty = "-inf",
-        scatter: Scatter = "none",
-        root: int = 0,
-        order: Order = "plan",
-        wire: Wire = "f32",
-        algorithm: Optional[str] = None,
-        stream: Optional[int] = None,
-        tokens: Union[None, int, Array] = None,
-    ) -> AttentionStep:
+    def attention_step(self, **words: Unpack[StepWords]) -> AttentionStep:
         """Takes the arguments of attention_combine() that are equal for all layers of a step of a decoder. Local.
 
         slots: int64 or int32 [tokens], where the new keys of each layer go: key slot % page_keys of page slot //
@@ -559,12 +538,6 @@ class Comm:
         self, mine: Array, *, out: Optional[Array] = None, counts: Optional[Sequence[int]] = None
     ) -> Operation:
         """A persistent allgather(). Collective. Returns an Operation."""
-    def gather(self, mine: Given, *, out: Optional[Array] = None, counts: Optional[Sequence[int]] = None) -> Given:
-        """The same as allgather()."""
-    def gather_init(
-        self, mine: Array, *, out: Optional[Array] = None, counts: Optional[Sequence[int]] = None
-    ) -> Operation:
-        """A persistent allgather(). Collective."""
     def allgather_heads(
         self,
         mine: Given,

@@ -216,8 +216,6 @@ void define_calls(nb::class_<comm> &type) {
            nb::arg("counts") = nb::none(), doc::Comm_allgather);
   type.def("allgather_init", allgather_init, nb::arg("mine").none(), nb::kw_only(), nb::arg("out") = nb::none(),
            nb::arg("counts") = nb::none(), doc::Comm_allgather_init);
-  type.attr("gather") = type.attr("allgather");
-  type.attr("gather_init") = type.attr("allgather_init");
   type.def("allgather_heads", allgather_heads, nb::arg("mine").none(), nb::kw_only(), nb::arg("out") = nb::none(),
            nb::arg("counts") = nb::none(), nb::arg("tokens") = nb::none(), doc::Comm_allgather_heads);
   type.def("allgather_heads_init", allgather_heads_init, nb::arg("mine").none(), nb::kw_only(),
