@@ -32,6 +32,7 @@ EXTRA_DIST += \
   %D%/banyan/torch_ops.py \
   %D%/banyan/transformers.py \
   %D%/bench/bench_calls.py \
+  %D%/bench/bench_first_token.py \
   %D%/bench/bench_jax.py \
   %D%/bench/bench_prune.py \
   %D%/src/allreduce.cc \
