@@ -298,6 +298,9 @@ static void add_exact(combine_task *task, combine_group *groups) {
 /* Each protocol has kernels of the exact order. */
 TEST_LOOP(exact_kernels_agree, 4) { compare(1 + 2 * _i, add_exact, &world_emulated, NULL); }
 
+/* Arenas in memory of the host have protocols of smaller words. */
+TEST_LOOP(bits_by_way_of_the_host, 3) { compare(2 + 4 * _i, add_any, &world_threads, "no-vmm,no-ipc"); }
+
 /* Stores through one of several addresses of an arena take fences, which kernels have if ranks share a device. */
 TEST_LOOP(aliases_take_fences, 3) { compare(2 + _i, add_any, &world_threads, "aliases"); }
 
@@ -324,6 +327,7 @@ static void add_small(combine_task *task, combine_group *groups) {
     for (int form = 0; form < (n < 20 ? FORMS : 1); form++) {
       banyan_combine_desc desc = {.algorithm = forms[form], .root = random_below(&task->random, n)};
       desc.scatter = scatter_of(form, g ? g + 1 : form % 2);
+      if (n <= BNY_MERGE_SOURCES_MAX) desc.wire = wires[random_below(&task->random, 4)]; /* beyond, hosts round twice */
       combine_task_add(task, &groups[g], desc, true);
     }
   }
