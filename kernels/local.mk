@@ -23,7 +23,9 @@ libbanyan_core_la_SOURCES += \
   %D%/cpu/attention_portable.c \
   %D%/cpu/attention_prompt.h \
   %D%/cpu/attention_table.c \
+  %D%/cpu/attention_unpack.h \
   %D%/cpu/attention_vector.h \
+  %D%/cpu/attention_walk.h \
   %D%/cpu/attention_wide.h \
   %D%/cpu/block.h \
   %D%/cpu/detect.c \

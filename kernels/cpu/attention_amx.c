@@ -111,7 +111,8 @@ INLINE __mmask16 lanes_before(int32_t lanes, int32_t first) {
   return left >= HALF ? 0xffff : left > 0 ? (__mmask16)((1u << left) - 1) : 0;
 }
 
-static void attention_convert(const char *row, int32_t count, banyan_dtype dtype, float *values) {
+static void attention_convert(const char *row, int32_t count, banyan_dtype dtype, const float *scale, float *values) {
+  (void)scale; /* is NULL for what these kernels read */
   for (int32_t i = 0; i < count; i += HALF) {
     int32_t left = count - i < HALF ? count - i : HALF;
     vec value = vec_row_tail(row + (size_t)i * attention_element_bytes(dtype), left, dtype);

@@ -6,21 +6,20 @@
 #include "attention.h"
 #include "detect.h"
 
-/* Holds the keys or the values of a tile as f32. */
-typedef struct unpacked_tile {
-  float values[8 * BNY_ATTENTION_HEAD_DIM_MAX];
-} unpacked_tile;
-
-#define ATTENTION_FORMS ATTENTION_TYPES
+#define ATTENTION_FORMS               \
+  X(attention_over_f32, BANYAN_F32)   \
+  X(attention_over_f16, BANYAN_F16)   \
+  X(attention_over_bf16, BANYAN_BF16) \
+  X(attention_over_e5m2, BANYAN_E5M2) \
+  X(attention_over_i8, BANYAN_I8)
 #define ATTENTION_OWN_TILE
-#define ATTENTION_MORE_WORK unpacked_tile
 
 #include "attention_loop.h"
 
 typedef __m256 vec;
 typedef __m128 vec4;
 
-enum { VEC_LANES = 8 };
+enum { VEC_LANES = 8, DIRECT_E4M3 = 0, DIRECT_E5M2 = 4 };
 
 INLINE vec vec_zero(void) { return _mm256_setzero_ps(); }
 INLINE vec vec_set1(float value) { return _mm256_set1_ps(value); }
@@ -57,22 +56,23 @@ INLINE vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
   return vec_row(elements, dtype);
 }
 
-/* Converts 16 elements of E4M3 in the same way. None of them may be NaN. */
-INLINE void vec_row_pair(const char *at, vec *values) {
-  __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)at));
-  __m256i halves = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((short)0xbf80));
-  values[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
-  values[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
-}
-
-INLINE bool vec_any_nan(const char *at, int32_t count) {
+/* Converts 64 elements. An E4M3 that is NaN takes further instructions. */
+INLINE void vec_group(const char *at, banyan_dtype dtype, vec *values) {
   const __m256i sign = _mm256_set1_epi8((char)0x80), nan = _mm256_set1_epi8(-1);
-  __m256i any = _mm256_setzero_si256();
-  for (int32_t i = 0; i < count; i += 32) {
-    __m256i bytes = _mm256_or_si256(_mm256_loadu_si256((const __m256i *)(at + i)), sign);
-    any = _mm256_or_si256(any, _mm256_cmpeq_epi8(bytes, nan));
+  const __m256i a = _mm256_loadu_si256((const __m256i *)at), b = _mm256_loadu_si256((const __m256i *)at + 1);
+  const __m256i is_nan = _mm256_or_si256(_mm256_cmpeq_epi8(_mm256_or_si256(a, sign), nan),
+                                         _mm256_cmpeq_epi8(_mm256_or_si256(b, sign), nan));
+  if (dtype != BANYAN_E4M3 || !_mm256_testz_si256(is_nan, is_nan)) {
+    UNROLL for (int i = 0; i < 8; i++) values[i] = vec_row(at + 8 * i, dtype);
+    return;
   }
-  return _mm256_testz_si256(any, any) == 0;
+  __m256i halves[4];
+  UNROLL for (int i = 0; i < 4; i++) {
+    __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)at + i));
+    halves[i] = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((short)0xbf80));
+  }
+  /* Converting from memory spares the port of shuffles. */
+  UNROLL for (int i = 0; i < 8; i++) __asm__("vcvtph2ps %1, %0" : "=x"(values[i]) : "m"(((__m128i *)halves)[i]));
 }
 
 /* Transposes during the addition: lane i of each 128 bits becomes the sum of vector i's four elements there. */
@@ -150,34 +150,17 @@ INLINE void prefetch_next(next_lines *ahead, int32_t lines) {
   }
 }
 
-/* ---- tiles as f32 ------------------------------------------------------------------------------------------------ */
-
 INLINE int64_t bytes_of(banyan_dtype dtype) { return (int64_t)attention_element_bytes(dtype); }
 
-INLINE bool is_unpacked(banyan_dtype dtype) { return dtype == BANYAN_E4M3; }
-
 /* Long tiles add sums to memory less often. */
-static int32_t attention_tile(const bny_attention_task *task, banyan_dtype dtype) {
+static int32_t attention_tile(const bny_attention_task *task) {
   int32_t columns = bny_attention_padded(task->head_dim > task->value_dim ? task->head_dim : task->value_dim);
-  int32_t row_bytes = columns * (int32_t)attention_element_bytes(is_unpacked(dtype) ? BANYAN_F32 : dtype);
-  int32_t keys = TILE_BYTES_MOST / row_bytes / ATTENTION_QUAD * ATTENTION_QUAD;
+  int32_t keys = TILE_BYTES_MOST / (columns * (int32_t)bytes_of(task->kv_dtype)) / ATTENTION_QUAD * ATTENTION_QUAD;
   return keys > ATTENTION_TILE ? ATTENTION_TILE : keys < 2 * ATTENTION_QUAD ? 2 * ATTENTION_QUAD : keys;
 }
 
-/* Converts rows of E4M3 to f32, `stride` floats apart, with zeros up to a full vector. */
-INLINE void unpack_rows(const char *from, int64_t step, int32_t columns, int32_t stride, int32_t count, float *to) {
-  for (int32_t i = 0; i < count; i++, from += step, to += stride) {
-    bool in_pairs = columns % (4 * VEC_LANES) == 0 && !vec_any_nan(from, columns);
-    int32_t j = 0;
-    for (; in_pairs && j < columns; j += 2 * VEC_LANES) {
-      vec values[2];
-      vec_row_pair(from + j, values);
-      vec_store(to + j, values[0]);
-      vec_store(to + j + VEC_LANES, values[1]);
-    }
-    for (; j + VEC_LANES <= columns; j += VEC_LANES) vec_store(to + j, vec_row(from + j, BANYAN_E4M3));
-    if (j < columns) vec_store(to + j, vec_row_tail(from + j, columns - j, BANYAN_E4M3));
-  }
+static banyan_dtype attention_form(const bny_attention_task *task) {
+  return is_converted(task) ? BANYAN_F32 : task->kv_dtype;
 }
 
 /* ---- logits: some heads x a quad of keys ------------------------------------------------------------------------- */
@@ -300,13 +283,7 @@ INLINE void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, 
   for (int32_t i = count; i % ATTENTION_QUAD != 0; i++) /* lanes of no key are numbers too */
     for (int32_t row = h; row < end; row++)
       work->p[i / ATTENTION_QUAD * ATTENTION_LANES + ATTENTION_QUAD * row + i % ATTENTION_QUAD] = 0;
-  if (is_unpacked(dtype)) {
-    unpack_rows(k, step, dim, work->q_stride, count, work->more.values);
-    step = work->q_stride * (int64_t)sizeof(float);
-    dim = (dim + VEC_LANES - 1) / VEC_LANES * VEC_LANES;
-    score_tile(BANYAN_F32, (const char *)work->more.values, step, dim, count, &next, work);
-  } else
-    score_tile(dtype, k, step, dim, count, &next, work);
+  score_tile(dtype, k, step, dim, count, &next, work);
   for (; end - h >= SUM_HEADS; h += SUM_HEADS) weigh_rows(SUM_HEADS, task, h, count, work);
   if (h < end) weigh_rows(1, task, h, count, work);
 }
@@ -396,17 +373,7 @@ INLINE void attention_accumulate(const bny_attention_task *task, banyan_dtype dt
   int32_t dim = task->value_dim, columns = value_vectors(work->rows) * VEC_LANES;
   int32_t blocks = (dim + columns - 1) / columns * ((work->rows + VALUE_HEADS - 1) / VALUE_HEADS);
   next_lines next = lines_of(&work->next_v, blocks * ((count + ATTENTION_QUAD - 1) / ATTENTION_QUAD), work->far);
-  if (is_unpacked(dtype)) {
-    int32_t stride = work->n_stride;
-    if (task->v == task->k && task->v_token_stride == task->k_token_stride && task->value_dim <= task->head_dim)
-      stride = work->q_stride; /* keys are there already */
-    else
-      unpack_rows(v, step, dim, stride, count, work->more.values);
-    step = stride * (int64_t)sizeof(float);
-    dim = (dim + VEC_LANES - 1) / VEC_LANES * VEC_LANES;
-    value_tile(BANYAN_F32, (const char *)work->more.values, step, dim, count, &next, work);
-  } else
-    value_tile(dtype, v, step, dim, count, &next, work);
+  value_tile(dtype, v, step, dim, count, &next, work);
 }
 
 enum { PROMPT_ROWS = 6 };

@@ -6,13 +6,12 @@
 #define ATTENTION_FORMS                                                       \
   ATTENTION_TYPES                                                             \
   X(attention_over_bf16_grouped, BANYAN_BF16 | ATTENTION_GROUPED)             \
-  X(attention_over_e4m3_grouped, BANYAN_E4M3 | ATTENTION_GROUPED)             \
   X(attention_over_bf16_dot, BANYAN_BF16 | ATTENTION_GROUPED | ATTENTION_DOT) \
   X(attention_over_e4m3_dot, BANYAN_E4M3 | ATTENTION_GROUPED | ATTENTION_DOT)
-enum { GROUPED_BF16 = 1, GROUPED_E4M3 = 1, BF16_DOTS = 1 };
+enum { GROUPED_BF16 = 1, BF16_DOTS = 1 };
 #else
 #define ATTENTION_FORMS ATTENTION_TYPES X(attention_over_bf16_grouped, BANYAN_BF16 | ATTENTION_GROUPED)
-enum { GROUPED_BF16 = 1, GROUPED_E4M3 = 0, BF16_DOTS = 0 };
+enum { GROUPED_BF16 = 1, BF16_DOTS = 0 };
 #endif
 
 #include "attention_avx512.h"
@@ -23,7 +22,7 @@ enum { GROUPED_BF16 = 1, GROUPED_E4M3 = 0, BF16_DOTS = 0 };
 
 typedef __m512i word_vec;
 
-enum { VEC_LANES = 16, SCORE_HEADS = 4 };
+enum { VEC_LANES = 16, SCORE_HEADS = 4, HAS_LINES = 1, DIRECT_E4M3 = 4, DIRECT_E5M2 = 4 };
 
 #define VALUE_VECTORS(heads) ((heads) >= 3 ? 4 : 8)
 

@@ -20,15 +20,44 @@ INLINE vec widen_bf16(__m256i halves) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
+/* 64 elements of eight bits, converted halfway: int8 not at all, others to f16. */
+typedef struct line_vec {
+  const char *at;
+  __m512i halves[2];
+} line_vec;
+
 /* E4M3 becomes an f16 with its exponent and mantissa: that is 2^-8 times the value, subnormals included. */
+INLINE __m512i halves_of(__m256i bytes, banyan_dtype dtype, __mmask32 is_number) {
+  if (dtype == BANYAN_E5M2) return _mm512_slli_epi16(_mm512_cvtepu8_epi16(bytes), 8);
+  const __m512i wide = _mm512_and_si512(_mm512_cvtepi8_epi16(bytes), _mm512_set1_epi16(0x17f)); /* sign and magnitude */
+  return _mm512_mask_slli_epi16(_mm512_set1_epi16(0x7e00), is_number, wide, 7);
+}
+
+INLINE line_vec line_of(__m512i bytes, banyan_dtype dtype) {
+  const __mmask64 is_number = _mm512_cmpneq_epi8_mask(_mm512_add_epi8(bytes, bytes), _mm512_set1_epi8((char)0xfe));
+  return (line_vec){.halves[0] = halves_of(_mm512_castsi512_si256(bytes), dtype, (__mmask32)is_number),
+                    .halves[1] = halves_of(_mm512_extracti64x4_epi64(bytes, 1), dtype, (__mmask32)(is_number >> 32))};
+}
+
+INLINE line_vec vec_line(const char *at, banyan_dtype dtype) {
+  return dtype == BANYAN_I8 ? (line_vec){.at = at} : line_of(_mm512_loadu_si512(at), dtype);
+}
+
+INLINE vec vec_of_line(line_vec line, banyan_dtype dtype, int i) {
+  if (dtype == BANYAN_I8)
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)line.at + i)));
+  const __m512i halves = line.halves[i / 2];
+  return _mm512_cvtph_ps(i % 2 == 0 ? _mm512_castsi512_si256(halves) : _mm512_extracti64x4_epi64(halves, 1));
+}
+
 INLINE vec widen_bytes(__m128i bytes, banyan_dtype dtype) {
   if (dtype == BANYAN_I8) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
-  if (dtype == BANYAN_E5M2) return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8));
-  __m256i halves =
-      _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7), _mm256_set1_epi16((short)0xbf80));
-  __m256i magnitude = _mm256_and_si256(halves, _mm256_set1_epi16(0x3f80));
-  __mmask16 is_nan = _mm256_cmpeq_epi16_mask(magnitude, _mm256_set1_epi16(0x3f80));
-  return _mm512_cvtph_ps(_mm256_mask_mov_epi16(halves, is_nan, _mm256_set1_epi16(0x7e00)));
+  return vec_of_line(line_of(_mm512_zextsi128_si512(bytes), dtype), dtype, 0);
+}
+
+INLINE void vec_group(const char *at, banyan_dtype dtype, vec *values) {
+  const line_vec line = vec_line(at, dtype);
+  UNROLL for (int i = 0; i < ATTENTION_GROUP / 16; i++) values[i] = vec_of_line(line, dtype, i);
 }
 
 INLINE vec vec_row(const char *at, banyan_dtype dtype) {

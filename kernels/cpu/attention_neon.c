@@ -12,7 +12,15 @@ typedef float32x4_t vec;
 typedef uint16x8_t word_vec;
 
 /* A bf16 becomes an f32 in one instruction, so words need no groups. */
-enum { VEC_LANES = 4, SCORE_HEADS = 4, GROUPED_BF16 = 0, GROUPED_E4M3 = 0, BF16_DOTS = 0 };
+enum {
+  VEC_LANES = 4,
+  SCORE_HEADS = 4,
+  GROUPED_BF16 = 0,
+  BF16_DOTS = 0,
+  HAS_LINES = 0,
+  DIRECT_E4M3 = 4,
+  DIRECT_E5M2 = 4
+};
 
 #define VALUE_VECTORS(heads) ((heads) >= 3 ? 4 : 8)
 
@@ -53,6 +61,19 @@ INLINE vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
   if (count > 0) memcpy(elements, at, (size_t)count * attention_element_bytes(dtype));
   return vec_row(elements, dtype);
 }
+
+INLINE void vec_group(const char *at, banyan_dtype dtype, vec *values) {
+  UNROLL for (int i = 0; i < ATTENTION_GROUP / VEC_LANES; i++) values[i] = vec_row(at + i * VEC_LANES, dtype);
+}
+
+typedef const char *line_vec;
+
+INLINE line_vec vec_line(const char *at, banyan_dtype dtype) {
+  (void)dtype;
+  return at;
+}
+
+INLINE vec vec_of_line(line_vec line, banyan_dtype dtype, int i) { return vec_row(line + i * VEC_LANES, dtype); }
 
 /* No form is grouped. */
 INLINE void vec_words(const char *at, banyan_dtype dtype, word_vec *words) {

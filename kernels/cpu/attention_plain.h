@@ -5,8 +5,6 @@
 
 #include "attention_loop.h"
 
-static banyan_dtype attention_form(const bny_attention_task *task) { return task->kv_dtype; }
-
 static const float *attention_columns(banyan_dtype form, const float *row, int32_t count, float *to) {
   (void)form;
   (void)count;

@@ -36,17 +36,23 @@ INLINE void convert(const char *row, int32_t count, banyan_dtype dtype, int32_t 
   for (int32_t i = count; i < padded; i++) values[i] = 0;
 }
 
+static banyan_dtype attention_form(const bny_attention_task *task) { return task->kv_dtype; }
+
 static double attention_factor(banyan_dtype form) {
   (void)form;
   return 1;
 }
 
-static void attention_unpack(const char *row, int32_t count, banyan_dtype dtype, float scale, float *to) {
-  for (int32_t i = 0; i < count; i++) to[i] = element(row, i, dtype) * scale;
+static void attention_convert(const char *row, int32_t count, banyan_dtype dtype, const float *scale, float *values) {
+  convert(row, count, dtype, count, values);
+  for (int32_t i = 0; scale && i < count; i++) values[i] *= *scale;
 }
 
-static void attention_convert(const char *row, int32_t count, banyan_dtype dtype, float *values) {
-  convert(row, count, dtype, count, values);
+static void attention_convert_rows(const attention_next *rows, int32_t columns, banyan_dtype dtype,
+                                   const attention_next *next, int32_t stride, float *to) {
+  (void)next;
+  for (int32_t i = 0; i < rows->rows; i++)
+    attention_convert(rows->row + i * rows->step, columns, dtype, NULL, to + i * stride);
 }
 
 /* The f32 lanes are summed in double. */

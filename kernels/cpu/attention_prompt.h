@@ -237,8 +237,7 @@ INLINE float prompt_scale(const bny_attention_task *task, const float *scales, i
 
 /* Returns the type of rows that are packed: f32 for all that are converted before. */
 INLINE banyan_dtype prompt_type(const bny_attention_task *task) {
-  const bool is_plain = task->kv_rows == BANYAN_KV_ROWS_PLAIN && !attention_is_scaled(task);
-  return is_plain && attention_element_bytes(task->kv_dtype) > 1 ? task->kv_dtype : BANYAN_F32;
+  return attention_is_plain(task) && attention_element_bytes(task->kv_dtype) > 1 ? task->kv_dtype : BANYAN_F32;
 }
 
 /* Returns a row of keys or values: in memory if the task's rows can be read there, else as f32 in `to`. */
@@ -249,12 +248,8 @@ static const char *prompt_row(const bny_attention_task *task, bool is_value, int
   const char *row = is_value && !is_latent ? prompt_key(task, task->v, task->v_page_stride, task->v_token_stride, key)
                                            : prompt_key(task, task->k, task->k_page_stride, task->k_token_stride, key);
   if (prompt_type(task) == task->kv_dtype) return row;
-  if (task->kv_rows != BANYAN_KV_ROWS_PLAIN)
-    attention_flashmla_row(row, to);
-  else if (attention_is_scaled(task))
-    attention_scaled_row(row, columns, task->kv_dtype, scales ? prompt_scale(task, scales, key) : 1, to);
-  else
-    attention_convert(row, columns, task->kv_dtype, to);
+  const float scale = scales ? prompt_scale(task, scales, key) : 1;
+  attention_row_as_f32(task, row, columns, scales ? &scale : NULL, to);
   return (const char *)to;
 }
 
@@ -489,7 +484,7 @@ static __attribute__((noinline)) void prompt_add_lost(const prompt *at, int32_t 
   const banyan_dtype type = prompt_type(at->task);
   for (int32_t key = 0; key < at->count; key++) {
     if (!prompt_has(&at->lost, key)) continue;
-    attention_convert(prompt_row(at->task, true, at->first + key, converted), at->task->value_dim, type, values);
+    attention_convert(prompt_row(at->task, true, at->first + key, converted), at->task->value_dim, type, NULL, values);
     for (int32_t i = 0; i < rows; i++) {
       if (!prompt_has(prompt_seen_by(at, row + i), key)) continue;
       double *to =
@@ -535,9 +530,7 @@ static void attention_run_many(const bny_attention_task *const *tasks, int32_t c
                .rows = (count - 1) * BNY_ATTENTION_HEADS_MAX + tasks[count - 1]->heads,
                .head_dim = task->head_dim,
                .value_stride = bny_attention_padded(task->value_dim),
-               .factors = attention_factors_of(task, task->kv_rows == BANYAN_KV_ROWS_PLAIN && !attention_is_scaled(task)
-                                                         ? task->kv_dtype
-                                                         : BANYAN_F32)};
+               .factors = attention_factors_of(task, task->kv_dtype)};
   const bool has_dots = BF16_DOTS && task->q_dtype == BANYAN_BF16 && prompt_type(task) == BANYAN_BF16;
   at.words = has_dots && at.head_dim % 2 == 0 ? at.head_dim / 2 : at.head_dim;
   prompt_lay_out(at.rows, at.head_dim, task->value_dim, memory, &at);

@@ -6,6 +6,8 @@
  *   vec_zero, vec_set1, vec_load, vec_store, vec_fma (a b + c), vec_add, vec_mul
  *   vec_row, vec_row_tail        LANES elements of a row of the cache; or fewer, then zeros. Elements of E4M3 come
  *                                times 2^-8, as the f16 of the same bits has it
+ *   vec_group                    the same for 64 elements of eight bits
+ *   DIRECT_E4M3, DIRECT_E5M2     most rows of queries for which each vector of a type is converted where it is used
  *   vec_least                    the lesser of two; the second if one is NaN
  *   vec_any_positive             whether any lane is above 0
  *   vec_exp2                     2^x for x <= 0; 0 below 2^-125; NaN for NaN
@@ -20,22 +22,72 @@ enum { SUM_HEADS = VEC_LANES / ATTENTION_QUAD }; /* heads whose scores of a quad
 
 static inline double attention_factor(banyan_dtype form) { return form == BANYAN_E4M3 ? 0x1p-8 : 1; }
 
-static inline void attention_unpack(const char *row, int32_t count, banyan_dtype dtype, float scale, float *to) {
-  const vec exact = vec_set1((float)(1 / attention_factor(dtype))), by = vec_set1(scale);
-  for (int32_t i = 0; i < count; i += VEC_LANES) {
-    vec values = vec_row(row + (size_t)i * attention_element_bytes(dtype), dtype);
-    vec_store(to + i, vec_mul(vec_mul(values, exact), by));
+/* Converts a row of one type. */
+INLINE void convert_row(const char *row, int32_t count, banyan_dtype dtype, const float *scale, float *to) {
+  const vec exact = vec_set1((float)(1 / attention_factor(dtype))), by = vec_set1(scale ? *scale : 1);
+  const bool is_exact = attention_factor(dtype) == 1;
+  int32_t i = 0;
+  for (; attention_element_bytes(dtype) == 1 && i + ATTENTION_GROUP <= count; i += ATTENTION_GROUP) {
+    vec values[ATTENTION_GROUP / VEC_LANES];
+    vec_group(row + i, dtype, values);
+    UNROLL for (int x = 0; x < ATTENTION_GROUP / VEC_LANES; x++) {
+      if (scale) values[x] = vec_mul(is_exact ? values[x] : vec_mul(values[x], exact), by);
+      vec_store(to + i + x * VEC_LANES, values[x]);
+    }
+  }
+  for (; i < count; i += VEC_LANES) {
+    const char *at = row + (size_t)i * attention_element_bytes(dtype);
+    const int32_t left = count - i;
+    vec values = left < VEC_LANES ? vec_row_tail(at, left, dtype) : vec_row(at, dtype);
+    if (scale) values = vec_mul(is_exact ? values : vec_mul(values, exact), by);
+    if (left >= VEC_LANES) {
+      vec_store(to + i, values);
+      continue;
+    }
+    float last[VEC_LANES];
+    vec_store(last, values);
+    memcpy(to + i, last, (size_t)left * sizeof *to);
   }
 }
 
-static void attention_convert(const char *row, int32_t count, banyan_dtype dtype, float *values) {
-  float last[VEC_LANES];
-  int32_t i = 0;
-  for (; i + VEC_LANES <= count; i += VEC_LANES)
-    vec_store(values + i, vec_row(row + (size_t)i * attention_element_bytes(dtype), dtype));
-  if (i == count) return;
-  vec_store(last, vec_row_tail(row + (size_t)i * attention_element_bytes(dtype), count - i, dtype));
-  memcpy(values + i, last, (size_t)(count - i) * sizeof *values);
+static __attribute__((noinline)) void attention_convert(const char *row, int32_t count, banyan_dtype dtype,
+                                                        const float *scale, float *values) {
+  switch ((int)dtype) {
+#define X(name, type)                               \
+  case type:                                        \
+    if (scale)                                      \
+      convert_row(row, count, type, scale, values); \
+    else                                            \
+      convert_row(row, count, type, NULL, values);  \
+    break;
+    ATTENTION_TYPES
+#undef X
+  }
+}
+
+INLINE void convert_rows(const attention_next *rows, int32_t columns, banyan_dtype dtype, const attention_next *next,
+                         int32_t stride, float *to) {
+  const char *row = rows->row;
+  for (int32_t i = 0; i < rows->rows; i++, row += rows->step, to += stride) {
+    attention_prefetch_row(next, i);
+    convert_row(row, columns, dtype, NULL, to);
+  }
+}
+
+static __attribute__((noinline)) void attention_convert_rows(const attention_next *rows, int32_t columns,
+                                                             banyan_dtype dtype, const attention_next *next,
+                                                             int32_t stride, float *to) {
+  if (dtype == BANYAN_E4M3)
+    convert_rows(rows, columns, BANYAN_E4M3, next, stride, to);
+  else
+    convert_rows(rows, columns, BANYAN_E5M2, next, stride, to);
+}
+
+/* Returns true if tiles of the type are converted before they are used. Where a few rows share them, vectors are
+ * converted in registers instead. int8 takes so few instructions that it always is. */
+INLINE bool is_converted(const bny_attention_task *task) {
+  return attention_is_f8(task->kv_dtype) &&
+         task->heads > (task->kv_dtype == BANYAN_E4M3 ? (int32_t)DIRECT_E4M3 : (int32_t)DIRECT_E5M2);
 }
 
 /* ---- weights: those of a quad ------------------------------------------------------------------------------------ */

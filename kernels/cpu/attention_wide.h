@@ -5,8 +5,10 @@
  *   vec_words                    2 LANES columns of a grouped form as 16-bit words
  *   vec_even, vec_odd            the even or odd words, which are bf16, as f32
  *   vec_dot                      sums of pairs of products of bf16 words, added to floats: for ATTENTION_DOT
+ *   HAS_LINES                    1 if vec_line() converts 64 elements of eight bits halfway, and vec_of_line() makes
+ *                                vector i of them
  *   vec_sums                     lane QUAD h + i: the sum of the lanes of vector [h][i]
- *   GROUPED_BF16, GROUPED_E4M3   1 where caches of the type have a grouped form; BF16_DOTS: 1 where there is vec_dot
+ *   GROUPED_BF16                 1 where caches of bf16 have a grouped form; BF16_DOTS: 1 where there is vec_dot
  *   SCORE_HEADS                  heads whose four-key sums fit in the registers together with four keys
  *   VALUE_VECTORS(heads)         vectors of sums for each of 1 to 4 heads that fit together with as many values
  *
@@ -65,13 +67,16 @@ static void attention_pack(const bny_attention_task *task, banyan_dtype form, at
 }
 
 static banyan_dtype attention_form(const bny_attention_task *task) {
-  banyan_dtype type = task->kv_dtype;
-  if (task->head_dim % ATTENTION_GROUP != 0 || task->value_dim % ATTENTION_GROUP != 0) return type;
+  const banyan_dtype type = task->kv_dtype;
+  const bool in_groups = task->head_dim % ATTENTION_GROUP == 0 && task->value_dim % ATTENTION_GROUP == 0;
+  const bool has_dots = in_groups && task->q_dtype == BANYAN_BF16 && BF16_DOTS;
   int form = (int)type;
-  if ((type == BANYAN_BF16 && GROUPED_BF16) || (type == BANYAN_E4M3 && GROUPED_E4M3)) {
+  if (has_dots && (type == BANYAN_BF16 || type == BANYAN_E4M3))
+    form |= ATTENTION_GROUPED | ATTENTION_DOT;
+  else if (in_groups && type == BANYAN_BF16 && GROUPED_BF16)
     form |= ATTENTION_GROUPED;
-    if (task->q_dtype == BANYAN_BF16 && BF16_DOTS) form |= ATTENTION_DOT;
-  }
+  else if (is_converted(task))
+    form = BANYAN_F32;
   return (banyan_dtype)form;
 }
 
@@ -107,19 +112,28 @@ INLINE void prefetch_next(next_lines *next, int32_t lines) {
   }
 }
 
-/* Returns the number of float vectors that one call of vec_spread() fills: 2 for bf16, all 64 columns for E4M3. */
-INLINE int32_t spread_vectors(banyan_dtype form) {
-  return !is_grouped(form) ? 1 : type_of(form) == BANYAN_E4M3 ? ATTENTION_GROUP / VEC_LANES : 2;
+INLINE bool is_in_lines(banyan_dtype form) {
+  return HAS_LINES && !is_grouped(form) && attention_element_bytes(form) == 1;
 }
 
-INLINE void vec_spread(const char *at, banyan_dtype form, vec *values) {
-  if (!is_grouped(form)) {
+/* Returns the number of float vectors that one call of vec_spread() fills: 2 for bf16, 64 columns of eight bits. */
+INLINE int32_t spread_vectors(banyan_dtype form) {
+  if (is_grouped(form)) return type_of(form) == BANYAN_E4M3 ? ATTENTION_GROUP / VEC_LANES : 2;
+  return is_in_lines(form) ? ATTENTION_GROUP / VEC_LANES : 1;
+}
+
+INLINE void vec_spread(const char *at, banyan_dtype form, int spread, vec *values) {
+  if (spread == 1) {
     values[0] = vec_row(at, form);
+    return;
+  }
+  if (!is_grouped(form)) {
+    vec_group(at, form, values);
     return;
   }
   word_vec words[GROUP_WORDS];
   vec_words(at, type_of(form), words);
-  UNROLL for (int32_t i = 0; i < spread_vectors(form) / 2; i++) {
+  UNROLL for (int32_t i = 0; i < spread / 2; i++) {
     values[2 * i] = vec_even(words[i]);
     values[2 * i + 1] = vec_odd(words[i]);
   }
@@ -179,12 +193,32 @@ INLINE void score_columns(int heads, banyan_dtype dtype, const float *q, int32_t
   score_step(heads, q + first, q_stride, k, sums);
 }
 
+/* Adds the products of 64 columns of eight bits. Two keys at a time leave registers for what they become halfway. */
+INLINE void score_line(int heads, banyan_dtype dtype, const float *q, int32_t q_stride, int32_t first,
+                       const char *const *rows, vec (*sums)[ATTENTION_QUAD]) {
+  UNROLL for (int i = 0; i < ATTENTION_QUAD; i += 2) {
+    const line_vec lines[2] = {vec_line(rows[i] + first, dtype), vec_line(rows[i + 1] + first, dtype)};
+    UNROLL for (int x = 0; x < ATTENTION_GROUP / VEC_LANES; x++) {
+      const vec k[2] = {vec_of_line(lines[0], dtype, x), vec_of_line(lines[1], dtype, x)};
+      UNROLL for (int h = 0; h < heads; h++) {
+        const vec query = vec_load(q + h * q_stride + first + x * VEC_LANES);
+        sums[h][i] = vec_fma(query, k[0], sums[h][i]);
+        sums[h][i + 1] = vec_fma(query, k[1], sums[h][i + 1]);
+      }
+    }
+  }
+}
+
 INLINE void score_block(int heads, const bny_attention_task *task, banyan_dtype dtype, const float *q, int32_t q_stride,
                         const char *const *rows, next_lines *next, vec (*sums)[ATTENTION_QUAD]) {
   int32_t bytes = (int32_t)attention_element_bytes(dtype), line = LINE_BYTES / bytes, dim = task->head_dim, j = 0;
   for (; is_grouped(dtype) && j < dim; j += ATTENTION_GROUP) score_group(heads, dtype, q, q_stride, j, rows, sums);
   for (; !is_grouped(dtype) && j + line <= dim; j += line) {
     score_ahead(heads, dtype, rows, j * bytes, next);
+    if (is_in_lines(dtype)) {
+      score_line(heads, dtype, q, q_stride, j, rows, sums);
+      continue;
+    }
     UNROLL for (int x = 0; x < line; x += VEC_LANES) score_columns(heads, dtype, q, q_stride, j + x, rows, sums);
   }
   if (!is_grouped(dtype) && j < dim) score_ahead(heads, dtype, rows, j * bytes, next);
@@ -307,11 +341,11 @@ INLINE void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, 
 /* ---- values: a block of heads x vectors -------------------------------------------------------------------------- */
 
 /* Adds weighted values to a block of sums. `tail` is the number of elements in the last vector; 0 means all. */
-INLINE void value_block(int heads, int vectors, int32_t tail, const bny_attention_task *task, banyan_dtype dtype,
-                        const char *v, int32_t count, next_lines *next, const float *p, float *n, int32_t n_stride) {
+INLINE void value_block(int heads, int vectors, int spread, int32_t tail, const bny_attention_task *task,
+                        banyan_dtype dtype, const char *v, int32_t count, next_lines *next, const float *p, float *n,
+                        int32_t n_stride) {
   size_t element = attention_element_bytes(dtype);
   int64_t v_step = task->v_token_stride * (int64_t)element;
-  const int spread = spread_vectors(dtype);
   vec sums[VALUE_HEADS][VALUE_VECTORS(1)];
   UNROLL for (int h = 0; h < heads; h++) { UNROLL for (int j = 0; j < vectors; j++) sums[h][j] = vec_zero(); }
   if (heads > 1) prefetch_next(next, next->block);
@@ -328,7 +362,7 @@ INLINE void value_block(int heads, int vectors, int32_t tail, const bny_attentio
       if (tail != 0)
         values[0] = vec_row_tail(at, tail, dtype);
       else
-        vec_spread(at, dtype, values);
+        vec_spread(at, dtype, spread, values);
       UNROLL for (int h = 0; h < heads; h++) {
         UNROLL for (int x = 0; x < spread; x++) sums[h][j + x] = vec_fma(weights[h], values[x], sums[h][j + x]);
       }
@@ -344,12 +378,12 @@ INLINE void value_block(int heads, int vectors, int32_t tail, const bny_attentio
 }
 
 /* Adds to all full blocks of columns from `column` on. Returns the first column after them. */
-INLINE int32_t value_blocks(int heads, int vectors, const bny_attention_task *task, banyan_dtype dtype, const char *v,
-                            int32_t count, next_lines *next, const float *p, float *n, int32_t n_stride,
+INLINE int32_t value_blocks(int heads, int vectors, int spread, const bny_attention_task *task, banyan_dtype dtype,
+                            const char *v, int32_t count, next_lines *next, const float *p, float *n, int32_t n_stride,
                             int32_t column) {
   int32_t element = (int32_t)attention_element_bytes(dtype), block = vectors * VEC_LANES;
   for (; column + block <= task->value_dim; column += block)
-    value_block(heads, vectors, 0, task, dtype, v + column * element, count, next, p, n + column, n_stride);
+    value_block(heads, vectors, spread, 0, task, dtype, v + column * element, count, next, p, n + column, n_stride);
   return column;
 }
 
@@ -357,11 +391,15 @@ INLINE void value_heads(int heads, const bny_attention_task *task, banyan_dtype 
                         next_lines *next, const float *p, float *n, int32_t n_stride) {
   int32_t column = 0, dim = task->value_dim;
   UNROLL for (int vectors = VALUE_VECTORS(heads); vectors >= spread_vectors(dtype); vectors /= 2) {
-    column = value_blocks(heads, vectors, task, dtype, v, count, next, p, n, n_stride, column);
+    column = value_blocks(heads, vectors, spread_vectors(dtype), task, dtype, v, count, next, p, n, n_stride, column);
+  }
+  if (is_in_lines(dtype)) {
+    column = value_blocks(heads, 2, 1, task, dtype, v, count, next, p, n, n_stride, column);
+    column = value_blocks(heads, 1, 1, task, dtype, v, count, next, p, n, n_stride, column);
   }
   if (!is_grouped(dtype) && column < dim)
-    value_block(heads, 1, dim - column, task, dtype, v + column * (int32_t)attention_element_bytes(dtype), count, next,
-                p, n + column, n_stride);
+    value_block(heads, 1, 1, dim - column, task, dtype, v + column * (int32_t)attention_element_bytes(dtype), count,
+                next, p, n + column, n_stride);
 }
 
 /* Returns the lines of as many later values as are being added, spread over the blocks of columns. */

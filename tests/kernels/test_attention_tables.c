@@ -24,6 +24,11 @@ static size_t bytes_of(banyan_dtype dtype) {
   return dtype == BANYAN_F32 ? 4 : dtype == BANYAN_F16 || dtype == BANYAN_BF16 ? 2 : 1;
 }
 
+static double value_of(uint8_t code, banyan_dtype dtype) {
+  if (dtype == BANYAN_I8) return (double)(int8_t)code;
+  return (double)(dtype == BANYAN_E4M3 ? bny_float_of_e4m3(code) : bny_float_of_e5m2(code));
+}
+
 /* Stores a value as `dtype` and returns what was stored. */
 static double store(void *base, size_t index, banyan_dtype dtype, double value) {
   float single = (float)value;
@@ -35,10 +40,8 @@ static double store(void *base, size_t index, banyan_dtype dtype, double value) 
   case BANYAN_F32: memcpy((char *)base + 4 * index, &single, 4); return (double)single;
   case BANYAN_F16: memcpy((char *)base + 2 * index, &half, 2); return (double)bny_float_of_f16(half);
   case BANYAN_BF16: memcpy((char *)base + 2 * index, &half, 2); return (double)bny_float_of_bf16(half);
-  default: ((uint8_t *)base)[index] = code;
+  default: ((uint8_t *)base)[index] = code; return value_of(code, dtype);
   }
-  if (dtype == BANYAN_I8) return (double)(int8_t)code;
-  return (double)(dtype == BANYAN_E4M3 ? bny_float_of_e4m3(code) : bny_float_of_e5m2(code));
 }
 
 typedef struct problem {
@@ -332,6 +335,57 @@ static int check_beyond(const bny_attention_kernels *table) {
   return 0;
 }
 
+/* All codes of eight bits, as values of weight 1, give exactly their numbers; as keys, they give their logits. NaN is
+ * NaN in its own column or row alone. Rows of queries share what is converted, and columns are cut where vectors are
+ * not whole. */
+static int check_codes(const bny_attention_kernels *table, banyan_dtype dtype, int32_t heads, int32_t columns) {
+  uint8_t codes[2][256] = {{0}};
+  float q[256] = {0}, m[ROWS_MAX], d[ROWS_MAX], n[ROWS_MAX * 256];
+  bny_attention_task task = {.heads = heads,
+                             .group = heads,
+                             .head_dim = columns,
+                             .value_dim = columns,
+                             .keys = 1,
+                             .k_scale = 1,
+                             .v_scale = 1,
+                             .scale_log2 = 1,
+                             .q_dtype = BANYAN_F32,
+                             .kv_dtype = dtype,
+                             .k_token_stride = 256,
+                             .v_token_stride = 256};
+  for (int32_t h = 0; h < heads; h++) task.q[h] = q;
+  for (int first = 0; first < 256; first += columns) {
+    uint8_t row[256] = {0}, zeros[256] = {0};
+    for (int j = 0; j < columns; j++) row[j] = (uint8_t)(first + j);
+    task.k = zeros, task.v = row;
+    run(table, &task, 1, m, d, n);
+    for (int32_t i = 0; i < heads * columns; i++) {
+      double want = value_of(row[i % columns], dtype);
+      if (m[i / columns] == 0 && d[i / columns] == 1 && (isnan(want) ? isnan(n[i]) : (double)n[i] == want)) continue;
+      printf("FAIL: %s: code %d of type %d is %g\n", table->name, row[i % columns], (int)dtype, (double)n[i]);
+      return 1;
+    }
+  }
+  for (int code = 0; code < 256; code++) {
+    double want = value_of((uint8_t)code, dtype);
+    q[columns - 1 - code % columns] = 1;
+    codes[0][columns - 1 - code % columns] = (uint8_t)code;
+    task.k = codes, task.v = codes[1];
+    run(table, &task, 1, m, d, n);
+    q[columns - 1 - code % columns] = 0;
+    codes[0][columns - 1 - code % columns] = 0;
+    for (int32_t h = 0; h < heads; h++) {
+      double t = (double)m[h] + log2((double)d[h]);
+      bool is_right = fabs(t - want) <= 1e-6 * (1 + fabs(want));
+      if (!isfinite(want)) is_right = want < 0 ? d[h] == 0 : !isfinite(t); /* a key of weight 0, or a row of NaN */
+      if (is_right) continue;
+      printf("FAIL: %s: key %d of type %d has logit %g\n", table->name, code, (int)dtype, t);
+      return 1;
+    }
+  }
+  return 0;
+}
+
 int main(void) {
   int failed = 0;
   for (int round = 0; round < ROUNDS; round++) {
@@ -348,6 +402,11 @@ int main(void) {
   for (const bny_attention_kernels *const *at = bny_attention_table; *at; at++) {
     if (!(*at)->supported()) continue;
     failed += check_beyond(*at);
+    for (int i = 0; i < 3 * 2 * 3; i++) {
+      static const banyan_dtype types[] = {BANYAN_E4M3, BANYAN_E5M2, BANYAN_I8};
+      static const int32_t columns[] = {256, 64, 77};
+      failed += check_codes(*at, types[i % 3], i / 3 % 2 ? 8 : 1, columns[i / 6]);
+    }
     printf(" %s", (*at)->name);
   }
   printf(", %d rounds, %d failed\n", ROUNDS, failed);
