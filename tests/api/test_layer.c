@@ -34,6 +34,7 @@ static bool init(world_rank *self, const attend *of, half *made) {
   desc.dim = made->dim;
   desc.dtype = BANYAN_F32;
   desc.scatter = of->combine.scatter;
+  desc.algorithm = of->combine.algorithm;
   return world_ok(
              self,
              banyan_attention_combine_init(self->comm, &made->call.desc, &made->call.combine, out, &made->attention),
