@@ -9,7 +9,8 @@ attention  one rank's attention next to a loop of reads and to torch's scaled_do
 prefill    prompts: causal attention of many queries next to a loop of FMA and to torch, over numbers of queries and keys
 shares     prompts over ranks: the work of the slowest rank over the mean, by ownership of keys; counted pairs of a query and a
            key that it sees, and the time of one thread, rank after rank
-shapes     attention over types, groups, head_dim and batch, 128 MiB of keys and values each; ratios to the loop of reads
+shapes     attention over types, groups, head_dim and batch, 128 MiB of keys and values each, next to a loop of reads and to
+           the limit that the loops of reads and of FMA set
 mla        128 heads on one KV head, over 8,192 keys, and over 2,048 of 65,536 in random order; shares of a loop of FMA
 paper      the comparison of the Tree Attention paper (arXiv 2408.04093): one combine, Ring Attention, three allreduces, with
            what a rank sends and holds next to the paper's formulae; docs/charts.py draws it
@@ -248,17 +249,19 @@ def shares(options):
 
 
 def shapes(options):
-    def rows():
-        for dtype, size in DTYPES.items():
-            for group in (1, 4, 8):
-                for dim in (64, 128, 256):
-                    for batch in (1, 16):
-                        ones = [alone(options, dtype, batch=batch, heads=8 * group, kv_heads=8, head_dim=dim,
-                                      tokens=(128 << 20) // (2 * 8 * dim * size * batch)) for _ in range(options.rounds)]
-                        yield [dtype, *map(str, (group, dim, batch)), *(statistics.median(one[key] for one in ones)
-                                                                       for key in ("read_gbps", "ratio"))]
+    """The limit is the lesser of two speeds: that of the loop of reads, and that at which a loop of FMA could compute."""
+    def row(dtype, group, dim, batch):
+        tokens = (128 << 20) // (2 * 8 * dim * DTYPES[dtype] * batch)
+        ones = [alone(options, dtype, batch=batch, heads=8 * group, kv_heads=8, head_dim=dim, tokens=tokens)
+                for _ in range(options.rounds)]
+        read, ratio = (statistics.median(one[key] for one in ones) for key in ("read_gbps", "ratio"))
+        fma = max(one["fma_gflops"] for one in ones) / (2 * group / DTYPES[dtype])
+        return [dtype, *map(str, (group, dim, batch)), read, ratio, fma, "read" if read <= fma else "FMA",
+                ratio * read / min(read, fma)]
 
-    table(options, ["KV", "group", "head_dim", "batch", "read GB/s", "of that"], rows())
+    table(options, ["KV", "group", "head_dim", "batch", "read GB/s", "of that", "FMA GB/s", "limit", "of the limit"],
+          (row(dtype, group, dim, batch) for dtype in options.dtypes for group in (1, 4, 8)
+           for dim in options.dims for batch in (1, 16)))
 
 
 def mla(options):
@@ -657,12 +660,14 @@ def main():
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8], help="of paper and shares")
     parser.add_argument("--layouts", nargs="+", default=["1x2", "1x4", "1x8", "2x1", "2x2"], help="of sums: nodes x ranks")
     parser.add_argument("--delay", help="of sums, between nodes: 0.1ms")
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["f32", "f16", "bf16"], help="of attention")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, help="of attention, prefill and shapes")
+    parser.add_argument("--dims", type=int, nargs="+", default=[64, 128, 256], help="of shapes")
     for name, value in ("threads", 1), ("keys", 32768), ("batch", 1), ("heads", 32), ("kv-heads", 8), ("head-dim", 128):
         parser.add_argument(f"--{name}", type=int, default=value)
     options = parser.parse_args()
     view, rounds = VIEWS[options.view]
     options.rounds = options.rounds or rounds
+    options.dtypes = options.dtypes or (list(DTYPES) if options.view == "shapes" else ["f32", "f16", "bf16"])
     if not options.json:
         print(f"{time.strftime('%Y-%m-%d')}, {len(CPUS)} CPUs, load {os.getloadavg()[0]:.1f}, {options.rounds} rounds", flush=True)
     try:
