@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Rows of keys and values as f32. FlashMLA's rows and those with a scale for each key are converted before they are
  * used. So are rows of E4M3 and E5M2 where that is faster: a tile is converted once for all rows of queries.
- * attention_loop.h includes this. */
+ * The including file defines what it uses: attention_loop.h. */
 #pragma once
 
 /* The rows of a tile as f32. */

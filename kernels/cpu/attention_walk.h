@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Walks the keys of a task in tiles: what rows see of them, pages, rows as f32, and what is prefetched.
- * attention_loop.h includes this. */
+ * The including file defines what it uses: attention_loop.h. */
 #pragma once
 
 /* Adds keys [low, high) of the task but for masked ones. Key 0 of the task is key `shift` of `keys`. */

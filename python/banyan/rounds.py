@@ -24,13 +24,14 @@ _calls = itertools.count()
 
 def _torchrun_has_ended() -> bool:
     """Whether the launcher of this rank is a process without torch, which has adopted it. The launcher is the nearest
-    ancestor that was not started with the variables of this rank. False if the launcher is hidden."""
+    ancestor that was not started with this rank's file for errors, whose path names its round and place. A script
+    between them may have changed other variables. False if the launcher is hidden."""
     if not os.environ.get("TORCHELASTIC_ERROR_FILE"):
         return False  # not started by torchrun
-    mine = {os.fsencode(f"{name}={os.environ[name]}") for name in ("RANK", "TORCHELASTIC_ERROR_FILE")}
+    mine = os.fsencode(f"TORCHELASTIC_ERROR_FILE={os.environ['TORCHELASTIC_ERROR_FILE']}")
     process = os.getppid()
     try:
-        while process > 0 and mine <= set(Path(f"/proc/{process}/environ").read_bytes().split(b"\0")):
+        while process > 0 and mine in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
             process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
         return process > 0 and b"torch" not in Path(f"/proc/{process}/maps").read_bytes()
     except PermissionError:

@@ -5,6 +5,7 @@
 
 #include "api/api.h"
 #include "op/valid.h"
+#include "plan/columns.h"
 #include "base/sized.h"
 #include "base/status.h"
 
@@ -111,6 +112,13 @@ static banyan_status allreduce(banyan_comm *comm, const banyan_allreduce_desc *d
                   .order = known->order,
                   .root = known->scatter == BANYAN_SCATTER_ROOT ? known->root : 0};
   bny_call_set_columns(&key, known->dim, comm->nranks);
+  if ((int64_t)key.all_tokens * key.all_heads > INT32_MAX)
+    return bny_op_reject(comm,
+                         bny_fail(BANYAN_ERR_ARGUMENT,
+                                  "desc has %d tokens of %d blocks of E4M3, more than 2^31 - 1 blocks: each rank's "
+                                  "columns have blocks of their own. Use fewer tokens",
+                                  key.all_tokens, key.all_heads),
+                         keep != NULL);
   const char *algorithm = known->algorithm ? known->algorithm : comm->algorithm;
   if (known->order == BANYAN_ORDER_EXACT) status = bny_api_exact_algorithm(comm, &algorithm);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "exec/store.h"
+#include "plan/columns.h"
 
 static bny_wire_view moved_view(const bny_wire_view *view, size_t shift) {
   return (bny_wire_view){
@@ -174,6 +175,13 @@ static bny_columns columns_of(const bny_run *run, int32_t index, int32_t head) {
                           run->boxes[index].heads - head);
 }
 
+/* Zeroes the blocks of a message that have no column. */
+static void clear_empty(const bny_run *run, bny_columns columns, void *to) {
+  const size_t row = run->plan->row_bytes, each = (size_t)run->binding->call->value_dim;
+  const size_t full = ((size_t)columns.count + each - 1) / each;
+  memset((char *)to + full * row, 0, ((size_t)columns.rows - full) * row);
+}
+
 static banyan_status copy_sums(bny_run *run, int32_t index, const bny_bound_step *bound) {
   const bny_box *box = &run->boxes[index];
   const bny_binding *binding = run->binding;
@@ -181,10 +189,12 @@ static banyan_status copy_sums(bny_run *run, int32_t index, const bny_bound_step
   for (int32_t head = 0; head < box->heads;) {
     bny_columns columns = columns_of(run, index, head);
     bny_strided from = bny_strided_at(&binding->mine, token_of(run, index), columns.first);
-    for (int32_t t = 0; t < box->tokens; t++)
-      run->report.saturated +=
-          kernels_of(run)->sum_encode(from.at + t * from.token_stride, binding->dtype, columns.count, run->plan->wire,
-                                      sums_at(run, &bound->to, t, head));
+    for (int32_t t = 0; t < box->tokens; t++) {
+      void *to = sums_at(run, &bound->to, t, head);
+      run->report.saturated += kernels_of(run)->sum_encode(from.at + t * from.token_stride, binding->dtype,
+                                                           columns.count, run->plan->wire, to);
+      clear_empty(run, columns, to);
+    }
     head += columns.rows;
   }
   return BANYAN_OK;
@@ -204,6 +214,7 @@ static void sum_step(bny_run *run, int32_t index, int half, const bny_strided *o
       void *to = out ? out->at + t * out->token_stride + columns.first * out->head_stride
                      : sums_at(run, &run->steps[half][index].to, t, head);
       kernels_of(run)->sum(step->count, sources, columns.count, plan->wire, plan->round_nodes, !out, to, dtype);
+      if (!out) clear_empty(run, columns, to);
     }
     head += columns.rows;
   }

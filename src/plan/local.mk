@@ -2,6 +2,7 @@
 plan_sources = \
   %D%/all_ranks.c \
   %D%/builder.c %D%/builder.h \
+  %D%/columns.c %D%/columns.h \
   %D%/call.c %D%/call.h \
   %D%/clock.c %D%/clock.h \
   %D%/compose.c %D%/compose.h \

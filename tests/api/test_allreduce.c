@@ -434,4 +434,15 @@ TEST(wrong_fields_are_named) {
   banyan_comm_destroy(comm);
 }
 
+static void refuse_blocks(world_rank *self) {
+  sum_call call = good_call();
+  call.desc.tokens = INT32_MAX, call.desc.dim = 1;
+  call.desc.wire = BANYAN_E4M3, call.desc.scatter = BANYAN_SCATTER_HEADS;
+  banyan_status status = banyan_allreduce(self->comm, &call.desc, call.in, call.out);
+  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "of 3 blocks of E4M3"), "%s",
+              banyan_last_error());
+}
+
+TEST(blocks_of_all_ranks_are_counted) { WORLD_RUN(refuse_blocks, .nranks = 3); }
+
 int main(void) { return world_main(suite_of("allreduce", 120)); }

@@ -8,6 +8,7 @@
 #include "base/printable.h"
 #include "base/options.h"
 #include "locality/price.h"
+#include "plan/columns.h"
 #include "tools/topo/import/import.h"
 #include "topo/probe/probe.h"
 
