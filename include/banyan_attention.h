@@ -280,8 +280,13 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
  *   is chosen once per shape from the longest attention of any rank. banyan_attention_combine_init() takes that from
  *   keys_max.
  * - With desc->gather, the operation first gathers q. On a device that is one more launch on the same stream; between
- *   nodes it is BANYAN_ERR_UNSUPPORTED. On the host banyan_start() begins it, and arrays are read until the operation
- *   is complete. */
+ *   nodes it is BANYAN_ERR_UNSUPPORTED. On the host banyan_start() begins it.
+ * - With desc->gather, or with desc->prune.top_pages over ranks, all arrays of the call are read until the operation is
+ *   complete: q, k, v, page table, scales, lengths, bounds, and those of `queries`.
+ * - With desc->prune.top_pages, batch is equal on all ranks; otherwise all get BANYAN_ERR_MISMATCH. A page that two
+ *   ranks read, because both claim its position, is BANYAN_ERR_DATA, as in banyan_select(). Ranks exchange lists of
+ *   top_pages pairs for each sequence and KV head, however few pages there are: a value far above their number costs
+ *   messages. */
 banyan_status banyan_attention_combine_init(banyan_comm *comm, const banyan_attention_desc *desc,
                                             const banyan_combine_desc *combine, const banyan_partial *out,
                                             banyan_op **op);

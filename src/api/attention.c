@@ -171,6 +171,8 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
   made.attends = true;
   made.prunes = bny_prune_is_lossy(desc);
   made.dim = desc->prune.top_pages;
+  if (made.dim > 0 && comm->nranks > 1)
+    made.sequences = blocking && !made.counts_tokens ? bny_valid_class(desc->batch, desc->kv_heads) : desc->batch;
   if (bny_prune_is_wanted(desc) && desc->prune.top_pages == 0 && made.order == BANYAN_ORDER_EXACT)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "desc.prune.epsilon is used with BANYAN_ORDER_EXACT: what is left out "
                                             "depends on the ranks. Use another order, or top_pages");
@@ -194,12 +196,10 @@ static banyan_status make_stage(const banyan_op *op, const bny_call *key, banyan
 
 /* Makes the selections that choose pages over ranks, if they do, and binds them. `rows` is the key of this call; its
  * number of tokens may differ from that of op->key. */
-static banyan_status choose_pages(const banyan_op *op, const bny_call *rows, bny_attention *attention, bool blocking,
+static banyan_status choose_pages(const banyan_op *op, const bny_call *rows, bny_attention *attention,
                                   banyan_op **stages) {
   if (!attention->over_ranks) return BANYAN_OK;
   const banyan_attention_desc *desc = &attention->desc;
-  bool by_class = blocking && !rows->counts_tokens;
-  int32_t sequences = bny_attention_sequences(attention, rows->tokens);
   bny_call tops = {.collective = BNY_SELECT,
                    .counts_tokens = rows->counts_tokens,
                    .tokens = rows->tokens,
@@ -207,8 +207,8 @@ static banyan_status choose_pages(const banyan_op *op, const bny_call *rows, bny
                    .all_heads = desc->heads,
                    .dim = 1};
   bny_call pages = tops;
-  pages.tokens = sequences;
-  pages.all_tokens = by_class ? bny_valid_class(sequences, desc->kv_heads) : desc->batch;
+  pages.tokens = bny_attention_sequences(attention, rows->tokens);
+  pages.all_tokens = pages.sequences = rows->sequences;
   pages.all_heads = desc->kv_heads;
   pages.dim = desc->prune.top_pages;
   bny_lists lists[2];
@@ -231,7 +231,7 @@ static banyan_status certificate_of(const banyan_op *op, const bny_call *rows, c
   key.wire = BNY_WIRE_F32;
   key.order = BANYAN_ORDER_PLAN;
   key.attends = false;
-  key.dim = 0;
+  key.dim = key.sequences = 0;
   key.algorithm[0] = 0;
   banyan_status status = make_stage(op, &key, certificate);
   if (status == BANYAN_OK) status = bny_op_reserve_valid(*certificate, valid);
@@ -309,7 +309,7 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   if (status == BANYAN_OK) status = attend(comm, op, desc, &key, why_apart, &attention);
   if (is_new && !keep && status == BANYAN_OK && comm->checks) status = bny_api_check_claims(comm, desc);
   if (status == BANYAN_OK) memcpy(stages, op->stages, sizeof stages);
-  if (status == BANYAN_OK) status = choose_pages(op, &key, attention, !keep, stages);
+  if (status == BANYAN_OK) status = choose_pages(op, &key, attention, stages);
   if (status == BANYAN_OK) status = certificate_of(op, &key, attention, valid, &stages[BNY_STAGE_CERTIFICATE]);
   if (status != BANYAN_OK) {
     for (int i = 0; i < BNY_STAGES; i++)

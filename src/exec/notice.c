@@ -21,6 +21,7 @@ enum {
   WORD_COLLECTIVE,
   WORD_WITHIN_KERNEL,
   WORD_TOKENS,
+  WORD_SEQUENCES = WORD_TOKENS + 3,
   WORD_TOKEN0 = BNY_CALL_COMPARED,
   WORD_BOX_END = WORD_TOKEN0 + 4,
   WORD_PHASE = WORD_BOX_END,
@@ -50,6 +51,12 @@ static const bny_call_field other_fields[WORDS - WORD_TOKEN0] = {{.label = "firs
 
 static const bny_call_field *field_of(int word) {
   return word < WORD_TOKEN0 ? &bny_call_fields[word] : &other_fields[word - WORD_TOKEN0];
+}
+
+/* The selection of pages within attention has sequences in place of tokens. */
+static const char *label_of(int word, const uint64_t *words) {
+  bool of_sequences = words[WORD_COLLECTIVE] == BNY_SELECT && words[WORD_SEQUENCES] > 0;
+  return word == WORD_TOKENS && of_sequences ? "batch with top_pages" : field_of(word)->label;
 }
 
 static uint64_t hash_counts(const bny_request *request) {
@@ -173,7 +180,7 @@ bool bny_notice_difference(bny_transport *transport, int32_t rank, const bny_not
   earlier_run their_run, other_run;
   bool earlier_differs = earlier_run_differs(transport, rank, other_rank, &their_run, &other_run);
   if (earlier_differs && their_run.tag == other_run.tag) {
-    bny_append(text, bytes, &length, "%s %u %s, %u %s", field_of(WORD_TOKENS)->label, (uint32_t)their_run.run, there,
+    bny_append(text, bytes, &length, "%s %u %s, %u %s", label_of(WORD_TOKENS, words), (uint32_t)their_run.run, there,
                (uint32_t)other_run.run, here);
     return true;
   }
@@ -197,6 +204,6 @@ bool bny_notice_difference(bny_transport *transport, int32_t rank, const bny_not
   }
   print_value(i, words, first, sizeof first);
   print_value(i, other->words, second, sizeof second);
-  bny_append(text, bytes, &length, "%s %s %s, %s %s", field_of(i)->label, first, there, second, here);
+  bny_append(text, bytes, &length, "%s %s %s, %s %s", label_of(i, words), first, there, second, here);
   return true;
 }

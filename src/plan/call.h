@@ -24,6 +24,7 @@ typedef struct bny_call {
   bool on_host;       /* a gather that the library uses internally, in host memory */
   int32_t tokens;     /* tokens of a run; not part of the shape */
   int32_t all_tokens; /* at most, in any run */
+  int32_t sequences;  /* at most, if attention selects pages over ranks; else 0 */
   int32_t all_heads;
   int32_t value_dim;
   int32_t dim; /* all-gather of heads, `dtype` too; k of a selection; columns of a sum; top_pages of a combine */
@@ -47,7 +48,7 @@ typedef struct bny_call_field {
 
 /* All fields but `counts` and `algorithm`. Those that ranks compare come first, in the order in which a difference is
  * looked for. */
-enum { BNY_CALL_FIELDS = 18, BNY_CALL_COMPARED = 17 };
+enum { BNY_CALL_FIELDS = 19, BNY_CALL_COMPARED = 18 };
 extern const bny_call_field bny_call_fields[BNY_CALL_FIELDS];
 
 uint64_t bny_call_number(const bny_call *call, int field);

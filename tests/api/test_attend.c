@@ -3,6 +3,7 @@
  * repeated operations, as captured graphs on devices, and as blocking calls, and are compared with a reference in
  * double precision. Between nodes attention runs in slices. */
 #include "attention/call.h"
+#include "comm/comm.h"
 #include "op.h"
 #include "tests/support/attend.h"
 
@@ -330,6 +331,65 @@ static void read_one_page(world_rank *self) {
 }
 
 TEST(what_a_rank_left_out_counts) { WORLD_RUN(read_one_page, .nranks = 2); }
+
+/* Some queries in `batch` sequences, with one page of one key each; the last sequence has all other queries. */
+enum { QUERIES = 64 };
+
+typedef struct one_key {
+  float q[QUERIES][2], k[QUERIES][2], bounds[QUERIES][6], values[QUERIES][2], lse[QUERIES];
+  int32_t lens[QUERIES], loc[QUERIES + 1], starts[QUERIES], key_starts[QUERIES];
+} one_key;
+
+static banyan_status attend_one_key(world_rank *self, int32_t tokens, int32_t batch, int32_t key) {
+  one_key at;
+  banyan_queries queries = BANYAN_QUERIES_INIT;
+  banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
+  banyan_combine_desc combine = BANYAN_COMBINE_DESC_INIT;
+  banyan_partial out;
+  for (int32_t i = 0; i < QUERIES; i++) {
+    at.q[i][0] = at.q[i][1] = at.k[i][0] = at.k[i][1] = 1;
+    at.lens[i] = 1, at.loc[i] = i, at.starts[i] = QUERIES, at.key_starts[i] = key;
+  }
+  at.loc[batch] = tokens;
+  queries.tokens = tokens, queries.query_start_loc = at.loc;
+  queries.query_start = at.starts, queries.key_start = at.key_starts;
+  desc.batch = batch, desc.heads = desc.kv_heads = 1, desc.head_dim = 2;
+  desc.q_dtype = desc.kv.dtype = BANYAN_F32, desc.q = at.q, desc.queries = &queries;
+  desc.q_batch_stride = desc.kv.k_batch_stride = desc.kv.v_batch_stride = 2;
+  desc.kv.k = desc.kv.v = at.k, desc.kv.seq_lens = at.lens;
+  desc.prune = (banyan_prune){.bounds = at.bounds[0], .keys = 1, .batch_pages = 1, .top_pages = 2};
+  combine.tokens = tokens, combine.heads = 1, combine.value_dim = 2;
+  banyan_partial_init(&out, at.values, BANYAN_F32, at.lse, BANYAN_F32, 1, 2);
+  banyan_status status = banyan_page_bounds_update(&desc, NULL);
+  return status == BANYAN_OK ? banyan_attention_combine(self->comm, &desc, &combine, &out) : status;
+}
+
+static void differ_in_batch(world_rank *self) {
+  const int32_t *batches = self->argument, there = batches[!self->rank], here = batches[self->rank];
+  char named[96];
+  banyan_status status = attend_one_key(self, QUERIES, here, self->rank);
+  snprintf(named, sizeof named, " %d there, %d here", there, here);
+  const char *text = strstr(banyan_last_error(), "batch with top_pages");
+  world_check(self, status == BANYAN_ERR_MISMATCH && text && strstr(text, named), "not%s: %s", named,
+              banyan_last_error());
+}
+
+/* The second two are of one class, for which calls plan alike. */
+TEST(another_batch_is_named) {
+  int32_t batches[2][2] = {{4, 1}, {4, 3}};
+  for (int i = 0; i < 2; i++) WORLD_RUN(differ_in_batch, .nranks = 2, .argument = batches[i]);
+}
+
+static void alternate(world_rank *self) {
+  uint64_t plans = 0;
+  for (int32_t i = 0; i < 6; i++) {
+    bool good = world_ok(self, attend_one_key(self, i % 2 ? 60 : 64, i % 2 ? 1 : 64, self->rank), "attention");
+    if (i == 1) plans = self->comm->plans;
+    if (!good || !world_check(self, i < 2 || self->comm->plans == plans, "call %d makes plans", i)) return;
+  }
+}
+
+TEST(alternating_batches_keep_their_plans) { WORLD_RUN(alternate, .nranks = 2); }
 
 /* ---- rejections -------------------------------------------------------------------------------------------------- */
 
