@@ -143,10 +143,22 @@ banyan_status bny_op_reject(banyan_comm *comm, banyan_status status, bool plans)
   return bny_fail(status, "%s", why);
 }
 
+/* Reports a page that two ranks offer, so that its keys count twice. */
+static banyan_status report_pages(const bny_run_report *pages) {
+  const bny_doubled *of = &pages->doubled;
+  return bny_fail(BANYAN_ERR_DATA,
+                  "the page at position %" PRId64 " of sequence %d, KV head %d is offered twice, by rank %d and rank "
+                  "%d: each key belongs to one rank; check queries.key_start",
+                  of->index, pages->lost_token, pages->lost_head, of->ranks[0], of->ranks[1]);
+}
+
 /* Reports a complete run to its caller. */
 static banyan_status report(banyan_op *op) {
   if (op->state == BNY_OP_COMPLETE) op->state = BNY_OP_REPORTED;
-  if (!op->report.lost || op->state == BNY_OP_RUNNING) return BANYAN_OK;
+  const banyan_op *pages = op->stages[BNY_STAGE_PAGES];
+  if (op->state == BNY_OP_RUNNING) return BANYAN_OK;
+  if (pages && pages->report.lost) return report_pages(&pages->report);
+  if (!op->report.lost) return BANYAN_OK;
   return bny_payload_table[op->key.collective].report(&op->report, op->comm->rank, &op->kinds[0].place);
 }
 

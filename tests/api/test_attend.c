@@ -391,6 +391,17 @@ static void alternate(world_rank *self) {
 
 TEST(alternating_batches_keep_their_plans) { WORLD_RUN(alternate, .nranks = 2); }
 
+/* Both ranks say that their page is at position 7. */
+static void claim_a_page(world_rank *self) {
+  banyan_status status = attend_one_key(self, 5, 3, 7);
+  const char *expected = "the page at position 7 of sequence 0, KV head 0 is offered twice, by rank 0 and rank 1";
+  world_check(self, status == BANYAN_ERR_DATA && strstr(banyan_last_error(), expected), "%d: %s", (int)status,
+              banyan_last_error());
+  world_ok(self, attend_one_key(self, 5, 3, self->rank), "a call after the error");
+}
+
+TEST(a_page_of_two_ranks_is_named) { WORLD_RUN(claim_a_page, .nranks = 2); }
+
 /* ---- rejections -------------------------------------------------------------------------------------------------- */
 
 static void rejects(world_rank *self) {
