@@ -212,7 +212,7 @@ static banyan_status choose_pages(const banyan_op *op, const bny_call *rows, bny
   pages.all_heads = desc->kv_heads;
   pages.dim = desc->prune.top_pages;
   bny_lists lists[2];
-  banyan_status status = bny_attention_bind_lists(attention, rows->all_tokens, &lists[0], &lists[1]);
+  banyan_status status = bny_attention_bind_lists(attention, rows->all_tokens, rows->sequences, &lists[0], &lists[1]);
   if (status != BANYAN_OK) return bny_op_reject(op->comm, status, false);
   status = make_stage(op, &tops, &stages[BNY_STAGE_TOPS]);
   if (status == BANYAN_OK) status = make_stage(op, &pages, &stages[BNY_STAGE_PAGES]);

@@ -30,12 +30,10 @@ typedef struct bny_page_lists {
   int32_t *pages, *own, *own_counts;
 } bny_page_lists;
 
-/* Weighs all pages, and writes the top of each row: [tokens][heads]. Makes *made if it is NULL; its memory grows to
- * that of the largest call. */
-banyan_status bny_top_pages_weigh(bny_top_pages **made, const bny_attention_kernels *attention,
-                                  const bny_kernels *kernels, const banyan_attention_desc *desc,
-                                  const banyan_partial *out, const bny_certificate *certificate, bny_pool *pool,
-                                  float *tops);
+/* Weighs all pages, and writes the top of each row: [tokens][heads]. Its memory grows to that of the largest call. */
+banyan_status bny_top_pages_weigh(bny_top_pages *of, const bny_attention_kernels *attention, const bny_kernels *kernels,
+                                  const banyan_attention_desc *desc, const banyan_partial *out,
+                                  const bny_certificate *certificate, bny_pool *pool, float *tops);
 
 /* Offers this rank's best pages. `tops` are those of all ranks. */
 void bny_top_pages_offer(bny_top_pages *of, const float *tops, const bny_page_lists *to);
@@ -46,7 +44,18 @@ banyan_status bny_top_pages_read(bny_top_pages *of, const bny_page_lists *chosen
 void bny_top_pages_free(bny_top_pages *of); /* NULL is allowed */
 
 /* Reserves memory of pruning in the pool, for every run of an operation and any lengths. */
-banyan_status bny_attention_reserve(const banyan_attention_desc *desc, bny_pool *pool);
+banyan_status bny_attention_reserve(const banyan_attention_desc *desc, bool is_exact, bny_pool *pool);
+
+/* The most of a call over ranks. */
+typedef struct bny_top_pages_most {
+  int32_t tokens, sequences, threads;
+  bool is_exact;
+} bny_top_pages_most;
+
+/* Reserves addresses for runs of up to `most`, whose lengths the descriptor limits. Other lengths allocate in the run.
+ * Makes *made if it is NULL. Runs touch the memory that they need. */
+banyan_status bny_top_pages_reserve(bny_top_pages **made, const banyan_attention_desc *desc,
+                                    const bny_top_pages_most *most);
 
 uint64_t bny_attention_key_bytes(const banyan_attention_desc *desc);
 

@@ -28,6 +28,12 @@ _Static_assert(BNY_ATTENTION_BLOCK % BNY_ATTENTION_EXACT_KEYS == 0, "segments be
 
 static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 
+size_t bny_job_sums_bytes(int32_t value_dim, bool is_exact) {
+  size_t values = (size_t)(ROWS_MAX * bny_attention_padded(value_dim)) * sizeof(double);
+  return bny_job_aligned(is_exact ? ROWS_MAX * bny_wire_row_bytes(BNY_WIRE_EXACT, value_dim)
+                                  : offsetof(bny_attention_sums, n) + values);
+}
+
 void bny_job_set_up(bny_job *job) {
   const banyan_attention_desc *desc = job->desc;
   job->value_dim = bny_attention_value_dim(desc);
@@ -37,9 +43,7 @@ void bny_job_set_up(bny_job *job) {
   for (int32_t i = 0; i < bny_attention_parts(desc); i++)
     job->has_many = job->has_many && bny_attention_part(desc, i)->read_ahead_bytes == 0;
   job->row_bytes = bny_wire_row_bytes(BNY_WIRE_EXACT, job->value_dim);
-  size_t rows = (size_t)(ROWS_MAX * bny_attention_padded(job->value_dim));
-  job->sums_bytes = bny_job_aligned(job->is_exact ? ROWS_MAX * job->row_bytes
-                                                  : offsetof(bny_attention_sums, n) + rows * sizeof(double));
+  job->sums_bytes = bny_job_sums_bytes(job->value_dim, job->is_exact);
   job->group = desc->heads / desc->kv_heads;
   job->scale_log2 = (desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim)) * log2_e;
 }

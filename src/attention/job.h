@@ -61,6 +61,9 @@ typedef struct bny_key_run {
   int32_t part, first, end;
 } bny_key_run;
 
+/* Returns the bytes of the sums of a row block. */
+size_t bny_job_sums_bytes(int32_t value_dim, bool is_exact);
+
 /* Sets the members that follow from the descriptor, the output and the certificate. */
 void bny_job_set_up(bny_job *job);
 

@@ -2,9 +2,11 @@
  * Prunes row blocks with all threads, some blocks at a time. Each stage of a block has parts. The thread that completes
  * the last one chooses the next stage, which begins when all threads have left this one. Masses, lists and sums depend
  * on the block's keys alone, so the bits do not depend on threads. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/status.h"
 #include "base/trace.h"
@@ -90,22 +92,25 @@ static int64_t rows_of_head(const banyan_attention_desc *desc) {
   return (int64_t)bny_attention_tokens(desc) * (desc->heads / desc->kv_heads);
 }
 
-static banyan_status out_of_memory(const room *room) {
-  return bny_fail(BANYAN_ERR_MEMORY, "out of memory to prune %lld pages", (long long)room->pages);
+static banyan_status out_of_memory(size_t bytes) {
+  return bny_fail(BANYAN_ERR_MEMORY,
+                  "out of memory: pruning needs %zu bytes. They grow with pages, rows and threads: give the call fewer "
+                  "tokens, or pages of more keys",
+                  bytes);
 }
 
-banyan_status bny_attention_reserve(const banyan_attention_desc *desc, bny_pool *pool) {
+banyan_status bny_attention_reserve(const banyan_attention_desc *desc, bool is_exact, bny_pool *pool) {
   int64_t rows = rows_of_head(desc);
   int32_t threads = bny_pool_threads(pool), blocks = BLOCKS_PER_THREAD * threads;
   if (desc->prune.top_pages > 0 && rows > (int64_t)blocks * ROWS) blocks = (int32_t)((rows + ROWS - 1) / ROWS);
   room room = room_of(desc, rows);
-  size_t sums = sizeof(bny_attention_sums), bytes = 0, more;
+  size_t sums = bny_job_sums_bytes(bny_attention_value_dim(desc), is_exact), bytes = 0, more;
   for (int32_t n = 1; n <= blocks; n++) /* fewer blocks have more parts */
     bytes = (more = all_bytes(&room, n, parts_of(n, threads), sums)) > bytes ? more : bytes;
   pool = bny_pool_take(pool);
   bool done = !pool || bny_pool_memory(pool, bytes);
   bny_pool_give(pool);
-  return done ? BANYAN_OK : out_of_memory(&room);
+  return done ? BANYAN_OK : out_of_memory(bytes);
 }
 
 static bny_row_task *rows_of(const wave *wave, const bny_prune_block *b) { return &wave->rows[b - wave->blocks]; }
@@ -367,7 +372,7 @@ banyan_status bny_job_prune(bny_job *job, bny_pool *pool) {
   wave.parts = parts_of(most, wave.threads);
   size_t bytes = all_bytes(&room, most, wave.parts, job->sums_bytes);
   char *memory = pool ? bny_pool_memory(pool, bytes) : aligned_alloc(LINE_BYTES, bytes);
-  if (!memory) return out_of_memory(&room);
+  if (!memory) return out_of_memory(bytes);
   char *pages = divide(&wave, most, &room, memory);
   bny_row_block at = {.chunk = -1};
   for (bool more = next_block(job, &at); more;) {
@@ -397,18 +402,40 @@ struct bny_top_pages {
 };
 
 void bny_top_pages_free(bny_top_pages *of) {
-  if (of) free(of->memory);
+  if (of && of->memory) munmap(of->memory, of->bytes);
   free(of);
 }
 
-static banyan_status make_room(bny_top_pages *of, size_t bytes, const room *room) {
+/* Gets memory that only use touches, so a large upper bound costs nothing. `grows`: the size is a power of two, because
+ * a sequence that gains pages gains more. */
+static banyan_status make_room(bny_top_pages *of, size_t bytes, bool grows) {
   if (bytes <= of->bytes) return BANYAN_OK;
-  free(of->memory);
-  of->bytes = 0;
-  of->memory = aligned_alloc(LINE_BYTES, bytes);
-  if (!of->memory) return out_of_memory(room);
-  of->bytes = bytes;
+  size_t all = grows ? 1 : bytes;
+  while (all < bytes && all <= SIZE_MAX / 2) all *= 2;
+  void *memory = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return out_of_memory(all);
+  if (of->memory) munmap(of->memory, of->bytes);
+  of->memory = memory;
+  of->bytes = all;
   return BANYAN_OK;
+}
+
+banyan_status bny_top_pages_reserve(bny_top_pages **made, const banyan_attention_desc *desc,
+                                    const bny_top_pages_most *most) {
+  if (!*made) *made = calloc(1, sizeof **made);
+  if (!*made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
+  int64_t group = desc->heads / desc->kv_heads, rows = most->tokens * group;
+  int64_t several = rows / ROWS + most->sequences < rows ? rows / ROWS + most->sequences : rows;
+  bool is_apart = !desc->queries || !desc->queries->query_start_loc;
+  int64_t blocks = desc->kv_heads * (is_apart ? most->sequences * ((group + ROWS - 1) / ROWS) : several);
+  room room = room_of(desc, is_apart ? group : rows);
+  if (blocks > BLOCKS_MOST) blocks = BLOCKS_MOST;
+  /* parts_of() doubles parts only below this number of them */
+  int64_t parts = 2 * PARTS_PER_THREAD * (most->threads > 1 ? most->threads : 0);
+  if (parts > blocks * SEGMENTS_MAX) parts = blocks * SEGMENTS_MAX;
+  size_t sums = bny_job_sums_bytes(bny_attention_value_dim(desc), most->is_exact);
+  make_room(*made, all_bytes(&room, (int32_t)blocks, 1, sums) + (size_t)parts * sums, (*made)->bytes > 0);
+  return BANYAN_OK; /* a system that limits addresses may still have what runs need */
 }
 
 /* Sets up a wave of all row blocks. */
@@ -429,8 +456,12 @@ static banyan_status set_up(bny_top_pages *of, const bny_attention_kernels *atte
   int64_t most = measure(&of->job, &room, &together);
   of->wave = (wave){.job = &of->job, .threads = bny_pool_threads(pool), .over_ranks = true};
   of->wave.parts = parts_of(most < BLOCKS_MOST ? (int32_t)most : BLOCKS_MOST, of->wave.threads);
-  if (most > BLOCKS_MOST) return out_of_memory(&room);
-  banyan_status status = make_room(of, all_bytes(&room, (int32_t)most, of->wave.parts, of->job.sums_bytes), &room);
+  if (most > BLOCKS_MOST)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    "desc.prune.top_pages over ranks is for %d row blocks at most, and the call has %" PRId64
+                    ": give it fewer tokens",
+                    BLOCKS_MOST, most);
+  banyan_status status = make_room(of, all_bytes(&room, (int32_t)most, of->wave.parts, of->job.sums_bytes), true);
   if (status != BANYAN_OK) return status;
   char *pages = divide(&of->wave, (int32_t)most, &room, of->memory);
   bny_row_block at = {.chunk = -1};
@@ -438,13 +469,9 @@ static banyan_status set_up(bny_top_pages *of, const bny_attention_kernels *atte
   return BANYAN_OK;
 }
 
-banyan_status bny_top_pages_weigh(bny_top_pages **made, const bny_attention_kernels *attention,
-                                  const bny_kernels *kernels, const banyan_attention_desc *desc,
-                                  const banyan_partial *out, const bny_certificate *certificate, bny_pool *pool,
-                                  float *tops) {
-  if (!*made) *made = calloc(1, sizeof **made);
-  bny_top_pages *of = *made;
-  if (!of) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
+banyan_status bny_top_pages_weigh(bny_top_pages *of, const bny_attention_kernels *attention, const bny_kernels *kernels,
+                                  const banyan_attention_desc *desc, const banyan_partial *out,
+                                  const bny_certificate *certificate, bny_pool *pool, float *tops) {
   bny_pool *mine = bny_pool_take(pool);
   banyan_status status = set_up(of, attention, kernels, desc, out, certificate, mine);
   const wave *wave = &of->wave;

@@ -83,21 +83,26 @@ void bny_attention_write_errors(const bny_attention *attention, int64_t rows) {
         attention->certifies ? bny_prune_error_of(attention->certified + i * BNY_CERTIFICATE_VALUES) : 0;
 }
 
-banyan_status bny_attention_bind_lists(bny_attention *attention, int32_t tokens, bny_lists *tops, bny_lists *pages) {
+banyan_status bny_attention_bind_lists(bny_attention *attention, int32_t tokens, int32_t sequences, bny_lists *tops,
+                                       bny_lists *pages) {
   const banyan_attention_desc *desc = &attention->desc;
   bny_page_lists *lists = &attention->lists;
   int32_t k = desc->prune.top_pages;
   size_t rows = (size_t)(tokens > 0 ? tokens : 1) * (size_t)desc->heads;
-  size_t count = (size_t)(desc->batch > 0 ? desc->batch : 1) * (size_t)desc->kv_heads, all = count * (size_t)k;
+  size_t count = (size_t)(sequences > 0 ? sequences : 1) * (size_t)desc->kv_heads, all = count * (size_t)k;
   size_t bytes = (2 * rows + 2 * all + (all + count + 1) / 2) * sizeof(int64_t);
-  if (bytes > attention->lists_bytes) {
-    int64_t *memory = malloc(bytes);
+  banyan_status status = bny_top_pages_reserve(
+      &attention->top, desc,
+      &(bny_top_pages_most){tokens, sequences, bny_pool_threads(attention->pool), attention->is_exact});
+  if (status != BANYAN_OK) return status;
+  if (bytes != attention->lists_bytes) { /* the same bytes have the same layout */
+    int64_t *memory = calloc(1, bytes);
     if (!memory) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for the best %d pages of %zu lists", k, count);
     free(lists->indices);
     lists->indices = memory;
     attention->lists_bytes = bytes;
   }
-  int64_t *zeros = memset(lists->indices + all, 0, rows * sizeof *zeros);
+  int64_t *zeros = lists->indices + all; /* nothing writes there */
   attention->tops = (float *)(void *)(zeros + rows);
   lists->scores = attention->tops + 2 * rows;
   lists->pages = (int32_t *)(void *)(lists->scores + all);
@@ -179,7 +184,8 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
   made->lists.rank = comm->rank;
   banyan_status status = made->engine ? BANYAN_OK : make_pool(comm, bny_prune_is_wanted(desc));
   made->pool = comm->pool;
-  if (status == BANYAN_OK && bny_prune_is_wanted(desc)) status = bny_attention_reserve(desc, made->pool);
+  if (status == BANYAN_OK && bny_prune_is_wanted(desc) && !made->over_ranks)
+    status = bny_attention_reserve(desc, is_exact, made->pool);
   if (status != BANYAN_OK) {
     bny_attention_free(made);
     return status;
@@ -249,7 +255,7 @@ banyan_status bny_attention_start(bny_attention *attention, const bny_device_com
   banyan_attention_desc desc = of_tokens(&attention->desc, tokens, &room);
   if (attention->combines) desc.prune.error = NULL; /* bny_attention_write_errors() writes it, by row of the result */
   if (attention->over_ranks)
-    return bny_top_pages_weigh(&attention->top, attention->kernels, attention->finish, &desc, &attention->out,
+    return bny_top_pages_weigh(attention->top, attention->kernels, attention->finish, &desc, &attention->out,
                                &attention->certificate, attention->pool, attention->tops);
   return bny_attention_run(attention->kernels, attention->finish, &desc, &attention->out,
                            attention->certifies ? &attention->certificate : NULL, attention->pool);

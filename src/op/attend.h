@@ -65,8 +65,10 @@ banyan_status bny_attention_check_desc(const banyan_comm *comm, const banyan_att
                                        bool is_exact);
 banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens);
 
-/* Makes room for the selections of pages of a call, of `tokens` tokens at most, and returns their memory. */
-banyan_status bny_attention_bind_lists(bny_attention *attention, int32_t tokens, bny_lists *tops, bny_lists *pages);
+/* Makes room to choose pages over ranks in a call of `tokens` tokens and `sequences` at most, and returns the memory of
+ * its selections. */
+banyan_status bny_attention_bind_lists(bny_attention *attention, int32_t tokens, int32_t sequences, bny_lists *tops,
+                                       bny_lists *pages);
 
 /* Continue a run over ranks: after the selection of tops, and after that of pages. */
 void bny_attention_offer(bny_attention *attention);

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include "attention.h"
 #include "tests/support/world.h"
 
 static _Thread_local volatile bool counting;
@@ -159,6 +160,61 @@ static void run_blocking(world_rank *self) {
     if (!good) return;
   }
 }
+
+/* ---- pruned attention -------------------------------------------------------------------------------------------- */
+
+enum { KEYS = 48, PAGE = 4, DIM = 512 };
+
+typedef struct pruned {
+  float q[DIM], k[KEYS][DIM], bounds[KEYS / PAGE * (2 + PAGE * (2 + 2 * DIM / 8))], values[DIM], lse[1];
+  int32_t keys[1];
+  banyan_attention_desc desc;
+  banyan_combine_desc combine;
+  banyan_partial out;
+} pruned;
+
+static pruned *new_pruned(bool is_exact) {
+  pruned *p = calloc(1, sizeof *p);
+  p->desc = (banyan_attention_desc)BANYAN_ATTENTION_DESC_INIT;
+  p->combine = (banyan_combine_desc)BANYAN_COMBINE_DESC_INIT;
+  p->desc.batch = p->desc.heads = p->desc.kv_heads = 1, p->desc.head_dim = DIM;
+  p->desc.q_dtype = p->desc.kv.dtype = BANYAN_F32;
+  p->desc.q = p->q, p->desc.kv.k = p->desc.kv.v = p->k, p->desc.kv.seq_lens = p->keys;
+  p->desc.kv.k_token_stride = p->desc.kv.v_token_stride = DIM;
+  p->desc.prune = (banyan_prune){.bounds = p->bounds, .keys = PAGE, .batch_pages = KEYS / PAGE, .top_pages = 2};
+  p->combine.tokens = p->combine.heads = 1, p->combine.value_dim = DIM;
+  p->combine.order = is_exact ? BANYAN_ORDER_EXACT : BANYAN_ORDER_PLAN;
+  banyan_partial_init(&p->out, p->values, BANYAN_F32, p->lse, BANYAN_F32, 1, DIM);
+  return p;
+}
+
+/* The sequence gains pages from run to run. */
+static void run_pruned(world_rank *self) {
+  for (int variant = 0; variant < 4; variant++) {
+    pruned *p = new_pruned(variant % 2);
+    banyan_op *op = NULL;
+    bool blocking = variant / 2,
+         good = blocking ||
+                world_ok(self, banyan_attention_combine_init(self->comm, &p->desc, &p->combine, &p->out, &op), "init");
+    for (int32_t keys = 1; keys <= KEYS && good; keys++) {
+      p->keys[0] = keys;
+      good = world_ok(self, banyan_page_bounds_update(&p->desc, NULL), "bounds");
+      allocations = 0;
+      counting = good && (!blocking || keys > 1); /* the first call plans */
+      if (good && blocking)
+        good = world_ok(self, banyan_attention_combine(self->comm, &p->desc, &p->combine, &p->out), "attention");
+      else if (good)
+        good = world_ok(self, banyan_start(op), "start") && world_ok(self, banyan_wait(op), "wait");
+      good = none_counted(self, "a longer sequence", variant) && good;
+    }
+    banyan_op_free(op);
+    free(p);
+  }
+}
+
+TEST_LOOP(pruned_attention_allocates_nothing, 2) { WORLD_RUN(run_pruned, .nranks = 1 + _i); }
+
+/* ---- collectives ------------------------------------------------------------------------------------------------- */
 
 static const int32_t nranks_of[] = {1, 2, 4};
 static const size_t arenas[] = {1 << 20, 64 << 10};
