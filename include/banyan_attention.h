@@ -152,8 +152,8 @@ typedef struct banyan_prune {
                         * of a row. Of equal bounds the lower position is read, or without positions the first rank and
                         * then the first in the table. Pages whose bounds are infinite are all read. The pages are the
                         * same for any number of ranks that own whole pages, as are the bits in the exact order. It is
-                        * equal on all ranks; banyan_attention() chooses from this rank's pages. epsilon is then 0, and
-                        * nothing limits `error`. 0: epsilon decides */
+                        * equal on all ranks, and so is batch; banyan_attention() chooses from this rank's pages.
+                        * epsilon is then 0, and nothing limits `error`. 0: epsilon decides */
   float *error; /* one per row of the result, in its order: the largest distance of the row's values, as a vector, from
                  * those over all keys. The errors of attention itself, and of a wire narrower than f32, come on top.
                  * Written when the call is complete. NULL: not written */

@@ -406,14 +406,19 @@ void bny_top_pages_free(bny_top_pages *of) {
   free(of);
 }
 
-/* Gets memory that only use touches, so a large upper bound costs nothing. `grows`: the size is a power of two, because
- * a sequence that gains pages gains more. */
+static void *map_room(size_t bytes) {
+  return mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+
+/* Gets memory that only use touches, so a large upper bound costs nothing. `grows`: the size is a power of two if
+ * possible, because a sequence that gains pages gains more. */
 static banyan_status make_room(bny_top_pages *of, size_t bytes, bool grows) {
   if (bytes <= of->bytes) return BANYAN_OK;
   size_t all = grows ? 1 : bytes;
   while (all < bytes && all <= SIZE_MAX / 2) all *= 2;
-  void *memory = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) return out_of_memory(all);
+  void *memory = map_room(all);
+  if (memory == MAP_FAILED) memory = map_room(all = bytes);
+  if (memory == MAP_FAILED) return out_of_memory(bytes);
   if (of->memory) munmap(of->memory, of->bytes);
   of->memory = memory;
   of->bytes = all;

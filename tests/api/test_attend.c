@@ -2,6 +2,8 @@
  * Attention over the shards of ranks, with and without a combine of its rows, on every backend. Random problems run as
  * repeated operations, as captured graphs on devices, and as blocking calls, and are compared with a reference in
  * double precision. Between nodes attention runs in slices. */
+#include <sys/resource.h>
+
 #include "attention/call.h"
 #include "comm/comm.h"
 #include "op.h"
@@ -340,7 +342,7 @@ typedef struct one_key {
   int32_t lens[QUERIES], loc[QUERIES + 1], starts[QUERIES], key_starts[QUERIES];
 } one_key;
 
-static banyan_status attend_one_key(world_rank *self, int32_t tokens, int32_t batch, int32_t key) {
+static banyan_status attend_keys(world_rank *self, int32_t tokens, int32_t batch, int32_t key, int32_t keys) {
   one_key at;
   banyan_queries queries = BANYAN_QUERIES_INIT;
   banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
@@ -348,7 +350,7 @@ static banyan_status attend_one_key(world_rank *self, int32_t tokens, int32_t ba
   banyan_partial out;
   for (int32_t i = 0; i < QUERIES; i++) {
     at.q[i][0] = at.q[i][1] = at.k[i][0] = at.k[i][1] = 1;
-    at.lens[i] = 1, at.loc[i] = i, at.starts[i] = QUERIES, at.key_starts[i] = key;
+    at.lens[i] = keys, at.loc[i] = i, at.starts[i] = QUERIES, at.key_starts[i] = key;
   }
   at.loc[batch] = tokens;
   queries.tokens = tokens, queries.query_start_loc = at.loc;
@@ -356,12 +358,17 @@ static banyan_status attend_one_key(world_rank *self, int32_t tokens, int32_t ba
   desc.batch = batch, desc.heads = desc.kv_heads = 1, desc.head_dim = 2;
   desc.q_dtype = desc.kv.dtype = BANYAN_F32, desc.q = at.q, desc.queries = &queries;
   desc.q_batch_stride = desc.kv.k_batch_stride = desc.kv.v_batch_stride = 2;
+  desc.kv.k_token_stride = desc.kv.v_token_stride = 2;
   desc.kv.k = desc.kv.v = at.k, desc.kv.seq_lens = at.lens;
-  desc.prune = (banyan_prune){.bounds = at.bounds[0], .keys = 1, .batch_pages = 1, .top_pages = 2};
+  desc.prune = (banyan_prune){.bounds = at.bounds[0], .keys = 1, .batch_pages = keys, .top_pages = 2};
   combine.tokens = tokens, combine.heads = 1, combine.value_dim = 2;
   banyan_partial_init(&out, at.values, BANYAN_F32, at.lse, BANYAN_F32, 1, 2);
-  banyan_status status = banyan_page_bounds_update(&desc, NULL);
-  return status == BANYAN_OK ? banyan_attention_combine(self->comm, &desc, &combine, &out) : status;
+  if (keys == 1) banyan_page_bounds_update(&desc, NULL);
+  return banyan_attention_combine(self->comm, &desc, &combine, &out);
+}
+
+static banyan_status attend_one_key(world_rank *self, int32_t tokens, int32_t batch, int32_t key) {
+  return attend_keys(self, tokens, batch, key, 1);
 }
 
 static void differ_in_batch(world_rank *self) {
@@ -401,6 +408,20 @@ static void claim_a_page(world_rank *self) {
 }
 
 TEST(a_page_of_two_ranks_is_named) { WORLD_RUN(claim_a_page, .nranks = 2); }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/* Rank 1 has 2^30 pages, for which its process has too few addresses. */
+static void lack_memory(world_rank *self) {
+  const struct rlimit limit = {INT64_C(1) << 34, INT64_C(1) << 34};
+  setrlimit(RLIMIT_AS, &limit); /* it fails if there is a lower limit, which is as good */
+  banyan_status status = attend_keys(self, 1, 1, 0, self->rank ? 1 << 30 : 1);
+  world_check(self, status == (self->rank ? BANYAN_ERR_MEMORY : BANYAN_ERR_PEER), "status %d", (int)status);
+  world_check(self, strstr(banyan_last_error(), "out of memory: pruning needs 2362") != NULL, "%s",
+              banyan_last_error());
+}
+
+TEST(missing_memory_is_named) { WORLD_RUN(lack_memory, .nranks = 2); }
+#endif
 
 /* ---- rejections -------------------------------------------------------------------------------------------------- */
 
