@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # "make check-gpu" runs these on a GPU, and test_gpu_bundle.sh on an emulated one.
-test_scripts += %D%/test_gpu_bundle.sh
+test_scripts += \
+  %D%/test_check_gpu.py \
+  %D%/test_gpu_bundle.sh
 gpu_tests += \
   %D%/test_gpu_graph \
   %D%/test_gpu_words
