@@ -122,7 +122,7 @@ BNY_DEVICE bny_rank_set bny_worker_waits_for(const bny_device_group *group, int3
 
 /* Returns the rank to blame if `peer` does not deliver. The first choice is a rank that has not begun the run and waits
  * for nobody. The second is the first rank that waits for nobody, along the chain of `waiting` from this rank. The last
- * is `peer`. */
+ * is `peer`. A rank in long attention that has not announced may be named in place of a dead one of a higher number. */
 BNY_DEVICE int32_t bny_worker_blame(const bny_device_group *group, uint64_t epoch, int32_t peer) {
   const uint64_t *begun = bny_worker_head(*group, group->rank)->begun;
   bny_rank_set met = bny_worker_waits_for(group, group->rank);

@@ -199,8 +199,8 @@ struct bny_device_ops {
   banyan_status (*stream_make)(bny_device *device, void **stream); /* not ordered with any other stream */
   void (*stream_free)(bny_device *device, void *stream);           /* work on the stream still completes */
   banyan_status (*stream_query)(bny_device *device, void *stream, bool *done);
-  /* Zeroes a word on the stream, unless that is being captured. */
-  banyan_status (*stream_use)(bny_device *device, uint64_t *word, void *stream);
+  /* Zeroes a word on the stream, unless that is being captured. *used says whether the stream got this work. */
+  banyan_status (*stream_use)(bny_device *device, uint64_t *word, void *stream, bool *used);
 
   /* An image is a fat binary that lives as long as its module. NULL selects the image of this build. */
   banyan_status (*module_load)(bny_device *device, const void *image, size_t bytes, bny_device_module **module);

@@ -249,7 +249,8 @@ void bny_engine_use_stream(bny_engine *engine, void *stream) {
   if (!engine->group.shares_device) return;
   for (int32_t i = 0; i < engine->nstreams && i < BNY_ENGINE_STREAMS; i++)
     if (engine->streams[i] == stream) return;
-  if (engine->device->ops->stream_use(engine->device, engine->spare, stream) != BANYAN_OK) return;
+  bool used = false;
+  if (engine->device->ops->stream_use(engine->device, engine->spare, stream, &used) != BANYAN_OK || !used) return;
   engine->streams[engine->nstreams % BNY_ENGINE_STREAMS] = stream;
   engine->nstreams = engine->nstreams < 2 * BNY_ENGINE_STREAMS - 1 ? engine->nstreams + 1 : BNY_ENGINE_STREAMS;
 }

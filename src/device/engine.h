@@ -105,7 +105,9 @@ banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchang
 
 /* Local. Gives a stream some work before the ranks agree on a call that it will run. A driver may finish making a
  * stream at its first work. If that is a run, and kernels of other ranks on the same device wait for it, the driver may
- * wait for them. No device has confirmed this. Failures are left to the run. */
+ * wait for them. No device has confirmed this. A blocking call of a known shape agrees on nothing. A stream that it is
+ * the first to use gets its work only then, when runs of other ranks may already wait. The next call tries again for a
+ * stream that is being captured. Failures are left to the run. */
 void bny_engine_use_stream(bny_engine *engine, void *stream);
 
 /* Local. Releases the arenas, so that others can be connected. */

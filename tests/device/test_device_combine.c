@@ -135,11 +135,16 @@ TEST(ranks_of_one_device_leave_room) {
   check_and_free(task);
 }
 
-/* A stream of ranks that share a device has had work before the ranks agree on their first call, and gets no more. */
+/* Streams are captured before this time. */
+static int32_t first_time;
+
+/* A stream of ranks that share a device has had work before the ranks agree on their first call, and gets no more. A
+ * stream that is being captured gets none, and is still new afterwards. */
 static void init_on_a_new_stream(world_rank *self) {
   const combine_task *task = self->argument;
   const bool is_shared = self->setup->one_device;
-  for (int time = 0; time < 2; time++) {
+  for (int time = 0; time < 3; time++) {
+    FAKE_CUDA(fake_cuda_capture)(self->stream, time < first_time);
     banyan_combine_desc desc = task->attempts[0].desc;
     banyan_op *op = NULL;
     desc.stream = self->stream;
@@ -152,15 +157,16 @@ static void init_on_a_new_stream(world_rank *self) {
                   "init"))
       return;
     uint32_t fills = FAKE_CUDA(fake_cuda_fills)() - before;
-    world_check(self, fills == (is_shared && time == 0 ? 3 : 0), "time %d: %u", time, fills);
+    world_check(self, fills == (is_shared && time == first_time ? 3 : 0), "time %d: %u", time, fills);
     banyan_op_free(op);
   }
 }
 
-TEST_LOOP(streams_have_work_before_runs, 2) {
+TEST_LOOP(streams_have_work_before_runs, 3) {
   combine_task *task = combine_task_new(3, 99);
   add_attempt(task, "oneshot", BANYAN_SCATTER_NONE, 1, 4, 8);
-  run(task, (world_setup){.nranks = 3, .one_device = _i == 0}, init_on_a_new_stream);
+  first_time = _i / 2;
+  run(task, (world_setup){.nranks = 3, .one_device = _i != 1}, init_on_a_new_stream);
   combine_task_free(task);
 }
 

@@ -159,15 +159,16 @@ static banyan_status stream_query(bny_device *device, void *stream, bool *done) 
   return bny_cuda_check(&self->driver, result, "a stream of CUDA device %d", device->facts.ordinal);
 }
 
-static banyan_status stream_use(bny_device *device, uint64_t *word, void *stream) {
+static banyan_status stream_use(bny_device *device, uint64_t *word, void *stream, bool *used) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
   CUresult result = bny_cuda_enter_setup(self, &scope);
   if (result == CUDA_SUCCESS) result = self->driver.cuStreamIsCapturing(stream, &capture);
-  if (result == CUDA_SUCCESS && capture == CU_STREAM_CAPTURE_STATUS_NONE)
-    result = self->driver.cuMemsetD8Async(bny_cuda_address(word), 0, sizeof *word, stream);
+  const bool is_free = result == CUDA_SUCCESS && capture == CU_STREAM_CAPTURE_STATUS_NONE;
+  if (is_free) result = self->driver.cuMemsetD8Async(bny_cuda_address(word), 0, sizeof *word, stream);
   bny_cuda_leave(self, &scope);
+  *used = is_free && result == CUDA_SUCCESS;
   return bny_cuda_check(&self->driver, result, "the first work of a stream on CUDA device %d", device->facts.ordinal);
 }
 
