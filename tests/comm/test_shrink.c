@@ -20,7 +20,7 @@ typedef struct scenario {
   int shrunk[WORLD_RANKS_MAX];
 } scenario;
 
-static bool is_in(uint32_t set, int32_t rank) { return set >> rank & 1; }
+static bool is_in(uint32_t set, int32_t rank) { return (uint64_t)set >> (rank < 32 ? rank : 32) & 1; }
 
 /* Rank r of the first communicator contributes value r + 1 with equal weights. The result is the mean over members. */
 static banyan_status mean(banyan_comm *comm, int32_t origin, float *result) {

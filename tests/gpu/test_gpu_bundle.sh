@@ -81,7 +81,8 @@ echo 'raise ImportError("none here")' >"$root/none/torch.py"
 check_gpu() {
   devices=$1
   shift
-  (cd "$root/tmp" && exec env -i PATH="$root/none" TMPDIR="$root/tmp" LD_LIBRARY_PATH="$bundle/bin" PYTHONPATH="$root/none" \
+  (cd "$root/tmp" && exec sh -c 'echo $$ >"$0" && exec "$@"' "$directory/pid" \
+    env -i PATH="$root/none" TMPDIR="$root/tmp" LD_LIBRARY_PATH="$bundle/bin" PYTHONPATH="$root/none" \
     PYTHONDONTWRITEBYTECODE=1 CUDA_HOME="$root/usr/local/cuda" BANYAN_CUDA_LIBRARY="$root$devices" \
     FAKE_CUDA=devices=2,live,truncates,step-ns=200,refuses-fabric FAKE_CUDA_NOTES="$root/tmp/notes" "$python" "$bundle/check-gpu" "$@")
 }
@@ -102,7 +103,7 @@ for second in $(seq 120); do
   if grep -q '"each_kernel_is_right"' "$results" 2>/dev/null; then break; fi
 done
 [ "$second" -lt 120 ] || { cat "$directory/cut" && fail "kernels has made nothing for two minutes"; }
-kill -9 "$running"
+kill -9 "$(cat "$directory/pid")" # $running may be a shell around it
 wait $running 2>/dev/null
 holds '{t["result"] for t in r["tests"] if t["name"] == "stores_are_not_torn"} in ({"pass"}, {"pass", "skip"})'
 
