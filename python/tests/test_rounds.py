@@ -118,7 +118,10 @@ def test_orphans_of_torchrun_meet_nobody(tmp_path):
         for rank in range(3):
             assert await_line(tmp_path / f"2.{rank}", 1) == "2.0"
         for rank in (0, 2):
-            assert await_line(tmp_path / f"1.{rank}", 1).startswith("failed: from_env: the torchrun that started this rank has ended")
+            said = await_line(tmp_path / f"1.{rank}", 1)  # a slow rank 0 may come when the store has ended as well
+            assert said.startswith("failed: from_env: the torchrun that started this rank has ended") or (
+                rank == 0 and said.startswith("failed: from_env: torchrun's store does not answer")
+            ), said
     finally:
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
