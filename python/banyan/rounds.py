@@ -58,9 +58,10 @@ def meet(store: Any, rank: int, nranks: int, prefix: str, timeout: float) -> str
     """
     deadline = time.monotonic() + timeout
     if rank > 0:
-        token = uuid.uuid4().hex
+        token, pauses = uuid.uuid4().hex, _pauses()
+        next(pauses)  # an orphan's token must not replace that of this round's rank
         store.set(f"{prefix}/here/{rank}", token)
-        for pause in _pauses():
+        for pause in pauses:
             if store.check([f"{prefix}/nonce/{token}"]):
                 break
             if time.monotonic() > deadline:
