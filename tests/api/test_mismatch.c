@@ -190,8 +190,12 @@ static void check(const scenario *scenario, int32_t nranks) {
   /* If neither waited for a peer, both get the error in a later call. */
   bool one_sided = scenario->history == REPEATED_CALLS &&
                    (strcmp(scenario->pair->field, "root") == 0 || strcmp(scenario->pair->field, "distance") == 0);
-  ck_assert_msg(named || one_sided || (phases && strstr(text, "phase")), "history %d, %d ranks: nobody names %s: %s",
-                scenario->history, nranks, scenario->pair->field, text);
+  /* A rank that only sends may end its four calls early, and the odd rank meets it in the barrier. */
+  const call *usual = &scenario->pair->usual;
+  bool sends_only = usual->kind == BROADCAST || (usual->kind == COMBINE && usual->desc.scatter == BANYAN_SCATTER_ROOT);
+  bool moved_on = sends_only && strstr(text, "collective barrier");
+  ck_assert_msg(named || one_sided || moved_on || (phases && strstr(text, "phase")),
+                "history %d, %d ranks: nobody names %s: %s", scenario->history, nranks, scenario->pair->field, text);
 }
 
 TEST_LOOP(ranks_in_different_calls, (PAIRS * HISTORIES)) {
