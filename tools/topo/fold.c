@@ -11,7 +11,7 @@
 
 enum { DEPTH = 64 }; /* bound on levels of the tree */
 
-static void slower(double *speed, bool *assumed, const bny_topo_link *link) {
+void topo_slower(double *speed, bool *assumed, const bny_topo_link *link) {
   if (link->gbytes_per_s > 0 && (*speed <= 0 || link->gbytes_per_s < *speed)) {
     *speed = link->gbytes_per_s;
     *assumed = link->source == BNY_TOPO_ASSUMED;
@@ -25,9 +25,7 @@ static void way_up(const topo_fold *fold, int32_t node, topo_facts *facts) {
   int depth = 0;
   for (int32_t n = node; n >= 0 && n != end && depth < DEPTH; n = topo->nodes[n].parent, depth++) {
     int32_t l = bny_topo_link_up(topo, n, BNY_TOPO_LINK_PCI);
-    if (l < 0) continue;
-    slower(&facts->up, &facts->up_assumed, &topo->links[l]);
-    facts->own = n == node ? topo->links[l].gbytes_per_s : facts->own;
+    if (l >= 0) topo_slower(&facts->up, &facts->up_assumed, &topo->links[l]);
   }
 }
 
@@ -69,7 +67,7 @@ static void add_port(const bny_topo *topo, int32_t node, topo_facts *facts) {
   for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
     int32_t other = bny_topo_other_end(topo, node, l);
     if (topo->links[l].kind != BNY_TOPO_LINK_NET || topo->nodes[other].parent == node) continue;
-    slower(&speed, &assumed, &topo->links[l]);
+    topo_slower(&speed, &assumed, &topo->links[l]);
     any = true;
     facts->leaf = topo->nodes[other].kind == BNY_TOPO_SWITCH ? other : facts->leaf;
   }
@@ -87,7 +85,7 @@ static void add_cable(const bny_topo *topo, int32_t node, int32_t l, topo_facts 
     facts->beside_speed += link->gbytes_per_s;
   } else {
     facts->below++;
-    slower(&facts->net, &facts->net_assumed, link);
+    topo_slower(&facts->net, &facts->net_assumed, link);
   }
 }
 
@@ -103,7 +101,7 @@ topo_facts topo_fold_facts(const topo_fold *fold, int32_t node) {
     if (bny_topo_joins_gpus(link))
       add_nvlink(topo, device, l, &facts);
     else if (link->kind == BNY_TOPO_LINK_C2C && kind == BNY_TOPO_GPU)
-      facts.c2c = true, slower(&facts.coherent, &facts.coherent_assumed, link);
+      topo_slower(&facts.coherent, &facts.coherent_assumed, link);
     else if (link->kind == BNY_TOPO_LINK_NET && kind == BNY_TOPO_SWITCH)
       add_cable(topo, node, l, &facts);
   }

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 banyan_topo_SOURCES = \
-  %D%/check.c %D%/topo.h \
   %D%/dot.c \
-  %D%/draw.c \
   %D%/findings.c \
   %D%/fold.c \
   %D%/json.c %D%/json.h \
   %D%/level_table.c \
-  %D%/line.c \
   %D%/main.c \
-  %D%/network.c \
+  %D%/names.c \
   %D%/output.c \
+  %D%/topo.h \
   %D%/tree.c
 banyan_topo_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 banyan_topo_LDADD = libbanyan_topo.la libbanyan_options.la libbanyan_core.la $(JANSSON_LIBS)

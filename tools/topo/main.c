@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * banyan-topo: shows the topology of this machine, or of a machine that a file or a line of text describes. */
 #include <errno.h>
-#include <langinfo.h>
-#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 #include "base/printable.h"
@@ -16,8 +13,6 @@
 #include "tools/topo/import/import.h"
 
 #define PROGRAM "banyan-topo"
-
-enum { COLUMNS_DEFAULT = 100, COLUMNS_LEAST = 40, COLUMNS_MOST = 400 };
 
 /* The requested task. */
 typedef enum task { TASK_SHOW, TASK_LEVELS, TASK_CHECK, TASK_COSTS } task;
@@ -146,19 +141,6 @@ static const tool_program program = {
 
 /* ---- display ----------------------------------------------------------------------------------------------------- */
 
-static int32_t columns_of_terminal(void) {
-  const char *variable = getenv("COLUMNS");
-  int64_t columns = tool_terminal_columns();
-  if (columns == 0 && (variable == NULL || !tool_parse_int(variable, 1, 100000, &columns))) columns = COLUMNS_DEFAULT;
-  return (int32_t)(columns < COLUMNS_LEAST ? COLUMNS_LEAST : columns > COLUMNS_MOST ? COLUMNS_MOST : columns);
-}
-
-static void set_up_view(const arguments *a, topo_view *view) {
-  view->utf8 = strcasecmp(nl_langinfo(CODESET), "UTF-8") == 0;
-  view->columns = columns_of_terminal();
-  view->all = a->all;
-}
-
 /* Sets the title to the name of the input. */
 static void set_title(machine *m, const char *from) {
   const char *name = from == NULL ? "this machine" : strcmp(from, "-") == 0 ? "standard input" : from;
@@ -183,9 +165,9 @@ static bool load(const arguments *a, machine *m, tool_error *error) {
                         .levels = m->levels,
                         .findings = topo_diagnose(m->topo, m->levels, m->reports, nreports),
                         .title = m->title,
+                        .all = a->all,
                         .reports = m->reports,
                         .nreports = nreports};
-  set_up_view(a, &m->view);
   return true;
 }
 
@@ -219,7 +201,6 @@ int main(int argc, char **argv) {
   machine m = {.topo = NULL};
   tool_error error = {.text = ""};
   int exit_status;
-  setlocale(LC_CTYPE, "");
   if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) return exit_status;
   bool ok = a.task == TASK_COSTS || load(&a, &m, &error);
   char *text = ok ? work(&a, &m, &exit_status, &error) : NULL;

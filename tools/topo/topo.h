@@ -20,59 +20,32 @@ typedef struct topo_view {
   const bny_topo_levels *levels;
   topo_findings findings;
   const char *title;                    /* origin: a file's name, a description, "this machine" */
-  bool utf8;                            /* text: box characters, otherwise ASCII */
-  bool all;                             /* text: do not fold equal parts */
-  int32_t columns;                      /* text: maximum width */
+  bool all;                             /* do not fold equal parts */
   const bny_topo_probe_report *reports; /* reports of this machine's probes */
   int32_t nreports;
 } topo_view;
 
-char *topo_view_tree(const topo_view *view);   /* tree.c: the picture in a terminal */
+char *topo_view_tree(const topo_view *view);   /* tree.c: the picture, in lines of text */
 char *topo_view_levels(const topo_view *view); /* level_table.c: --levels */
 char *topo_view_json(const topo_view *view);   /* json.c: model, levels, findings, probes */
 char *topo_view_dot(const topo_view *view);    /* dot.c: for Graphviz */
 
-/* Helpers of the text views: short strings, and ranges of names. */
-
-/* Writes text. Without UTF-8 every character beyond ASCII becomes '?'. */
-void topo_put(FILE *out, const topo_view *view, const char *text);
-void topo_put_blanks(FILE *out, int32_t count);
-
-/* Writes text in lines within the view's width. The first line starts after `used` columns, and the others are indented
- * by as many. */
-void topo_put_wrapped(FILE *out, const topo_view *view, int32_t used, const char *text);
-
-int32_t topo_width(const char *text); /* in columns */
-
-/* Truncates a text to that many columns. Dots mark the truncation. */
-void topo_clip(char *text, int32_t columns);
-
-/* A string of limited length, truncated between characters. A zero-initialised string is empty. */
-typedef struct topo_string {
-  char text[320];
-} topo_string;
-
-void topo_append(topo_string *string, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-/* Appends "GPU0..GPU3, GPU6" in at most that many columns, then "and 3 more". The short form is "mlx5_0..3, 6". */
-void topo_append_names(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count, int32_t columns,
-                       bool in_short);
-
-/* Appends ascending numbers as "0-7, 16-23" or "0-56 by 8". */
-void topo_append_numbers(topo_string *string, const int32_t *numbers, int32_t count, int32_t columns);
+/* Write names as "GPU0..GPU3, GPU6", and ascending numbers as "0-7, 16-23" or "0-56 by 8", at most six pieces and then
+ * "and 3 more". */
+void topo_put_names(FILE *out, const bny_topo *topo, const int32_t *nodes, int32_t count);
+void topo_put_numbers(FILE *out, const int32_t *numbers, int32_t count);
 
 /* These return memory of tool_new(), or literals. */
 const char *topo_speed(double gbytes_per_s, bool assumed); /* "50 GB/s", "~371 GB/s" if assumed, "" if unknown */
 const char *topo_count(int32_t count, bny_topo_kind kind); /* "1 GPU", "8 GPUs" or "2 NUMA nodes" */
 const char *topo_model(const bny_topo_node *node);         /* "NVIDIA H100 80GB HBM3", or the generation */
 
-/* Writes the title of a part of the picture. */
-void topo_put_heading(FILE *out, const topo_view *view, const char *text);
-
 /* Write parts of the picture, each after an empty line and a heading. Empty parts are omitted. */
 void topo_put_levels(FILE *out, const topo_view *view);
-void topo_put_findings(FILE *out, const topo_view *view);
 void topo_put_probes(FILE *out, const topo_view *view);
+
+/* Writes a line "SEVERITY: ID: TEXT" for each finding of this severity or above; in the picture it is wrapped. */
+void topo_put_findings(FILE *out, const topo_view *view, topo_severity least, bool is_picture);
 
 /* Folding: which nodes of a model get a line in the picture, and which nodes look alike. */
 
@@ -96,15 +69,13 @@ topo_fold topo_fold_make(const topo_view *view);
 
 /* Speeds are 0 if unknown. */
 typedef struct topo_facts {
-  double own; /* PCI speed of the device itself */
-  double up;  /* PCI speed up to the next shown node above */
+  double up; /* PCI speed up to the next shown node above */
   bool up_assumed;
   int32_t links;      /* NVLinks or xGMI links */
   double links_speed; /* sum of all */
   bool links_assumed, links_refused, xgmi;
   int32_t peers, switches; /* at the other ends; GPUs behind a switch are peers */
-  bool c2c;                /* has a coherent link to the CPU */
-  double coherent;         /* its speed */
+  double coherent;         /* speed of the coherent link to the CPU */
   bool coherent_assumed;
   double net; /* sum of all ports */
   bool net_assumed;
@@ -124,49 +95,11 @@ double topo_fold_uplink(const topo_fold *fold, int32_t node, bool *assumed);
  * ends[count]. A group of fewer than `least` nodes is split into single nodes. */
 int32_t topo_fold_groups(const topo_fold *fold, int32_t *nodes, int32_t count, int32_t least, int32_t *ends);
 
-/* Lines of the tree. A line has a name with its branch, a speed, and further words if they fit. All lines are collected
- * before the first is written, so that columns align. */
+/* Lowers *speed to that of the link if it is known and less. */
+void topo_slower(double *speed, bool *assumed, const bny_topo_link *link);
 
-/* Topics of words, most important first. If a line is too long, the last topics are dropped first. */
-typedef enum topo_line_rank {
-  TOPO_LINE_LINKS,
-  TOPO_LINE_SERVICE,
-  TOPO_LINE_MODEL,
-  TOPO_LINE_BUS,
-  TOPO_LINE_RANKS
-} topo_line_rank;
-
-enum { TOPO_LINE_WORDS = 8 };
-
-typedef struct topo_line_word {
-  topo_line_rank rank;
-  char *text;
-} topo_line_word;
-
-typedef struct topo_line {
-  topo_string prefix, label, speed;
-  int severity; /* sets a mark after the label; TOPO_INFO: none */
-  topo_line_word words[TOPO_LINE_WORDS];
-  int32_t nwords;
-} topo_line;
-
-typedef struct topo_lines {
-  topo_line **lines;
-  int32_t count;
-} topo_lines;
-
-topo_line *topo_lines_add(topo_lines *lines); /* an empty line is a gap */
-void topo_lines_put(const topo_lines *lines, const topo_view *view, FILE *out);
-
-/* Adds a word. Empty text is ignored. */
-void topo_line_say(topo_line *line, topo_line_rank rank, const char *text);
-
-/* Draws the nodes above hosts (network.c): network switches by tier, and switches of NVLink domains. */
-void topo_network_draw(const topo_fold *fold, const topo_view *view, topo_lines *lines);
-
-/* Returns lines of "SEVERITY: ID: TEXT", or an empty text. Infos are omitted unless view->all is set. JSON is
- * {"status", "source", "hosts", "gpus", "nics", "findings", "probes"} with status "healthy", "note" or "fault". *status
- * receives the exit status. */
+/* findings.c: --check. Infos are omitted unless view->all is set. JSON is {"status", "source", "hosts", "gpus", "nics",
+ * "findings", "probes"} with status "healthy", "note" or "fault". *status receives the exit status. */
 char *topo_check(const topo_view *view, bool json, int *status);
 
 /* Output formats of banyan-topo, one row each, and the writing of output. */

@@ -1,75 +1,70 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Draws a machine or cluster in a terminal. */
-#include <stdlib.h>
+ * Writes a machine or cluster as an outline: a line for each node, or for several that look alike. */
 #include <string.h>
 
 #include "tools/topo/topo.h"
 
 enum {
-  ALIKE = 3,        /* this many siblings that look alike share a line */
-  HOSTS_ALIKE = 2,  /* the same for hosts */
-  HOSTS_DRAWN = 3,  /* this many different hosts are drawn */
-  HOSTS_NAMED = 12, /* this many more get a line */
-  DEPTH = 24        /* levels drawn */
+  ALIKE = 3,          /* this many siblings that look alike share a line */
+  HOSTS_ALIKE = 2,    /* the same for hosts, and for switches between hosts */
+  HOSTS_DRAWN = 3,    /* this many different hosts are drawn */
+  SWITCHES_DRAWN = 12 /* this many different switches of a tier have a line */
 };
 
-typedef struct drawing {
+typedef struct outline {
   const topo_view *view;
+  const bny_topo *topo;
   topo_fold fold;
-  topo_lines lines;
+  FILE *out;
   bool gpus_alike; /* GPUs of the current host have one model, which the line of the host shows */
-} drawing;
+} outline;
 
-/* ---- contents of a line ------------------------------------------------------------------------------------------ */
+/* ---- a line ------------------------------------------------------------------------------------------------------ */
 
-static void name_devices(const drawing *d, const int32_t *nodes, int32_t count, topo_string *label) {
-  topo_append_names(label, d->fold.topo, nodes, count, 34, false);
+static const char *plural(int32_t count) { return count == 1 ? "" : "s"; }
+
+static void put_speed(const outline *o, const char *before, double speed, bool assumed) {
+  if (speed > 0) fprintf(o->out, "%s%s", before, topo_speed(speed, assumed));
 }
 
-static void label_of(const drawing *d, const int32_t *nodes, int32_t count, topo_string *label) {
-  const bny_topo_node *node = &d->fold.topo->nodes[nodes[0]];
+static void put_label(const outline *o, const int32_t *nodes, int32_t count) {
+  const bny_topo_node *node = &o->topo->nodes[nodes[0]];
+  int8_t severity = o->fold.severity[nodes[0]]; /* all look alike */
   bool folds = node->kind == BNY_TOPO_PACKAGE || node->kind == BNY_TOPO_NUMA || node->kind == BNY_TOPO_PCI;
-  if (folds && count > 1) {
-    topo_append(label, "%s", topo_count(count, node->kind));
-  } else if (folds && node->kind != BNY_TOPO_PCI && node->index >= 0) {
-    topo_append(label, "%s %d", node->kind == BNY_TOPO_NUMA ? "NUMA node" : "CPU package", (int)node->index);
-  } else if (folds) { /* no number: a file or an importer named them */
-    topo_append(label, "%s%s",
-                node->kind == BNY_TOPO_PCI    ? "PCI switch "
-                : node->kind == BNY_TOPO_NUMA ? "NUMA "
-                                              : "CPU ",
-                node->bus_id != NULL ? node->bus_id : node->name);
-  } else {
-    name_devices(d, nodes, count, label);
-  }
+  const char *kind = node->kind == BNY_TOPO_PACKAGE ? "CPU package" : topo_count(1, node->kind) + sizeof "1";
+  if (folds && count > 1)
+    fputs(topo_count(count, node->kind), o->out);
+  else if (folds && node->kind != BNY_TOPO_PCI && node->index >= 0)
+    fprintf(o->out, "%s %d", kind, (int)node->index);
+  else if (folds) /* no number: a file or an importer named it */
+    fprintf(o->out, "%s %s", kind, node->bus_id != NULL ? node->bus_id : node->name);
+  else
+    topo_put_names(o->out, o->topo, nodes, count);
+  if (severity > TOPO_INFO) fprintf(o->out, " (%s)", topo_severity_name((topo_severity)severity));
 }
 
-static void say_model(const bny_topo_node *node, topo_line *line) {
-  topo_line_say(line, TOPO_LINE_MODEL, topo_model(node));
+static void put_model(const outline *o, int32_t node) {
+  const char *model = topo_model(&o->topo->nodes[node]);
+  if (*model != '\0') fprintf(o->out, ", %s", model);
 }
 
-static void say_links(const topo_facts *facts, topo_line *line) {
+static void put_links(const outline *o, const topo_facts *facts) {
   if (facts->links > 0 || facts->switches + facts->peers > 0) {
-    topo_line_say(line, TOPO_LINE_LINKS,
-                  tool_format("%d %s%s to %s", (int)facts->links, facts->xgmi ? "xGMI link" : "NVLink",
-                              facts->links == 1 ? "" : "s",
-                              facts->switches > 0 ? "NVSwitch" : topo_count(facts->peers, BNY_TOPO_GPU)));
-    topo_line_say(line, TOPO_LINE_LINKS,
-                  facts->links_refused ? "refused" : topo_speed(facts->links_speed, facts->links_assumed));
+    fprintf(o->out, ", %d %s%s to %s", (int)facts->links, facts->xgmi ? "xGMI link" : "NVLink", plural(facts->links),
+            facts->switches > 0 ? "NVSwitch" : topo_count(facts->peers, BNY_TOPO_GPU));
+    if (facts->links_refused) fputs(", refused", o->out);
+    put_speed(o, " ", facts->links_refused ? 0 : facts->links_speed, facts->links_assumed);
   }
-  if (facts->coherent > 0)
-    topo_line_say(line, TOPO_LINE_LINKS, tool_format("C2C %s", topo_speed(facts->coherent, facts->coherent_assumed)));
+  put_speed(o, ", C2C ", facts->coherent, facts->coherent_assumed);
 }
 
-/* Adds the NICs that serve these ranks, and their rails: "-> mlx5_0..mlx5_3, rails 0-3". */
-static void say_service(drawing *d, const int32_t *nodes, int32_t count, topo_line *line) {
-  const bny_topo_levels *levels = d->fold.levels;
-  if (d->fold.topo->nodes[nodes[0]].kind != BNY_TOPO_GPU) return;
+/* Names the NICs that serve these GPUs, and their rails: ", by mlx5_0..mlx5_3, rails 0-3". */
+static void put_service(const outline *o, const int32_t *gpus, int32_t count) {
   int32_t *nics = tool_new((size_t)count * 2, sizeof *nics), *rails = nics + count, served = 0;
   const bny_topo_rank *first = NULL;
   for (int32_t i = 0; i < count; i++) {
-    int32_t r = d->fold.rank[nodes[i]];
-    const bny_topo_rank *rank = r < 0 ? NULL : &levels->ranks[r];
+    int32_t r = o->fold.rank[gpus[i]];
+    const bny_topo_rank *rank = r < 0 ? NULL : &o->fold.levels->ranks[r];
     if (rank == NULL || rank->nic < 0 || rank->rail < 0) continue;
     first = first == NULL ? rank : first;
     if (served == 0 || rails[served - 1] != rank->rail) {
@@ -77,281 +72,226 @@ static void say_service(drawing *d, const int32_t *nodes, int32_t count, topo_li
       rails[served++] = rank->rail;
     }
   }
-  if (served > 0) {
-    topo_string text = {.text = ""};
-    topo_append(&text, "%s ", d->view->utf8 ? "→" : "->");
-    topo_append_names(&text, d->fold.topo, nics, served, 24, true);
-    topo_append(&text, served == 1 ? ", rail " : ", rails ");
-    topo_append_numbers(&text, rails, served, 12);
-    if (first->nic_path >= BNY_TOPO_PATH_SYS) topo_append(&text, " (%s)", bny_topo_path_name(first->nic_path));
-    topo_line_say(line, TOPO_LINE_SERVICE, text.text);
-  }
+  if (served == 0) return;
+  fputs(", by ", o->out);
+  topo_put_names(o->out, o->topo, nics, served);
+  fprintf(o->out, ", rail%s ", plural(served));
+  topo_put_numbers(o->out, rails, served);
+  if (first->nic_path >= BNY_TOPO_PATH_SYS) fprintf(o->out, " (%s)", bny_topo_path_name(first->nic_path));
 }
 
-static void say_network(drawing *d, const int32_t *nodes, int32_t count, const topo_facts *facts, topo_line *line) {
-  topo_string text = {.text = ""};
-  if (facts->net > 0) topo_append(&text, "network %s", topo_speed(facts->net, facts->net_assumed));
-  if (facts->ports > 1) topo_append(&text, "%sover %d ports", facts->net > 0 ? " " : "", (int)facts->ports);
-  topo_line_say(line, TOPO_LINE_LINKS, text.text);
+static void put_network(const outline *o, const int32_t *nics, int32_t count, const topo_facts *facts) {
+  put_speed(o, ", network ", facts->net, facts->net_assumed);
+  if (facts->ports > 1) fprintf(o->out, "%s %d ports", facts->net > 0 ? " over" : ",", (int)facts->ports);
   if (facts->ports_down > 0)
-    topo_line_say(line, TOPO_LINE_LINKS, facts->ports > 1 ? tool_format("%d down", (int)facts->ports_down) : "down");
-  if (facts->leaf >= 0) {
-    int32_t *leaves = tool_new((size_t)count, sizeof *leaves), found = 0;
-    for (int32_t i = 0; i < count; i++) {
-      int32_t leaf = topo_fold_facts(&d->fold, nodes[i]).leaf;
-      if (leaf >= 0 && (found == 0 || leaves[found - 1] != leaf)) leaves[found++] = leaf;
-    }
-    topo_string on = {.text = "on "};
-    topo_append_names(&on, d->fold.topo, leaves, found, 30, true);
-    topo_line_say(line, TOPO_LINE_SERVICE, on.text);
+    fputs(facts->ports > 1 ? tool_format(", %d down", (int)facts->ports_down) : ", down", o->out);
+  if (facts->leaf < 0) return;
+  int32_t *leaves = tool_new((size_t)count, sizeof *leaves), found = 0;
+  for (int32_t i = 0; i < count; i++) {
+    int32_t leaf = topo_fold_facts(&o->fold, nics[i]).leaf;
+    if (leaf >= 0 && (found == 0 || leaves[found - 1] != leaf)) leaves[found++] = leaf;
   }
+  fputs(", on ", o->out);
+  topo_put_names(o->out, o->topo, leaves, found);
 }
 
-/* Adds the GPUs that a switch joins, inside a host or above. */
-static void say_switch(const topo_facts *facts, int32_t count, topo_line *line) {
+static void put_switch(const outline *o, int32_t count, const topo_facts *facts) {
   if (facts->peers <= 0) return;
-  topo_string text = {.text = ""};
-  topo_append(&text, "%sjoins %s", count > 1 ? "each " : "", topo_count(facts->peers, BNY_TOPO_GPU));
-  if (facts->links > 0 && count == 1)
-    topo_append(&text, " with %d NVLink%s", (int)facts->links, facts->links == 1 ? "" : "s");
-  topo_line_say(line, TOPO_LINE_LINKS, text.text);
+  fprintf(o->out, ", %s %s", count > 1 ? "each joins" : "joins", topo_count(facts->peers, BNY_TOPO_GPU));
+  if (facts->links > 0 && count == 1) fprintf(o->out, " with %d NVLink%s", (int)facts->links, plural(facts->links));
 }
 
 /* Adds the slowest link between packages or NUMA nodes of a host. */
-static void say_between(const drawing *d, int32_t host, topo_line *line) {
-  const bny_topo *topo = d->fold.topo;
+static void put_between(const outline *o, int32_t host) {
+  const bny_topo *topo = o->topo;
   double slowest = 0;
   bool assumed = false;
   for (int32_t n = host + 1; n < topo->nnodes; n++) {
     bool cpu = topo->nodes[n].kind == BNY_TOPO_NUMA || topo->nodes[n].kind == BNY_TOPO_PACKAGE;
-    for (int32_t l = cpu && d->fold.host[n] == host ? bny_topo_first_link(topo, n) : -1; l >= 0;
-         l = bny_topo_next_link(topo, n, l)) {
-      const bny_topo_link *link = &topo->links[l];
-      if (link->kind == BNY_TOPO_LINK_SYS && link->gbytes_per_s > 0 && (slowest <= 0 || link->gbytes_per_s < slowest)) {
-        slowest = link->gbytes_per_s;
-        assumed = link->source == BNY_TOPO_ASSUMED;
-      }
-    }
+    for (int32_t l = cpu && o->fold.host[n] == host ? bny_topo_first_link(topo, n) : -1; l >= 0;
+         l = bny_topo_next_link(topo, n, l))
+      if (topo->links[l].kind == BNY_TOPO_LINK_SYS) topo_slower(&slowest, &assumed, &topo->links[l]);
   }
-  if (slowest > 0) topo_line_say(line, TOPO_LINE_LINKS, tool_format("CPU to CPU %s", topo_speed(slowest, assumed)));
+  put_speed(o, ", CPU to CPU ", slowest, assumed);
 }
 
 /* Describes a host, with the model that its GPUs share. */
-static void say_host(drawing *d, int32_t host, topo_line *line) {
-  const bny_topo *topo = d->fold.topo;
+static void put_host(outline *o, int32_t host) {
   int32_t gpus = 0;
   const char *model = "";
-  bool speeds = false;
-  d->gpus_alike = true;
-  say_model(&topo->nodes[host], line);
-  for (int32_t n = host + 1; n < topo->nnodes; n++) {
-    if (d->fold.host[n] == host && topo->nodes[n].kind == BNY_TOPO_GPU) {
-      const char *own = topo_model(&topo->nodes[n]);
-      if (gpus++ == 0) model = own;
-      d->gpus_alike = d->gpus_alike && strcmp(own, model) == 0;
-    }
-    speeds = speeds || (d->fold.host[n] == host && d->fold.shown[n] && topo_fold_facts(&d->fold, n).up > 0);
+  o->gpus_alike = true;
+  put_model(o, host);
+  for (int32_t n = host + 1; n < o->topo->nnodes; n++) {
+    if (o->fold.host[n] != host || o->topo->nodes[n].kind != BNY_TOPO_GPU) continue;
+    const char *own = topo_model(&o->topo->nodes[n]);
+    if (gpus++ == 0) model = own;
+    o->gpus_alike = o->gpus_alike && strcmp(own, model) == 0;
   }
-  if (d->gpus_alike && *model != '\0') topo_line_say(line, TOPO_LINE_LINKS, tool_format("%d x %s", (int)gpus, model));
-  topo_append(&line->speed, "%s", speeds ? "PCI" : "");
-  say_between(d, host, line);
+  if (o->gpus_alike && *model != '\0') fprintf(o->out, ", %d x %s", (int)gpus, model);
+  put_between(o, host);
 }
 
-static void describe(drawing *d, const int32_t *nodes, int32_t count, topo_line *line) {
-  const bny_topo_node *node = &d->fold.topo->nodes[nodes[0]];
-  topo_facts facts = topo_fold_facts(&d->fold, nodes[0]);
-  topo_append(&line->speed, "%s", topo_speed(facts.up, facts.up_assumed));
-  for (int32_t i = 0; i < count; i++) {
-    int8_t severity = d->fold.severity[nodes[i]];
-    line->severity = severity > line->severity ? severity : line->severity;
+static void put_facts(const outline *o, const int32_t *nodes, int32_t count) {
+  const bny_topo_node *node = &o->topo->nodes[nodes[0]];
+  topo_facts facts = topo_fold_facts(&o->fold, nodes[0]);
+  if (node->kind != BNY_TOPO_SWITCH) put_speed(o, ", PCI ", facts.up, facts.up_assumed);
+  if (node->kind == BNY_TOPO_SWITCH) {
+    put_switch(o, count, &facts);
+  } else if (node->kind == BNY_TOPO_GPU) {
+    if (!o->gpus_alike) put_model(o, nodes[0]);
+    put_links(o, &facts);
+    put_service(o, nodes, count);
+  } else {
+    put_model(o, nodes[0]);
+    if (node->kind == BNY_TOPO_NIC) put_network(o, nodes, count, &facts);
   }
-  switch (node->kind) {
-  case BNY_TOPO_GPU:
-    if (!d->gpus_alike) say_model(node, line);
-    say_links(&facts, line);
-    say_service(d, nodes, count, line);
-    break;
-  case BNY_TOPO_NIC: say_model(node, line), say_network(d, nodes, count, &facts, line); break;
-  case BNY_TOPO_SWITCH: line->speed.text[0] = '\0', say_switch(&facts, count, line); break;
-  case BNY_TOPO_HOST: say_host(d, nodes[0], line); break;
-  default: say_model(node, line); break;
-  }
-  if (count == 1 && node->bus_id != NULL && node->kind != BNY_TOPO_PCI)
-    topo_line_say(line, TOPO_LINE_BUS, node->bus_id);
+  if (count == 1 && node->bus_id != NULL && node->kind != BNY_TOPO_PCI) fprintf(o->out, ", %s", node->bus_id);
 }
 
-/* ---- the tree ---------------------------------------------------------------------------------------------------- */
+/* ---- the outline ------------------------------------------------------------------------------------------------- */
 
 /* Lists the children of all these nodes; *total receives their number. */
-static int32_t *children_of(drawing *d, const int32_t *nodes, int32_t count, int32_t *total) {
-  int32_t all = 0;
-  for (int32_t i = 0; i < count; i++)
-    for (int32_t c = d->fold.child[nodes[i]]; c >= 0; c = d->fold.next[c]) all++;
-  int32_t *children = tool_new((size_t)all, sizeof *children);
+static int32_t *children_of(const outline *o, const int32_t *nodes, int32_t count, int32_t *total) {
+  int32_t *children = NULL;
   *total = 0;
-  for (int32_t i = 0; i < count; i++)
-    for (int32_t c = d->fold.child[nodes[i]]; c >= 0; c = d->fold.next[c]) children[(*total)++] = c;
+  for (int32_t i = 0; i < count; i++) {
+    for (int32_t c = o->fold.child[nodes[i]]; c >= 0; c = o->fold.next[c]) {
+      children = tool_more(children, *total, sizeof *children);
+      children[(*total)++] = c;
+    }
+  }
   return children;
 }
 
-static void draw_below(drawing *d, const char *prefix, const int32_t *nodes, int32_t count, int depth);
-
-static void draw_group(drawing *d, const char *prefix, const int32_t *nodes, int32_t count, bool last, int depth) {
-  const char *branch = d->view->utf8 ? (last ? "└─ " : "├─ ") : last ? "`- " : "|- ";
-  const char *stem = last ? "   " : d->view->utf8 ? "│  " : "|  ";
-  topo_line *line = topo_lines_add(&d->lines);
-  topo_append(&line->prefix, "%s%s", prefix, branch);
-  label_of(d, nodes, count, &line->label);
-  describe(d, nodes, count, line);
-  draw_below(d, tool_format("%s%s", prefix, stem), nodes, count, depth + 1);
-}
-
-static void draw_below(drawing *d, const char *prefix, const int32_t *nodes, int32_t count, int depth) {
-  int32_t total, *children = children_of(d, nodes, count, &total);
-  int32_t *ends = tool_new((size_t)total, sizeof *ends);
-  int32_t least = d->view->all ? INT32_MAX : count > 1 ? 1 : ALIKE;
-  int32_t groups = topo_fold_groups(&d->fold, children, total, least, ends);
-  for (int32_t g = 0, start = 0; g < groups && depth < DEPTH; start = ends[g++])
-    draw_group(d, prefix, &children[start], ends[g] - start, g + 1 == groups, depth);
-}
-
-/* ---- hosts ------------------------------------------------------------------------------------------------------- */
-
-static topo_line *host_line(drawing *d, const int32_t *hosts, int32_t count, bool drawn) {
-  topo_line *line = topo_lines_add(&d->lines);
-  name_devices(d, hosts, drawn ? 1 : count, &line->label);
-  if (drawn && count > 1) {
-    topo_string text = {.text = ""};
-    topo_append(&text, "and %d alike: ", (int)count - 1);
-    topo_append_names(&text, d->fold.topo, hosts + 1, count - 1, 40, false);
-    topo_line_say(line, TOPO_LINE_SERVICE, text.text);
+/* Writes a line for each group of these nodes that look alike, and what is below them. */
+static void put_nodes(const outline *o, int32_t *nodes, int32_t count, int32_t least, int depth) {
+  enum { DEPTH_MOST = 24 };
+  int32_t *ends = tool_new((size_t)count, sizeof *ends), total;
+  int32_t groups = topo_fold_groups(&o->fold, nodes, count, o->view->all ? INT32_MAX : least, ends);
+  for (int32_t g = 0, start = 0; g < groups && depth < DEPTH_MOST; start = ends[g++]) {
+    int32_t alike = ends[g] - start;
+    fprintf(o->out, "%*s", 2 * depth, "");
+    put_label(o, &nodes[start], alike);
+    put_facts(o, &nodes[start], alike);
+    fputc('\n', o->out);
+    int32_t *children = children_of(o, &nodes[start], alike, &total);
+    put_nodes(o, children, total, alike > 1 ? 1 : ALIKE, depth + 1);
   }
-  return line;
 }
 
-static void draw_host(drawing *d, const int32_t *hosts, int32_t count) {
-  topo_lines_add(&d->lines);
-  topo_line *line = host_line(d, hosts, count, true);
-  describe(d, hosts, 1, line);
-  for (int32_t i = 1; i < count; i++)
-    line->severity = d->fold.severity[hosts[i]] > line->severity ? d->fold.severity[hosts[i]] : line->severity;
-  draw_below(d, "", hosts, 1, 1);
-}
-
-/* Lists hosts that are not drawn, with their numbers of devices. */
-static void name_hosts(drawing *d, const int32_t *hosts, int32_t count) {
-  topo_line *line = host_line(d, hosts, count, false);
-  int32_t kinds[BNY_TOPO_KINDS] = {0};
-  for (int32_t n = hosts[0]; n < d->fold.topo->nnodes; n++)
-    kinds[d->fold.topo->nodes[n].kind] += d->fold.host[n] == hosts[0];
-  topo_line_say(line, TOPO_LINE_LINKS,
-                tool_format("%s, %s", topo_count(kinds[BNY_TOPO_GPU], BNY_TOPO_GPU),
-                            topo_count(kinds[BNY_TOPO_NIC], BNY_TOPO_NIC)));
-}
-
-typedef struct host_group {
-  int32_t start, count;
-  int8_t severity; /* worst finding about any part of its hosts */
-} host_group;
-
-/* Orders groups by severity, then by size (largest first), then by the order of the model. */
-static int by_severity(const void *a, const void *b) {
-  const host_group *x = a, *y = b;
-  if (x->severity != y->severity) return x->severity > y->severity ? -1 : 1;
-  return x->count != y->count ? (x->count > y->count ? -1 : 1) : (x->start > y->start) - (x->start < y->start);
-}
-
-/* Puts the largest group first, which shows the normal case, and then the groups with faults. */
-static void order_groups(const drawing *d, const int32_t *hosts, host_group *groups, int32_t ngroups) {
-  const topo_findings *findings = &d->view->findings;
-  for (int32_t f = findings->count - 1; f >= 0; f--) { /* the most severe finding is stored last */
-    int32_t node = findings->list[f].node, host = node < 0 ? -1 : d->fold.host[node];
-    for (int32_t g = 0; host >= 0 && findings->list[f].severity > TOPO_INFO && g < ngroups; g++)
-      for (int32_t i = groups[g].start; i < groups[g].start + groups[g].count; i++)
-        if (hosts[i] == host) groups[g].severity = (int8_t)findings->list[f].severity;
+/* Draws one host of each kind, and names those that are like it. */
+static void put_hosts(outline *o) {
+  int32_t *hosts = tool_new((size_t)o->topo->nnodes, sizeof *hosts), *ends, count = 0, total;
+  for (int32_t n = 0; n < o->topo->nnodes; n++)
+    if (o->topo->nodes[n].kind == BNY_TOPO_HOST && o->fold.above[n] < 0) hosts[count++] = n;
+  ends = tool_new((size_t)count, sizeof *ends);
+  int32_t groups = topo_fold_groups(&o->fold, hosts, count, o->view->all ? INT32_MAX : HOSTS_ALIKE, ends);
+  for (int32_t g = 0, start = 0; g < groups; start = ends[g++]) {
+    if (g == HOSTS_DRAWN && !o->view->all) {
+      fprintf(o->out, "\n%d hosts more, none like these; --all draws them: ", (int)(count - start));
+      topo_put_names(o->out, o->topo, &hosts[start], count - start);
+      fputc('\n', o->out);
+      return;
+    }
+    fputc('\n', o->out);
+    put_label(o, &hosts[start], 1);
+    put_host(o, hosts[start]);
+    if (ends[g] - start > 1) {
+      fprintf(o->out, ", and %d alike: ", (int)(ends[g] - start - 1));
+      topo_put_names(o->out, o->topo, &hosts[start + 1], ends[g] - start - 1);
+    }
+    fputc('\n', o->out);
+    int32_t *children = children_of(o, &hosts[start], 1, &total);
+    put_nodes(o, children, total, ALIKE, 1);
   }
-  for (int32_t g = 1; g < ngroups; g++) {
-    if (groups[g].count <= groups[0].count) continue;
-    host_group first = groups[0];
-    groups[0] = groups[g];
-    groups[g] = first;
-  }
-  if (ngroups > 1) qsort(groups + 1, (size_t)ngroups - 1, sizeof *groups, by_severity);
 }
 
-static void draw_groups(drawing *d, const int32_t *hosts, host_group *groups, int32_t ngroups) {
-  int32_t drawn = d->view->all ? ngroups : HOSTS_DRAWN, left = 0;
-  order_groups(d, hosts, groups, ngroups);
-  for (int32_t g = 0; g < ngroups; g++) {
-    const int32_t *group = &hosts[groups[g].start];
-    if (g == drawn) topo_lines_add(&d->lines);
-    if (g < drawn)
-      draw_host(d, group, groups[g].count);
-    else if (g < drawn + HOSTS_NAMED)
-      name_hosts(d, group, groups[g].count);
-    else
-      left += groups[g].count;
+static void put_tier(const outline *o, int32_t *switches, int32_t count, int32_t tier) {
+  static const char *const names[] = {"leaf", "spine", "core", "upper"};
+  int32_t *ends = tool_new((size_t)count, sizeof *ends);
+  int32_t groups = topo_fold_groups(&o->fold, switches, count, o->view->all ? INT32_MAX : HOSTS_ALIKE, ends);
+  for (int32_t g = 0, start = 0; g < groups; start = ends[g++]) {
+    topo_facts facts = topo_fold_facts(&o->fold, switches[start]);
+    int32_t alike = ends[g] - start;
+    bool assumed;
+    if (g == SWITCHES_DRAWN && !o->view->all) {
+      fprintf(o->out, "%d switches more, none like these; --all draws them\n", (int)(count - start));
+      return;
+    }
+    put_label(o, &switches[start], alike);
+    if (tier == 0) {
+      put_switch(o, alike, &facts);
+    } else {
+      fprintf(o->out, ", %d %s switch%s of %s", (int)alike, names[tier > 4 ? 3 : tier - 1], alike > 1 ? "es" : "",
+              facts.below > 0 ? topo_count(facts.below, BNY_TOPO_PORT) : tool_format("%d links", (int)facts.beside));
+      put_speed(o, " at ", facts.below > 0 ? facts.net : 0, facts.net_assumed);
+      double up = topo_fold_uplink(&o->fold, switches[start], &assumed);
+      put_speed(o, ", up ", up, assumed);
+    }
+    fputc('\n', o->out);
   }
-  if (left > 0)
-    topo_append(&topo_lines_add(&d->lines)->label, "and %d hosts more, none like these; --all draws them", (int)left);
 }
 
-/* Draws hosts, and other nodes at the top. */
-static void draw_hosts(drawing *d) {
-  const bny_topo *topo = d->fold.topo;
-  int32_t *tops = tool_new((size_t)topo->nnodes, sizeof *tops), *ends = tool_new((size_t)topo->nnodes, sizeof *ends);
-  int32_t nhosts = 0, nothers = 0;
-  for (int32_t n = 0; n < topo->nnodes; n++)
-    if (topo->nodes[n].kind == BNY_TOPO_HOST && d->fold.above[n] < 0) tops[nhosts++] = n;
-  int32_t ngroups = topo_fold_groups(&d->fold, tops, nhosts, d->view->all ? INT32_MAX : HOSTS_ALIKE, ends);
-  host_group *groups = tool_new((size_t)ngroups, sizeof *groups);
-  for (int32_t g = 0, start = 0; g < ngroups; start = ends[g++])
-    groups[g] = (host_group){.start = start, .count = ends[g] - start};
-  draw_groups(d, tops, groups, ngroups);
-  for (int32_t n = 0; n < topo->nnodes; n++) {
-    bool other = d->fold.shown[n] && d->fold.above[n] < 0 && topo->nodes[n].kind != BNY_TOPO_HOST &&
-                 topo->nodes[n].kind != BNY_TOPO_SWITCH;
-    if (other) tops[nothers++] = n;
+/* Writes the switches between hosts, the highest tier first, and NVSwitches last. */
+static void put_switches(const outline *o) {
+  int32_t *switches = tool_new((size_t)o->topo->nnodes, sizeof *switches), highest = 0, above = 0;
+  for (int32_t n = 0; n < o->topo->nnodes; n++) {
+    highest = o->fold.tier[n] > highest ? o->fold.tier[n] : highest;
+    above += o->topo->nodes[n].kind == BNY_TOPO_SWITCH && o->fold.host[n] < 0;
   }
-  ngroups = topo_fold_groups(&d->fold, tops, nothers, d->view->all ? INT32_MAX : ALIKE, ends);
-  for (int32_t g = 0, start = 0; g < ngroups; start = ends[g++])
-    draw_group(d, "", &tops[start], ends[g] - start, g + 1 == ngroups, 1);
+  if (above > 0) fputc('\n', o->out);
+  for (int32_t tier = highest; tier >= 0; tier--) {
+    int32_t count = 0;
+    for (int32_t n = 0; n < o->topo->nnodes; n++)
+      if (o->topo->nodes[n].kind == BNY_TOPO_SWITCH && o->fold.host[n] < 0 && o->fold.tier[n] == tier)
+        switches[count++] = n;
+    put_tier(o, switches, count, tier);
+  }
 }
 
-/* ---- the whole picture ------------------------------------------------------------------------------------------- */
-
-static void put_title(FILE *out, const topo_view *view) {
+static void put_title(const outline *o) {
   static const bny_topo_kind kinds[] = {BNY_TOPO_HOST, BNY_TOPO_PACKAGE, BNY_TOPO_NUMA,
                                         BNY_TOPO_GPU,  BNY_TOPO_NIC,     BNY_TOPO_SWITCH};
-  topo_string counts = {.text = ""};
+  const char *before = ": ";
+  fputs(o->view->title, o->out);
   for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
-    int32_t count = bny_topo_count(view->topo, kinds[k]);
-    if (count > 0) topo_append(&counts, "%s%s", counts.text[0] == '\0' ? "" : ", ", topo_count(count, kinds[k]));
+    int32_t count = bny_topo_count(o->topo, kinds[k]);
+    if (count == 0) continue;
+    fprintf(o->out, "%s%s", before, topo_count(count, kinds[k]));
+    before = ", ";
   }
-  topo_string title = {.text = ""};
-  topo_append(&title, "%.250s", view->title);
-  topo_clip(title.text, view->columns);
-  topo_put(out, view, title.text);
-  bool fits = topo_width(title.text) + 2 + topo_width(counts.text) <= view->columns;
-  fputs(fits ? ": " : ":\n", out);
-  topo_put(out, view, counts.text);
-  fputc('\n', out);
+  fputc('\n', o->out);
+}
+
+/* Writes lines of at most 100 columns. */
+static void put_wrapped(FILE *out, const char *text) {
+  for (const char *end = strchr(text, '\n'); end != NULL; text = end + 1, end = strchr(text, '\n')) {
+    int indent = (int)strspn(text, " ");
+    fprintf(out, "%*s", indent, "");
+    tool_print_wrapped(out, indent, indent + 4, tool_format("%.*s", (int)(end - text) - indent, text + indent));
+  }
 }
 
 char *topo_view_tree(const topo_view *view) {
-  tool_page page;
-  drawing d = {.view = view, .fold = topo_fold_make(view)};
-  topo_network_draw(&d.fold, view, &d.lines);
-  draw_hosts(&d);
-  FILE *out = tool_page_begin(&page);
-  put_title(out, view);
-  topo_lines_put(&d.lines, view, out);
-  if (fflush(out) == 0 && strchr(page.text, '~') != NULL) {
-    topo_put(out, view, "~ assumed: what hardware of that kind does; not read from this machine or file");
-    fputc('\n', out);
+  tool_page page, whole;
+  outline o = {.view = view, .topo = view->topo, .fold = topo_fold_make(view), .out = tool_page_begin(&page)};
+  int32_t *others = tool_new((size_t)view->topo->nnodes, sizeof *others), count = 0;
+  put_title(&o);
+  put_switches(&o);
+  put_hosts(&o);
+  for (int32_t n = 0; n < view->topo->nnodes; n++) {
+    bny_topo_kind kind = view->topo->nodes[n].kind;
+    if (o.fold.shown[n] && o.fold.above[n] < 0 && kind != BNY_TOPO_HOST && kind != BNY_TOPO_SWITCH) others[count++] = n;
   }
+  put_nodes(&o, others, count, ALIKE, 0);
+  const char *drawn = tool_page_end(&page);
+  FILE *out = tool_page_begin(&whole);
+  put_wrapped(out, drawn);
+  if (strchr(drawn, '~') != NULL)
+    fputs("~ assumed: what hardware of that kind does; not read from this machine or file\n", out);
   topo_put_levels(out, view);
-  topo_put_findings(out, view);
+  if (view->findings.count > 0) fputs("\nFindings\n", out);
+  topo_put_findings(out, view, TOPO_INFO, true);
   topo_put_probes(out, view);
-  return tool_page_end(&page);
+  return tool_page_end(&whole);
 }
