@@ -251,10 +251,9 @@ TEST(a_machine_without_files_is_unknown) {
 
 /* ---- from the tool to the library -------------------------------------------------------------------------------- */
 
-/* Sets the figures of all pairs of one kind. */
-static void set_kind(topo_measured *measured, topo_near near, double alpha, double more, double beta) {
-  measured->kinds[near] =
-      (topo_measured_kind){.npairs = 3, .more_ns = more, .alpha_ns = alpha, .beta_ns_per_byte = beta};
+static void set_class(topo_measured *measured, bny_link_class class, double alpha, double more, double beta) {
+  measured->classes[class] =
+      (topo_measured_class){.npairs = 3, .more_ns = more, .alpha_ns = alpha, .beta_ns_per_byte = beta};
 }
 
 static void save_and_read(const topo_measured *measured, bny_prices *prices) {
@@ -280,10 +279,9 @@ static void check_price(const bny_prices *prices, bny_link_class class, double a
 TEST(what_is_saved_is_read) {
   topo_measured measured = {.nsweeps = 3};
   bny_prices prices;
-  set_kind(&measured, TOPO_NEAR_CORE, 20, 2, 0.01);
-  set_kind(&measured, TOPO_NEAR_L3, 80.25, 3.5, 0.02);
-  set_kind(&measured, TOPO_NEAR_NUMA, 160, 0, 0.03);
-  set_kind(&measured, TOPO_NEAR_SYSTEM, 400, 30, 0.06);
+  set_class(&measured, BNY_LINK_CACHE, 80.25, 3.5, 0.02);
+  set_class(&measured, BNY_LINK_MEMORY, 160, 0, 0.03);
+  set_class(&measured, BNY_LINK_SOCKETS, 400, 30, 0.06);
   save_and_read(&measured, &prices);
   check_price(&prices, BNY_LINK_CACHE, 80.25, 3.5, 0.02);
   check_price(&prices, BNY_LINK_MEMORY, 160, 0, 0.03);
@@ -292,15 +290,15 @@ TEST(what_is_saved_is_read) {
   ck_assert(prices.merge_ns_per_byte > 0);
 }
 
-TEST(kinds_that_were_not_measured_have_no_price) {
+TEST(classes_that_were_not_measured_have_no_price) {
   topo_measured measured = {.nsweeps = 1};
   bny_prices prices;
   tool_error error = {.text = ""};
   ck_assert_ptr_null(topo_measured_costs(&measured, &error));
   ck_assert_msg(strstr(error.text, "no pair of CPUs was measured") != NULL, "%s", error.text);
-  measured.kinds[TOPO_NEAR_L3] = (topo_measured_kind){.npairs = 2, .alpha_ns = 9}; /* has no fit */
+  measured.classes[BNY_LINK_MEMORY] = (topo_measured_class){.npairs = 2, .alpha_ns = 9}; /* has no fit */
   ck_assert_ptr_null(topo_measured_costs(&measured, &error));
-  set_kind(&measured, TOPO_NEAR_L2, -5, 1, 0.02); /* the fit of alpha may be negative */
+  set_class(&measured, BNY_LINK_CACHE, -5, 1, 0.02); /* the fit of alpha may be negative */
   save_and_read(&measured, &prices);
   check_price(&prices, BNY_LINK_CACHE, 1, 1, 0.02);
   check_price(&prices, BNY_LINK_MEMORY, 1, 1, 0.02);

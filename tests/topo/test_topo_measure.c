@@ -20,65 +20,58 @@ TEST(lines_are_fitted) {
   ck_assert(!topo_measure_fit(bytes, times, 1, &alpha, &beta));
 }
 
-/* ---- pairs and localities ---------------------------------------------------------------------------------------- */
+/* ---- pairs ------------------------------------------------------------------------------------------------------- */
 
-TEST(each_kind_has_pairs) {
-  enum { RANKS = 256 };
-  topo_place *places = tool_new(RANKS, sizeof *places);
-  for (int32_t r = 0; r < RANKS; r++) {
-    /* threads: 2 per core, 8 per third-level cache, 32 per NUMA node, 128 per package */
-    places[r] =
-        (topo_place){.cpu = r, .core = r / 2 * 2, .l2 = r / 2 * 2, .l3 = r / 8 * 8, .numa = r / 32, .package = r / 128};
+TEST(each_class_has_pairs) {
+  enum { CPUS = 256 };
+  static topo_place places[CPUS];
+  topo_pair pairs[TOPO_CLASSES][TOPO_PAIRS];
+  int32_t npairs[TOPO_CLASSES];
+  for (int32_t c = 0; c < CPUS; c++) places[c] = (topo_place){.cpu = c, .cache = c / 8 * 8, .package = c / 128};
+  topo_pairs_choose(places, CPUS, pairs, npairs);
+  for (int class = 0; class < TOPO_CLASSES; class ++) {
+    ck_assert_int_eq(npairs[class], TOPO_PAIRS);
+    for (int p = 0; p < TOPO_PAIRS; p++) {
+      const int32_t a = pairs[class][p].a.cpu, b = pairs[class][p].b.cpu;
+      ck_assert_int_lt(a, b);
+      ck_assert_int_eq(class, a / 8 == b / 8       ? BNY_LINK_CACHE
+                              : a / 128 == b / 128 ? BNY_LINK_MEMORY
+                                                   : BNY_LINK_SOCKETS);
+      for (int q = 0; q < p; q++) ck_assert(a != pairs[class][q].a.cpu || b != pairs[class][q].b.cpu);
+    }
   }
-  int32_t npairs, counts[TOPO_NEARS] = {0};
-  topo_pair *pairs = topo_pairs_choose(places, RANKS, &npairs);
-  for (int32_t p = 0; p < npairs; p++) {
-    ck_assert(pairs[p].a < pairs[p].b && pairs[p].near == topo_near_between(&places[pairs[p].a], &places[pairs[p].b]));
-    counts[pairs[p].near]++;
-    for (int32_t q = 0; q < p; q++) ck_assert(pairs[p].a != pairs[q].a || pairs[p].b != pairs[q].b);
-  }
-  for (int near = 0; near < TOPO_NEARS; near++) /* pairs of one second-level cache all share a core */
-    ck_assert_int_eq(counts[near], near == TOPO_NEAR_L2 ? 0 : TOPO_PAIRS_OF_KIND);
-  ck_assert(pairs[0].near == TOPO_NEAR_CORE && pairs[4].near == TOPO_NEAR_SYSTEM);
-  pairs = topo_pairs_choose(places, 3, &npairs);
-  ck_assert_int_eq(npairs, 3);
+  topo_pairs_choose(places, 3, pairs, npairs);
+  ck_assert(npairs[BNY_LINK_CACHE] == 3 && npairs[BNY_LINK_MEMORY] == 0 && npairs[BNY_LINK_SOCKETS] == 0);
+  for (int32_t c = 0; c < 2; c++) places[c] = (topo_place){.cpu = c, .cache = -1, .package = -1};
+  topo_pairs_choose(places, 2, pairs, npairs); /* one machine of which nothing is known */
+  ck_assert(npairs[BNY_LINK_CACHE] == 0 && npairs[BNY_LINK_MEMORY] == 1);
 }
 
-/* Makes a /sys in which each CPU has its own package and NUMA node. */
+/* Makes a /sys in which each CPU has its own package. */
 static tree make_packages(void) {
   tree t = tree_new();
-  topo_place *places;
-  int32_t count;
-  tool_error error;
-  ck_assert(topo_places(NULL, &places, &count, &error));
+  topo_place places[CPU_SETSIZE];
+  const int32_t count = topo_places(NULL, places, CPU_SETSIZE);
   for (int32_t i = 0; i < count; i++) {
     char cpu[64], text[32];
     snprintf(cpu, sizeof cpu, "devices/system/cpu/cpu%d", places[i].cpu);
     snprintf(text, sizeof text, "%d-%d", 2 * i, 2 * i + 1);
-    tree_file(&t, text, "%s/topology/thread_siblings_list", cpu);
     tree_file(&t, text, "%s/topology/physical_package_id", cpu);
     tree_file(&t, "1", "%s/cache/index0/level", cpu);
     tree_file(&t, "3", "%s/cache/index1/level", cpu);
     tree_file(&t, text, "%s/cache/index1/shared_cpu_list", cpu);
-    tree_file(&t, "0", "%s/node%d/cpulist", cpu, 3 * i);
   }
   return t;
 }
 
 TEST(places_are_read) {
-  topo_place *places;
-  int32_t count;
-  tool_error error;
+  topo_place places[CPU_SETSIZE];
   tree t = make_packages();
-  ck_assert(topo_places(t.root, &places, &count, &error));
-  for (int32_t i = 0; i < count; i++) {
-    const topo_place *place = &places[i];
-    ck_assert(place->core == 2 * i && place->l2 == -1 && place->l3 == 2 * i && place->package == 2 * i &&
-              place->numa == 3 * i);
-    ck_assert_int_eq(topo_near_between(place, &places[0]), i == 0 ? TOPO_NEAR_CORE : TOPO_NEAR_SYSTEM);
-  }
-  ck_assert(topo_places("/nonexistent", &places, &count, &error)); /* without /sys all CPUs are in one machine */
-  ck_assert(places[0].core == -1 && topo_near_between(&places[0], &places[count - 1]) == TOPO_NEAR_NUMA);
+  int32_t count = topo_places(t.root, places, CPU_SETSIZE);
+  ck_assert_int_ge(count, 1);
+  for (int32_t i = 0; i < count; i++) ck_assert(places[i].cache == 2 * i && places[i].package == 2 * i);
+  ck_assert_int_eq(topo_places("/nonexistent", places, CPU_SETSIZE), count);
+  ck_assert(places[0].cache == -1 && places[0].package == -1);
 }
 
 /* ---- real measurements ------------------------------------------------------------------------------------------ */
@@ -97,10 +90,11 @@ TEST(pairs_are_measured) {
   ck_assert_msg(topo_measure(t.root, 0.4, &measured, &error), "%s", error.text);
   double seconds = (double)(tool_now_ns() - begin) / 1e9;
   ck_assert_msg(seconds < 10, "%g s", seconds);
-  const topo_measured_kind *kind = &measured.kinds[TOPO_NEAR_SYSTEM];
-  ck_assert(measured.nsweeps >= 1 && kind->npairs >= 1 && measured.kinds[TOPO_NEAR_NUMA].npairs == 0);
+  const topo_measured_class *sockets = &measured.classes[BNY_LINK_SOCKETS];
+  ck_assert(measured.nsweeps >= 1 && sockets->npairs >= 1 && measured.classes[BNY_LINK_MEMORY].npairs == 0);
   /* The copy ran, because no core copies at 2000 GB/s. */
-  ck_assert_msg(kind->beta_ns_per_byte > 1 / 2000.0 && kind->beta_ns_per_byte < 1000, "%g", kind->beta_ns_per_byte);
+  const double beta = sockets->beta_ns_per_byte;
+  ck_assert_msg(beta > 1 / 2000.0 && beta < 1000, "%g", beta);
 }
 
 TEST(one_cpu_has_no_pairs) {
@@ -116,9 +110,10 @@ TEST(one_cpu_has_no_pairs) {
 }
 
 TEST(a_cpu_that_cannot_be_had_is_named) {
-  topo_side sides[2] = {{.cpu = 0}, {.cpu = 1 << 14}};
+  double times[TOPO_METRICS];
+  bool disturbed;
   tool_error error = {.text = ""};
-  ck_assert(!topo_pair_measure(sides, &error));
+  ck_assert(!topo_pair_measure(0, 1 << 14, times, &disturbed, &error));
   ck_assert_msg(strstr(error.text, "cannot run on CPU 16384") != NULL, "%s", error.text);
 }
 

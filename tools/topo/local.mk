@@ -15,7 +15,6 @@ banyan_topo_LDADD = libbanyan_topo.la libbanyan_options.la libbanyan_core.la $(J
 
 # Tests also use these sources.
 libbanyan_launch_la_SOURCES += \
-  %D%/measure/cpus.c \
   %D%/measure/measure.c %D%/measure/measure.h \
   %D%/measure/pair.c
 libbanyan_options_la_SOURCES += \

@@ -43,26 +43,17 @@ static double merge_ns_per_byte(void) {
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-/* A class of links has the cost of the farthest measured kind of pairs in it. Nearer pairs cost less, so plans for
- * ranks with unknown locality do not underestimate. */
-static const struct {
-  bny_link_class class;
-  topo_near widest, narrowest;
-} classes[] = {{BNY_LINK_CACHE, TOPO_NEAR_L3, TOPO_NEAR_CORE},
-               {BNY_LINK_MEMORY, TOPO_NEAR_PACKAGE, TOPO_NEAR_CORE},
-               {BNY_LINK_SOCKETS, TOPO_NEAR_SYSTEM, TOPO_NEAR_SYSTEM}};
-
-static json_t *link_json(const topo_measured *measured, bny_link_class class, topo_near near) {
-  static const char *const words[TOPO_NEARS] = {"of one core",      "of one L2 cache", "of one L3 cache",
-                                                "of one NUMA node", "of one package",  "between packages"};
-  const topo_measured_kind *kind = &measured->kinds[near];
+/* Returns the JSON of a class, with figures of this or a nearer one. */
+static json_t *link_json(const topo_measured *measured, int class, int from) {
+  static const char *const words[TOPO_CLASSES] = {"of one cache", "of one package", "of different packages"};
+  const topo_measured_class *figures = &measured->classes[from];
   char source[120];
-  snprintf(source, sizeof source, "the median of %d pair%s of CPUs %s, in %d sweeps", kind->npairs,
-           kind->npairs == 1 ? "" : "s", words[near], measured->nsweeps);
-  return json_pack("{s:s, s:f, s:o*, s:f, s:s}", "class", bny_costs_class_name(class), "alpha_ns",
-                   kind->alpha_ns > 1 ? kind->alpha_ns : 1, "message_ns",
-                   kind->more_ns > 0 ? json_real(kind->more_ns) : NULL, "beta_ns_per_byte", kind->beta_ns_per_byte,
-                   "source", source);
+  snprintf(source, sizeof source, "the median of %d pair%s of CPUs %s, in %d sweeps", figures->npairs,
+           figures->npairs == 1 ? "" : "s", words[from], measured->nsweeps);
+  return json_pack("{s:s, s:f, s:o*, s:f, s:s}", "class", bny_costs_class_name((bny_link_class) class), "alpha_ns",
+                   figures->alpha_ns > 1 ? figures->alpha_ns : 1, "message_ns",
+                   figures->more_ns > 0 ? json_real(figures->more_ns) : NULL, "beta_ns_per_byte",
+                   figures->beta_ns_per_byte, "source", source);
 }
 
 static json_t *machine_json(const bny_machine *machine) {
@@ -87,13 +78,11 @@ static char *text_of(json_t *links) {
 
 char *topo_measured_costs(const topo_measured *measured, tool_error *error) {
   json_t *links = json_array();
-  for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++) {
-    int near = (int)classes[i].widest;
-    while (near >= (int)classes[i].narrowest &&
-           !(measured->kinds[near].npairs > 0 && measured->kinds[near].beta_ns_per_byte > 0))
-      near--;
-    if (near >= (int)classes[i].narrowest)
-      json_array_append_new(links, link_json(measured, classes[i].class, (topo_near)near));
+  for (int class = 0; class < TOPO_CLASSES; class ++) {
+    /* If all CPUs share a cache, their memory has the cost of the cache. */
+    int from = class;
+    if (class == BNY_LINK_MEMORY && !(measured->classes[class].beta_ns_per_byte > 0)) from = BNY_LINK_CACHE;
+    if (measured->classes[from].beta_ns_per_byte > 0) json_array_append_new(links, link_json(measured, class, from));
   }
   if (json_array_size(links) > 0) return text_of(links);
   json_decref(links);

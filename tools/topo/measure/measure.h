@@ -1,58 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Measured costs of links between the CPUs of this machine, for banyan-topo --save-costs.
- *
- * Up to TOPO_PAIRS_OF_KIND pairs of CPUs of each nearness are measured in short blocks that alternate, so that a
- * disturbance does not affect one kind alone. Results are medians of the blocks in which the kernel ran no other
- * program on the CPUs. */
+ * Measured costs of links between the CPUs of this machine, for banyan-topo --save-costs. Pairs of CPUs of each class
+ * take turns, so that a disturbance does not affect one class alone. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "locality/price.h"
 #include "tools/common/util.h"
 
-enum { TOPO_PAIRS_OF_KIND = 20, TOPO_SWEEPS_MAX = 64, TOPO_MESSAGE_BYTES = 16 << 10, TOPO_BUFFER_BYTES = 1 << 20 };
+enum { TOPO_PAIRS = 20, TOPO_CLASSES = BNY_LINK_SOCKETS + 1, TOPO_MESSAGE_BYTES = 16 << 10, TOPO_COPY_BYTES = 1 << 20 };
 
-/* The part of the machine that two CPUs share, nearest first. */
-typedef enum topo_near {
-  TOPO_NEAR_CORE,
-  TOPO_NEAR_L2,
-  TOPO_NEAR_L3,
-  TOPO_NEAR_NUMA,
-  TOPO_NEAR_PACKAGE,
-  TOPO_NEAR_SYSTEM, /* different packages */
-  TOPO_NEARS
-} topo_near;
-
-typedef enum topo_metric {
-  TOPO_LINE, /* ns, one way: from the store of a signal until the peer reads it */
-  TOPO_MORE, /* ns: additional time for a second signal, stored right after the first */
-  TOPO_TAKE, /* ns: to read 16 KiB that the peer has just written */
-  TOPO_COPY, /* GB/s: to copy 1 MiB that the peer has just written, while the peer does the same */
-  TOPO_METRICS
-} topo_metric;
-
-/* A CPU and the parts of the machine that contain it. Caches and cores have the number of their lowest CPU. -1
- * unknown. */
-typedef struct topo_place {
-  int32_t cpu, core, l2, l3, numa, package;
-} topo_place;
-
-typedef struct topo_pair {
-  int32_t a, b; /* places, a < b */
-  topo_near near;
-} topo_pair;
-
-/* All pairs of one nearness. A message of n bytes takes alpha + n beta. */
-typedef struct topo_measured_kind {
+/* Medians over up to TOPO_PAIRS pairs of a class. A message of n bytes takes alpha + n beta. */
+typedef struct topo_measured_class {
   int32_t npairs;
-  double more_ns;
+  double more_ns;                    /* additional time for a second signal, stored right after the first */
   double alpha_ns, beta_ns_per_byte; /* 0, 0: no fit */
-} topo_measured_kind;
+} topo_measured_class;
 
 typedef struct topo_measured {
   int32_t nsweeps;
-  topo_measured_kind kinds[TOPO_NEARS];
+  topo_measured_class classes[TOPO_CLASSES];
 } topo_measured;
 
 /* Measures for about that long. Returns false and sets *error if there is one CPU only, or if a thread gets no time on
@@ -69,20 +37,32 @@ char *topo_measured_costs(const topo_measured *measured, tool_error *error);
  * determine them. */
 bool topo_measure_fit(const double *bytes, const double *times, int32_t count, double *alpha, double *beta);
 
-/* Lists the CPUs that this process may use, in ascending order. On failure it returns false and sets *error. */
-bool topo_places(const char *sysfs, topo_place **places, int32_t *nplaces, tool_error *error);
-topo_near topo_near_between(const topo_place *a, const topo_place *b);
+/* A CPU, its last cache, by the lowest CPU that shares it, and its package; -1 unknown. */
+typedef struct topo_place {
+  int32_t cpu, cache, package;
+} topo_place;
 
-/* Chooses up to TOPO_PAIRS_OF_KIND pairs of each kind at random. Kinds take turns in the list. */
-topo_pair *topo_pairs_choose(const topo_place *places, int32_t nplaces, int32_t *npairs);
+typedef struct topo_pair {
+  topo_place a, b;
+} topo_pair;
 
-/* One side of a pair: a thread on a CPU. */
-typedef struct topo_side {
-  int32_t cpu;
-  double value[TOPO_METRICS];
-  bool disturbed[TOPO_METRICS]; /* another program used the CPU */
-} topo_side;
+/* Lists the CPUs that this process may use, in ascending order; at most `max`. Returns their number, or 0 if they
+ * cannot be found out. */
+int32_t topo_places(const char *sysfs, topo_place *places, int32_t max);
 
-/* Measures a pair once, by two threads; the first one leads (measure/pair.c). Returns false and sets *error if a thread
- * cannot run on its CPU, or if it waits for the other without success. */
-bool topo_pair_measure(topo_side sides[2], tool_error *error);
+/* Chooses up to TOPO_PAIRS pairs of each class at random. */
+void topo_pairs_choose(const topo_place *places, int32_t nplaces, topo_pair pairs[TOPO_CLASSES][TOPO_PAIRS],
+                       int32_t npairs[TOPO_CLASSES]);
+
+typedef enum topo_metric {
+  TOPO_LINE, /* one way: from the store of a signal until the peer reads it */
+  TOPO_MORE, /* additional time for a second signal, stored right after the first */
+  TOPO_TAKE, /* to read TOPO_MESSAGE_BYTES that the peer has just written */
+  TOPO_COPY, /* to copy TOPO_COPY_BYTES that the peer has just written, while the peer does the same */
+  TOPO_METRICS
+} topo_metric;
+
+/* Measures two CPUs once, by a thread on each: nanoseconds, the means of both sides. *disturbed tells whether another
+ * program used one of the CPUs. Returns false and sets *error if a thread cannot run on its CPU, or if it waits for the
+ * other without success. */
+bool topo_pair_measure(int32_t cpu_a, int32_t cpu_b, double times[TOPO_METRICS], bool *disturbed, tool_error *error);

@@ -24,15 +24,16 @@ typedef struct area {
     _Alignas(LINE_BYTES) _Atomic uint64_t value;
   } lines[FAN];
   _Alignas(PAGE_BYTES) char messages[SLOTS][TOPO_MESSAGE_BYTES];
-  char source[TOPO_BUFFER_BYTES], target[TOPO_BUFFER_BYTES];
+  char source[TOPO_COPY_BYTES], target[TOPO_COPY_BYTES];
 } area;
 
 typedef struct work {
-  topo_side *side;
+  int32_t cpu;
   area *mine, *theirs;
-  bool leads, is_done;
+  bool leads, is_done, disturbed;
   uint64_t value; /* the latest signal */
   int error;      /* the thread cannot run on its CPU */
+  double times[TOPO_METRICS];
 } work;
 
 /* Returns how often the kernel gave this CPU to another program. */
@@ -81,17 +82,13 @@ static double copy_ns(void *target, const void *source, size_t bytes) {
 static bool copies(work *w) {
   double samples[COPIES] = {0};
   for (int round = -1; round < COPIES; round++) {
-    memset(w->mine->source, round, TOPO_BUFFER_BYTES);
+    memset(w->mine->source, round, TOPO_COPY_BYTES);
     if (!meet(w)) return false;
-    const long before = times_displaced();
-    const double ns = copy_ns(w->mine->target, w->theirs->source, TOPO_BUFFER_BYTES);
-    if (round >= 0) {
-      samples[round] = TOPO_BUFFER_BYTES / (ns > 1 ? ns : 1);
-      w->side->disturbed[TOPO_COPY] = w->side->disturbed[TOPO_COPY] || times_displaced() != before;
-    }
+    const double ns = copy_ns(w->mine->target, w->theirs->source, TOPO_COPY_BYTES);
+    if (round >= 0) samples[round] = ns;
     if (!meet(w)) return false;
   }
-  w->side->value[TOPO_COPY] = tool_percentile(samples, COPIES, 50);
+  w->times[TOPO_COPY] = tool_percentile(samples, COPIES, 50);
   return true;
 }
 
@@ -121,7 +118,7 @@ static void send_message(work *w, const char *from) {
 static bool messages(work *w) {
   _Alignas(64) char mine[TOPO_MESSAGE_BYTES], taken[TOPO_MESSAGE_BYTES];
   double samples[MESSAGES];
-  memset(mine, w->side->cpu, sizeof mine);
+  memset(mine, w->cpu, sizeof mine);
   for (int i = -MESSAGES_WARM; i < MESSAGES; i++) {
     w->value++;
     if (w->leads) send_message(w, mine);
@@ -130,49 +127,37 @@ static bool messages(work *w) {
     if (!w->leads) send_message(w, mine);
     if (i >= 0) samples[i] = ns;
   }
-  w->side->value[TOPO_TAKE] = tool_percentile(samples, MESSAGES, 50);
+  w->times[TOPO_TAKE] = tool_percentile(samples, MESSAGES, 50);
   return true;
 }
 
 static void *run(void *argument) {
   work *w = argument;
-  double fan_ns = 0, *values = w->side->value;
-  bool *disturbed = w->side->disturbed;
-  cpu_set_t *set = CPU_ALLOC(w->side->cpu + 1);
-  const size_t bytes = CPU_ALLOC_SIZE(w->side->cpu + 1);
-  if (set) {
-    CPU_ZERO_S(bytes, set);
-    CPU_SET_S(w->side->cpu, bytes, set);
-  }
-  w->error = set && sched_setaffinity(0, bytes, set) == 0 ? 0 : errno;
-  CPU_FREE(set);
-  if (w->error) {
+  cpu_set_t set[8]; /* one cpu_set_t is too small for some machines */
+  CPU_ZERO_S(sizeof set, set);
+  CPU_SET_S(w->cpu, sizeof set, set);
+  if (sched_setaffinity(0, sizeof set, set) != 0) {
+    w->error = errno;
     w->value = UINT64_MAX; /* the peer passes all waits, and its figures do not count */
     tell(w, FAN);
     return NULL;
   }
+  double fan_ns = 0, *times = w->times;
   memset(w->mine, 0, sizeof *w->mine);
-  bool good = copies(w);
   const long before = times_displaced();
-  good = good && signals(w, 1, &values[TOPO_LINE]) && signals(w, FAN, &fan_ns);
-  const long between = times_displaced();
-  w->is_done = good && messages(w);
-  values[TOPO_MORE] = fan_ns > values[TOPO_LINE] ? (fan_ns - values[TOPO_LINE]) / (FAN - 1) : 0;
-  disturbed[TOPO_LINE] = disturbed[TOPO_MORE] = between != before;
-  disturbed[TOPO_TAKE] = times_displaced() != between;
+  w->is_done = copies(w) && signals(w, 1, &times[TOPO_LINE]) && signals(w, FAN, &fan_ns) && messages(w);
+  w->disturbed = times_displaced() != before;
+  times[TOPO_MORE] = fan_ns > times[TOPO_LINE] ? (fan_ns - times[TOPO_LINE]) / (FAN - 1) : 0;
   return NULL;
 }
 
-bool topo_pair_measure(topo_side sides[2], tool_error *error) {
+bool topo_pair_measure(int32_t cpu_a, int32_t cpu_b, double times[TOPO_METRICS], bool *disturbed, tool_error *error) {
   area *areas = mmap(NULL, 2 * sizeof *areas, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (areas == MAP_FAILED)
     return tool_error_set(error, "%zu MiB of memory cannot be had: %s", 2 * sizeof *areas >> 20, strerror(errno));
-  work works[2];
+  work works[2] = {{.cpu = cpu_a, .mine = &areas[0], .theirs = &areas[1], .leads = true},
+                   {.cpu = cpu_b, .mine = &areas[1], .theirs = &areas[0]}};
   pthread_t threads[2];
-  for (int i = 0; i < 2; i++) {
-    sides[i] = (topo_side){.cpu = sides[i].cpu};
-    works[i] = (work){.side = &sides[i], .mine = &areas[i], .theirs = &areas[1 - i], .leads = i == 0};
-  }
   int started = 0, failed = 0;
   while (started < 2 && (failed = bny_thread_start(&threads[started], run, &works[started])) == 0) started++;
   for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
@@ -180,12 +165,14 @@ bool topo_pair_measure(topo_side sides[2], tool_error *error) {
   munmap(areas, 2 * sizeof *areas);
   for (int i = 0; i < 2; i++)
     if (works[i].error)
-      return tool_error_set(error, "a thread cannot run on CPU %d: %s", sides[i].cpu, strerror(works[i].error));
+      return tool_error_set(error, "a thread cannot run on CPU %d: %s", works[i].cpu, strerror(works[i].error));
   for (int i = 0; i < 2; i++)
     if (!works[i].is_done)
       return tool_error_set(error,
                             "CPU %d waited too long for a signal: another program with higher priority may hold "
                             "one of the CPUs",
-                            sides[i].cpu);
+                            works[i].cpu);
+  for (int m = 0; m < TOPO_METRICS; m++) times[m] = (works[0].times[m] + works[1].times[m]) / 2;
+  *disturbed = works[0].disturbed || works[1].disturbed;
   return true;
 }
