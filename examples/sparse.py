@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A layer of sparse attention, whose keys are sharded over processes: an indexer scores all keys, and attention reads the
-best 2,048 of all ranks.
+"""A layer of sparse attention, whose keys are sharded over processes: an indexer scores all keys, and one operation
+selects the best 2,048 of all ranks, attends to them and combines.
 
     python examples/sparse.py                       # 1 to 4 ranks; all choose the same keys
     python examples/sparse.py --keys 16384 --k 512
@@ -53,32 +53,35 @@ def layer(comm, options):
     weights = np.array([1, 2, 1, 3], np.float32)
     first, k, v, index_k = shard(options, comm)
     lens = np.array([len(k)], np.int32)
+    chosen = tuple(np.empty((1, options.k), each) for each in (np.float32, np.int64, np.int32))
+    chosen += (np.empty(1, np.int32),)
 
-    def choose():
+    def offers():
         scores = weights @ np.maximum(index_q @ index_k, 0)
         best, rows = banyan.topk(scores[None], options.k)
         indices = np.where(rows < 0, -1, first + rows.astype(np.int64))
-        return comm.select(best, indices, k=options.k, rows=rows)
+        return {"scores": best, "indices": indices, "k": options.k, "rows": rows, "out": chosen}
+
+    def choose():
+        return comm.select(**offers())
 
     def sparse():
-        _, indices, own, count = choose()
-        return comm.attention_combine(q, k, v, page_table=own, seq_lens=count)[0], indices, own, count
+        return comm.attention_combine(q, k, v, select=offers())[0]
 
     flat_k, flat_v = (each.reshape(1, 1, -1, DIM) for each in (k, v))
 
     def dense(**words):
         return comm.attention_combine(q, flat_k, flat_v, seq_lens=lens, **words)[0]
 
-    out, indices, own, count = sparse()
+    out = sparse()
     # The exact order adds keys at their positions in the sequence, so the chosen ones are masked in, not listed.
-    mask = np.zeros((1, len(k)), np.uint8)
-    mask[0, own[0, : count[0]]] = 1
+    mask = np.empty((1, len(k)), np.uint8)
     start = np.array([first], np.int32)
     last = np.array([options.keys], np.int32)
-    exact = dense(order="exact", key_mask=mask, key_start=start, query_start=last)
+    exact = dense(select=offers(), order="exact", key_mask=mask, key_start=start, query_start=last)
     assert np.allclose(out.astype(np.float32), exact.astype(np.float32), atol=2e-3)
-    digests = [hashlib.sha256(each.tobytes()).hexdigest()[:16] for each in (indices, exact)]
-    return digests, int(count[0]), [best_time(each) for each in (choose, sparse, dense)]
+    digests = [hashlib.sha256(each.tobytes()).hexdigest()[:16] for each in (chosen[1], exact)]
+    return digests, int(chosen[3][0]), [best_time(each) for each in (choose, sparse, dense)]
 
 
 def main():

@@ -637,8 +637,9 @@ typedef struct banyan_select_desc {
  * that is chosen twice in a row is BANYAN_ERR_DATA on all ranks, and the text names it and the ranks that offered it;
  * the communicator remains usable. If only one of its pairs is chosen, that is not noticed. Attention that reads `own`
  * is the next operation of the communicator, without a barrier: start it when the selection is complete.
- * banyan_prune.top_pages selects, attends and combines in one operation. Arrays must not overlap. Ranks select on the
- * host: a communicator with a device gets BANYAN_ERR_UNSUPPORTED. A call uses up to 200 KiB of the caller's stack. */
+ * banyan_attention_desc.select and banyan_prune.top_pages select, attend and combine in one operation. Arrays must not
+ * overlap. Ranks select on the host: a communicator with a device gets BANYAN_ERR_UNSUPPORTED. A call uses up to 200
+ * KiB of the caller's stack. */
 banyan_status banyan_select(banyan_comm *comm, const banyan_select_desc *desc);
 
 /* Finds this rank's k best of n scores for each of `rows` rows, in the order of banyan_select() where positions are

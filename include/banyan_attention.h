@@ -225,12 +225,20 @@ typedef struct banyan_attention_desc {
    * not, and parts must begin at multiples of 256 keys. Host only. */
   const banyan_kv_part *parts; /* [part_count]; NULL: none */
   int64_t part_count;          /* 1 to 8 */
+
+  /* Only for banyan_attention_combine(), on hosts: first selects the keys that attention reads, as banyan_select()
+   * does. select->tokens is batch, heads is 0 or 1, valid is NULL, and own and own_counts are memory for results.
+   * Either kv.pages.table is `own`, with pages of one key, and seq_lens is own_counts. Or kv has all keys of this
+   * shard, `rows` are the numbers of keys in their sequence, and queries.key_mask is memory in which the operation
+   * marks the chosen keys. The exact order needs the mask, and then has the same bits for any number of ranks. All
+   * ranks select, or none. Next to `prune` it is BANYAN_ERR_UNSUPPORTED. NULL: no selection. */
+  const banyan_select_desc *select;
 } banyan_attention_desc;
 
 /* clang-format off */
 #define BANYAN_ATTENTION_DESC_INIT \
   {sizeof(banyan_attention_desc), 0, 0, 0, 0, 0, (banyan_dtype)0, 0, NULL, 0, 0, BANYAN_KV_PART_INIT, NULL, \
-   {NULL, 0, 0, 0}, NULL, 0, 0, NULL, 0, NULL, NULL, {NULL, 0, 0, 0, 0, NULL, NULL, NULL}, NULL, 0}
+   {NULL, 0, 0, 0}, NULL, 0, 0, NULL, 0, NULL, NULL, {NULL, 0, 0, 0, 0, NULL, NULL, NULL}, NULL, 0, NULL}
 /* clang-format on */
 
 /* Updates desc->prune.bounds for keys first[b] and later of each sequence; NULL: for all keys. Call it after each
@@ -281,8 +289,10 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
  *   keys_max.
  * - With desc->gather, the operation first gathers q. On a device that is one more launch on the same stream; between
  *   nodes it is BANYAN_ERR_UNSUPPORTED. On the host banyan_start() begins it.
- * - With desc->gather, or with desc->prune.top_pages over ranks, all arrays of the call are read until the operation is
- *   complete: q, k, v, page table, scales, lengths, bounds, and those of `queries`.
+ * - With desc->gather or desc->select, or with desc->prune.top_pages over ranks, all arrays of the call are read until
+ *   the operation is complete: q, k, v, page table, scales, lengths, bounds, and those of `queries`.
+ * - With desc->select, an index that is chosen twice is BANYAN_ERR_DATA, as in banyan_select(). k and batch are equal
+ *   on all ranks; otherwise all get BANYAN_ERR_MISMATCH.
  * - With desc->prune.top_pages, batch is equal on all ranks; otherwise all get BANYAN_ERR_MISMATCH. A page that two
  *   ranks read, because both claim its position, is BANYAN_ERR_DATA, as in banyan_select(). Ranks exchange lists of
  *   top_pages pairs for each sequence and KV head, however few pages there are: a value far above their number costs

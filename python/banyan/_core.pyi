@@ -70,14 +70,24 @@ class SumWords(CallWords, total=False):
 
     out: Optional[Array]
 
-class SelectWords(TypedDict, total=False):
-    """Keyword arguments of Communicator.select()."""
+class BestWords(TypedDict, total=False):
+    """Keyword arguments of a selection."""
 
     k: Optional[int]
     rows: Optional[Array]
     out: Optional[Tuple[Array, Array, Array, Array]]
     algorithm: Optional[str]
+
+class SelectWords(BestWords, total=False):
+    """Keyword arguments of Communicator.select()."""
+
     tokens: Union[None, int, Array]
+
+class SelectedKeys(BestWords, total=False):
+    """The arguments of select() for attention that selects its keys."""
+
+    scores: Array
+    indices: Array
 
 class LayerWords(TypedDict, total=False):
     """Keyword arguments of attention that differ between the layers of a step."""
@@ -133,6 +143,7 @@ class AttentionWords(KeyWords, ResultWords, total=False):
     """Keyword arguments of Communicator.attention_combine()."""
 
     out: Out
+    select: Optional[SelectedKeys]
 
 class StepWords(BatchWords, ResultWords, total=False):
     """Keyword arguments of Communicator.attention_step()."""
@@ -473,6 +484,10 @@ class Comm:
         gather: q has this rank's share of the heads, and is gathered first. True: all ranks have as many. A list: how
             many each rank has.
         tokens: how many query tokens this call has, at most those of q.
+        select: a dict of the arguments of select(), with scores [batch, offers]: keys are selected first, in the same
+            operation. Without key_mask, k and v have one key per page, [rows, kv_heads, 1, dim], and `rows` are their
+            pages. With key_mask, an array that receives the chosen keys, k has all keys of the shard, and `rows` are
+            their numbers in the sequence. order="exact" needs the mask. Host only.
 
         Returns (o, lse) like combine(): o has the dtype of q, and lse is f32. out: a pair of arrays for them. Raises
         what combine() raises.

@@ -10,9 +10,10 @@ namespace bny {
 #define WORDS_ARGUMENTS                                                                                                \
   nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::kw_only() ATTENTION_WORDS(WORD_ARGUMENT)
 #define WORD_SET(name, standard) how.name = name;
-#define RESULT_PARAMETERS nb::handle out RESULT_WORDS(WORD_PARAMETER), nb::handle gather
+#define RESULT_PARAMETERS nb::handle out RESULT_WORDS(WORD_PARAMETER), nb::handle gather, nb::handle select
 #define ATTENTION_ARGUMENTS                                                                                            \
-  WORDS_ARGUMENTS, nb::arg("out") = nb::none() RESULT_WORDS(WORD_ARGUMENT), nb::arg("gather") = nb::none()
+  WORDS_ARGUMENTS, nb::arg("out") = nb::none() RESULT_WORDS(WORD_ARGUMENT), nb::arg("gather") = nb::none(),       \
+      nb::arg("select") = nb::none()
 /* clang-format on */
 
 namespace {
@@ -114,19 +115,20 @@ nb::object attention_combine(comm &self, PARAMETERS, RESULT_PARAMETERS) {
   attention_call call;
   combine_call combine;
   attention_words words WORDS;
-  words.gather = gather;
+  words.gather = gather, words.select = select;
   combine_words how;
   RESULT_WORDS(WORD_SET)
   how.empty = out_empty;
   self.read(false, [&] { read_both(self, q, k, v, words, out, how, &call, &combine); });
   const banyan_partial *written = combine.has_output ? &combine.out : nullptr;
   self.call([&] { return banyan_attention_combine(self.handle(), &call.desc, &combine.desc, written); });
+  call.selection.finish();
   return combine.result(out.is_none() ? q : nb::handle(Py_None));
 }
 
 nb::object attention_combine_init(nb::object self, PARAMETERS, RESULT_PARAMETERS) {
   attention_words words WORDS;
-  words.gather = gather;
+  words.gather = gather, words.select = select;
   combine_words how;
   RESULT_WORDS(WORD_SET)
   how.empty = out_empty;
@@ -136,8 +138,9 @@ nb::object attention_combine_init(nb::object self, PARAMETERS, RESULT_PARAMETERS
         read_both(op.owner(), q, k, v, words, out, how, &op.attention, &op.combine);
         op.outputs = op.combine.result(nb::none());
         for (nb::handle array :
-             {q, k, v, seq_lens, page_table, query_start_loc, query_start, tree_mask, key_start, key_mask, sinks,
-              k_scale, v_scale, page_indptr, last_page_len, q_rope, parts, tokens, prune})
+             {q,         k,        v,     seq_lens, page_table, query_start_loc, query_start,   tree_mask,
+              key_start, key_mask, sinks, k_scale,  v_scale,    page_indptr,     last_page_len, q_rope,
+              parts,     tokens,   prune, select})
           op.kept.push_back(nb::borrow(array));
       },
       [](banyan_comm *comm, operation &op) {

@@ -22,7 +22,8 @@ int32_t whole_number(const char *argument, nb::handle word) { return word.is_non
 int64_t attention_call::batch_of(const attention_words &words) const {
   if (!desc.queries) return q.shape[0];
   if (queries.query_start_loc) return query_start_loc.shape[0] - 1;
-  return words.page_table.is_none() && words.parts.is_none() ? k.shape[0] : q.shape[0];
+  bool lists = !words.page_table.is_none() || (!words.select.is_none() && words.key_mask.is_none());
+  return lists || !words.parts.is_none() ? q.shape[0] : k.shape[0];
 }
 
 void attention_call::read_queries(const attention_words &words) {
@@ -68,7 +69,7 @@ void attention_call::read_queries(const attention_words &words) {
     queries.key_pattern_len = static_cast<int64_t>(key_pattern.size());
   }
   if (!words.key_mask.is_none()) {
-    key_mask.open("key_mask", words.key_mask, false, device, stream);
+    key_mask.open("key_mask", words.key_mask, !words.select.is_none(), device, stream);
     key_mask.want_dims(2, "[batch, keys]");
     key_mask.want_shape(0, batch, "the batch");
     key_mask.want_contiguous_rows();
@@ -317,7 +318,10 @@ void attention_call::read(const comm *owner, void *stream_of_call, nb::handle q_
   if (batch > INT32_MAX) reject("q", "a dimension is above 2^31 - 1");
   desc.batch = static_cast<int32_t>(batch);
   desc.stream = stream, desc.keys_max = whole_number("keys_max", words.keys_max);
-  if (words.parts.is_none())
+  if (!words.select.is_none()) read_select(*owner, words);
+  if (desc.select && words.key_mask.is_none())
+    desc.kv.seq_lens = desc.select->own_counts;
+  else if (words.parts.is_none())
     read_rows(words);
   else
     read_parts(words);
@@ -341,6 +345,34 @@ bool attention_call::repeat(nb::handle q_array, nb::handle k_array, nb::handle v
   read_logits(words);
   read_scales(words);
   return true;
+}
+
+// Reads a selection: a dict of the arguments of select(). Without a mask, k and v have one key per page.
+void attention_call::read_select(const comm &owner, const attention_words &words) {
+  static const char *const names[] = {"scores", "indices", "k", "rows", "out", "algorithm"};
+  if (!PyDict_Check(words.select.ptr())) reject("select", "it is a dict of the arguments of select(), or None");
+  nb::dict given = nb::borrow<nb::dict>(words.select);
+  for (auto entry : given) {
+    std::string name = nb::str(entry.first).c_str();
+    if (std::find(std::begin(names), std::end(names), name) == std::end(names))
+      reject("select", "it has no \"" + name + "\"");
+  }
+  auto get = [&](const char *name) {
+    return given.contains(name) ? nb::handle(given[name].ptr()) : nb::handle(Py_None);
+  };
+  array::lasting_scope like_q(q.lasting);
+  selection.read(owner, get("scores"), get("indices"), get("k"), get("rows"), get("out"), get("algorithm"), Py_None);
+  if (selection.desc.tokens != desc.batch || selection.desc.heads != 1)
+    reject("scores",
+           "its shape is [batch, offers], with the batch of attention, which is " + std::to_string(desc.batch));
+  desc.select = &selection.desc;
+  if (!words.key_mask.is_none()) return;
+  for (nb::handle word : {words.page_table, words.page_indptr, words.last_page_len, words.seq_lens, words.parts})
+    if (!word.is_none())
+      reject("select", "without key_mask it says which keys there are: page tables, seq_lens and "
+                       "parts are None");
+  desc.kv.pages = {selection.desc.own, selection.desc.k, nullptr, nullptr, k.shape[0], k.size32(2)};
+  if (desc.kv.pages.keys != 1) reject("k", "without key_mask a selection reads k of [rows, kv_heads, 1, head_dim]");
 }
 
 // Reads where the rows are and how many each sequence has.

@@ -235,13 +235,14 @@ const int32_t *read_int32s(array *from, const char *argument, const std::string 
 // The Python arguments of attention besides its arrays and its output.
 struct attention_words {
   ATTENTION_WORDS(WORD_MEMBER)
-  nb::handle gather = Py_None; // attention_combine() alone
+  nb::handle gather = Py_None, select = Py_None; // attention_combine() alone
 };
 
 struct attention_call {
   array q, k, v, seq_lens, page_table, query_start_loc, query_start, tree_mask, key_start, key_mask, sinks, k_scale,
       v_scale, page_indptr, last_page_len, q_rope, bounds, error, pages_read, page_reads;
-  heads_call gather; // gathers the complete q
+  heads_call gather;     // gathers the complete q
+  select_call selection; // selects the keys
   banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
   banyan_queries queries = BANYAN_QUERIES_INIT;
   float k_scale_now = 1, v_scale_now = 1;
@@ -272,6 +273,7 @@ private:
   void read_scales(const attention_words &words);
   void read_rows(const attention_words &words);
   void read_prune(const attention_words &words);
+  void read_select(const comm &owner, const attention_words &words);
   void read_parts(const attention_words &words);
   int64_t keys_of(int32_t sequence) const;
   void check_mask() const;

@@ -48,6 +48,47 @@ def test_select_is_a_sort(ranks, dtype, heads):
     run(body, ranks)
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+def test_attention_that_selects(ranks, dtype):
+    keys, k, batch, heads, dim = 60, 9, 2, 2, 8
+    draw = np.random.default_rng(5)
+    scores = draw.integers(0, 20, (batch, keys)).astype(np.float32)
+    q = draw.standard_normal((batch, heads, dim), np.float32)
+    all_k, all_v = draw.standard_normal((2, batch, keys, dim), np.float32)
+    want = best_of(scores, k)
+
+    def body(comm):
+        mine = np.arange(comm.rank, keys, comm.nranks)
+        best, rows = banyan.topk(np.ascontiguousarray(scores[:, mine]), k)
+        indices = np.where(rows < 0, -1, mine[rows]).astype(dtype)
+        chosen = tuple(np.empty((batch, k), each) for each in ("f4", dtype, "i4")) + (np.empty(batch, "i4"),)
+        given = {"scores": best, "indices": indices, "k": k, "rows": rows, "out": chosen}
+        mask = np.full((batch, len(mine)), 7, np.uint8)
+        own_k, own_v = (np.ascontiguousarray(each[:, None, mine]) for each in (all_k, all_v))
+        masked = comm.attention_combine(q, own_k, own_v, select=given, key_mask=mask)
+        assert (chosen[1] == want).all() and chosen[1].dtype == dtype
+        pages = np.where(rows < 0, -1, rows + len(mine) * np.arange(batch, dtype=np.int32)[:, None]).astype(np.int32)
+        given["rows"] = pages
+        flat_k, flat_v = (each.reshape(-1, 1, 1, dim) for each in (own_k, own_v))
+        listed = comm.attention_combine(q, flat_k, flat_v, select=given)
+        if dtype == np.int64:
+            op = comm.attention_combine_init(q, flat_k, flat_v, select=given)
+            assert all((a == b).all() for a, b in zip(op(), listed))
+        rejected("select", "a dict", comm.attention_combine, q, flat_k, flat_v, select=best)
+        rejected("select", 'no "heads"', comm.attention_combine, q, flat_k, flat_v, select={"heads": 1})
+        rejected("select", "are None", comm.attention_combine, q, flat_k, flat_v, select=given, seq_lens=chosen[3])
+        rejected("k", "rows, kv_heads, 1", comm.attention_combine, q, own_k, own_v, select=given)
+        for b in range(batch):
+            logits = q[b] @ all_k[b, want[b]].T / dim**0.5
+            weights = np.exp(logits - logits.max(-1, keepdims=True))
+            expected = weights / weights.sum(-1, keepdims=True) @ all_v[b, want[b]]
+            for each in (masked, listed):
+                np.testing.assert_allclose(each[0][b], expected, atol=1e-5)
+
+    run(body, ranks)
+
+
 def test_fewer_than_k_and_out():
     def body(comm):
         n = 2 if comm.rank else 0

@@ -72,6 +72,12 @@ typedef struct bny_api_heads {
 banyan_status bny_api_attention_gather(banyan_comm *comm, const banyan_attention_desc *desc, bool blocking,
                                        bny_api_heads *call);
 
+/* Checks everything of a selection but its valid rows, and fills in its memory. */
+banyan_status bny_api_select_check(const banyan_comm *comm, const banyan_select_desc *desc, bny_lists *lists);
+
+/* Checks desc->select, which is not NULL, and that its results are what attention reads. */
+banyan_status bny_api_attention_select(const banyan_comm *comm, const banyan_attention_desc *desc, banyan_order order);
+
 /* Checks an all-gather of heads, and fills in `call`. */
 banyan_status bny_api_heads_read(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,
                                  bool blocking, bny_api_heads *call);

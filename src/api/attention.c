@@ -157,6 +157,7 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
   bool runs_here = blocking && !comm->device.engine;
   banyan_status status = bny_api_combine_key(comm, &combine, &room, &made);
   *valid = status == BANYAN_OK ? combine->valid : NULL;
+  if (status == BANYAN_OK && desc->select) status = bny_api_attention_select(comm, desc, made.order);
   if (status == BANYAN_OK) status = bny_api_read_valid(comm, valid, valid_room, runs_here, &made);
   if (status == BANYAN_OK && runs_here)
     status = bny_attention_check_desc(comm, desc, made.tokens, made.order == BANYAN_ORDER_EXACT);
@@ -170,8 +171,8 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
   if (status != BANYAN_OK) return status;
   made.attends = true;
   made.prunes = bny_prune_is_lossy(desc);
-  made.dim = desc->prune.top_pages;
-  if (made.dim > 0 && comm->nranks > 1)
+  made.dim = desc->select ? desc->select->k : desc->prune.top_pages;
+  if (desc->select || (made.dim > 0 && comm->nranks > 1))
     made.sequences = blocking && !made.counts_tokens ? bny_valid_class(desc->batch, desc->kv_heads) : desc->batch;
   if (bny_prune_is_wanted(desc) && desc->prune.top_pages == 0 && made.order == BANYAN_ORDER_EXACT)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "desc.prune.epsilon is used with BANYAN_ORDER_EXACT: what is left out "
@@ -194,11 +195,36 @@ static banyan_status make_stage(const banyan_op *op, const bny_call *key, banyan
   return bny_op_make(op->comm, key, stage);
 }
 
+/* Returns the key of a selection that has a list of the best `k` for each sequence and head. */
+static bny_call key_of_lists(const bny_call *rows, const bny_attention *attention, int32_t heads, int32_t k) {
+  return (bny_call){.collective = BNY_SELECT,
+                    .counts_tokens = rows->counts_tokens,
+                    .tokens = bny_attention_sequences(attention, rows->tokens),
+                    .all_tokens = rows->sequences,
+                    .sequences = rows->sequences,
+                    .all_heads = heads,
+                    .dim = k};
+}
+
+/* Makes the selection of keys by the caller's scores, if there is one, and binds it. */
+static banyan_status choose_keys(const banyan_op *op, const bny_call *rows, const bny_attention *attention,
+                                 banyan_op **stages) {
+  const banyan_select_desc *select = attention->desc.select;
+  if (!select) return BANYAN_OK;
+  bny_call keys = key_of_lists(rows, attention, 1, select->k);
+  const char *algorithm = select->algorithm ? select->algorithm : op->comm->algorithm;
+  if (algorithm) strncpy(keys.algorithm, algorithm, sizeof keys.algorithm - 1);
+  banyan_status status = make_stage(op, &keys, &stages[BNY_STAGE_SELECT]);
+  if (status != BANYAN_OK) return status;
+  bny_op_bind(stages[BNY_STAGE_SELECT], &(bny_op_memory){.lists = bny_chosen_lists(select), .tokens = keys.tokens});
+  return BANYAN_OK;
+}
+
 /* Makes the selections that choose pages over ranks, if they do, and binds them. `rows` is the key of this call; its
  * number of tokens may differ from that of op->key. */
 static banyan_status choose_pages(const banyan_op *op, const bny_call *rows, bny_attention *attention,
                                   banyan_op **stages) {
-  if (!attention->over_ranks) return BANYAN_OK;
+  if (!attention->over_ranks) return choose_keys(op, rows, attention, stages);
   const banyan_attention_desc *desc = &attention->desc;
   bny_call tops = {.collective = BNY_SELECT,
                    .counts_tokens = rows->counts_tokens,
@@ -206,11 +232,7 @@ static banyan_status choose_pages(const banyan_op *op, const bny_call *rows, bny
                    .all_tokens = rows->all_tokens,
                    .all_heads = desc->heads,
                    .dim = 1};
-  bny_call pages = tops;
-  pages.tokens = bny_attention_sequences(attention, rows->tokens);
-  pages.all_tokens = pages.sequences = rows->sequences;
-  pages.all_heads = desc->kv_heads;
-  pages.dim = desc->prune.top_pages;
+  bny_call pages = key_of_lists(rows, attention, desc->kv_heads, desc->prune.top_pages);
   bny_lists lists[2];
   banyan_status status = bny_attention_bind_lists(attention, rows->all_tokens, rows->sequences, &lists[0], &lists[1]);
   if (status != BANYAN_OK) return bny_op_reject(op->comm, status, false);

@@ -7,6 +7,7 @@ libbanyan_core_la_SOURCES += \
   %D%/attention.c \
   %D%/attention_claims.c \
   %D%/attention_gather.c \
+  %D%/attention_select.c \
   %D%/barrier.c \
   %D%/broadcast.c \
   %D%/check.c \

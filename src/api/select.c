@@ -61,19 +61,10 @@ static banyan_status check_arrays(const array *arrays, int count, int inputs) {
   return BANYAN_OK;
 }
 
-static banyan_status bind(const banyan_select_desc *desc, const bny_call *key, bny_lists *lists) {
-  int64_t rows = (int64_t)key->tokens * key->all_heads;
-  *lists = (bny_lists){.scores = desc->scores,
-                       .indices = desc->indices,
-                       .rows = desc->rows,
-                       .offers = desc->offers,
-                       .in_stride = desc->in_stride ? desc->in_stride : desc->offers,
-                       .out_stride = desc->out_stride ? desc->out_stride : desc->k,
-                       .best_scores = desc->best_scores,
-                       .best_indices = desc->best_indices,
-                       .counts = desc->counts,
-                       .own = desc->own,
-                       .own_counts = desc->own_counts};
+/* `tokens`: those of this call. */
+static banyan_status bind(const banyan_select_desc *desc, int32_t tokens, bny_lists *lists) {
+  int64_t rows = (int64_t)tokens * lists_per_token(desc);
+  *lists = bny_chosen_lists(desc);
   banyan_status status = check_stride("in", rows, lists->in_stride, desc->offers);
   if (status == BANYAN_OK) status = check_stride("out", rows, lists->out_stride, desc->k);
   if (status != BANYAN_OK || rows == 0) return status;
@@ -93,6 +84,11 @@ static banyan_status bind(const banyan_select_desc *desc, const bny_call *key, b
                           {"own", desc->own, 4, 4 * out},
                           {"own_counts", desc->own_counts, 4, 4 * one}};
   return check_arrays(arrays, sizeof arrays / sizeof arrays[0], 3);
+}
+
+banyan_status bny_api_select_check(const banyan_comm *comm, const banyan_select_desc *desc, bny_lists *lists) {
+  banyan_status status = check_desc(comm, desc);
+  return status == BANYAN_OK ? bind(desc, desc->tokens, lists) : status;
 }
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
@@ -115,7 +111,7 @@ static banyan_status choose(banyan_comm *comm, const banyan_select_desc *desc, b
   const banyan_valid_rows *valid = known->valid;
   status = bny_api_read_tokens(comm, &valid, &counted, !keep, &key);
   bny_op_memory memory = {.valid = valid, .tokens = key.tokens};
-  if (status == BANYAN_OK) status = bind(known, &key, &memory.lists);
+  if (status == BANYAN_OK) status = bind(known, key.tokens, &memory.lists);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   return bny_op_run_or_keep(comm, &key, &memory, keep);
 }

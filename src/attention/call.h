@@ -77,6 +77,7 @@ static inline bool bny_attention_is_many(int64_t queries, int64_t group) {
 typedef struct bny_attention_room {
   banyan_attention_desc desc;
   banyan_queries queries;
+  banyan_select_desc select;
 } bny_attention_room;
 
 /* Converts the caller's struct to this library's version, in `room` if it has another size. Call it first. */

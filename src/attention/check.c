@@ -139,9 +139,13 @@ banyan_status bny_attention_read(const banyan_attention_desc **desc, bny_attenti
   const banyan_queries *queries = known->queries;
   if (queries && !(queries = bny_sized_read(&bny_sized_queries, WHERE "queries", queries, &room->queries)))
     return BANYAN_ERR_ARGUMENT;
-  if (queries != known->queries) {
+  const banyan_select_desc *select = known->select;
+  if (select && !(select = bny_sized_read(&bny_sized_select_desc, WHERE "select", select, &room->select)))
+    return BANYAN_ERR_ARGUMENT;
+  if (queries != known->queries || select != known->select) {
     if (known != &room->desc) room->desc = *known;
     room->desc.queries = queries;
+    room->desc.select = select;
     known = &room->desc;
   }
   *desc = known;
@@ -173,8 +177,9 @@ banyan_status bny_attention_check_call(const banyan_attention_desc **desc, bny_a
   if (!*out) return bny_attention_reject("out is NULL");
   *out = bny_sized_read(&bny_sized_partial, WHERE "out", *out, out_room);
   if (!*out) return BANYAN_ERR_ARGUMENT;
-  if ((*desc)->gather)
-    return bny_attention_reject("desc.gather must be NULL: banyan_attention_combine() alone gathers q");
+  if ((*desc)->gather || (*desc)->select)
+    return bny_attention_reject("desc.%s must be NULL: banyan_attention_combine() alone exchanges something before",
+                                (*desc)->gather ? "gather" : "select");
   status = bny_attention_check_fields(*desc, on_host);
   return status == BANYAN_OK ? check_out(*desc, *out) : status;
 }

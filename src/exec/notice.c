@@ -53,10 +53,10 @@ static const bny_call_field *field_of(int word) {
   return word < WORD_TOKEN0 ? &bny_call_fields[word] : &other_fields[word - WORD_TOKEN0];
 }
 
-/* The selection of pages within attention has sequences in place of tokens. */
+/* The selection of keys or pages within attention has sequences in place of tokens. */
 static const char *label_of(int word, const uint64_t *words) {
   bool of_sequences = words[WORD_COLLECTIVE] == BNY_SELECT && words[WORD_SEQUENCES] > 0;
-  return word == WORD_TOKENS && of_sequences ? "batch with top_pages" : field_of(word)->label;
+  return word == WORD_TOKENS && of_sequences ? "batch with top_pages or select" : field_of(word)->label;
 }
 
 static uint64_t hash_counts(const bny_request *request) {

@@ -153,6 +153,10 @@ static void keep(const banyan_comm *comm, bny_attention *attention, const banyan
   }
   for (int32_t i = 0; desc->parts && i < desc->part_count; i++) attention->parts[i] = desc->parts[i];
   if (desc->parts) attention->desc.parts = attention->parts;
+  if (desc->select) {
+    attention->select = *desc->select;
+    attention->desc.select = &attention->select;
+  }
   if (combines && comm->rank > 0) attention->desc.sinks = NULL;
   if (!desc->stream) attention->desc.stream = comm->stream;
 }
@@ -261,6 +265,13 @@ banyan_status bny_attention_start(bny_attention *attention, const bny_device_com
                            attention->certifies ? &attention->certificate : NULL, attention->pool);
 }
 
+banyan_status bny_attention_start_chosen(bny_attention *attention, int32_t tokens) {
+  banyan_queries room;
+  banyan_attention_desc desc = of_tokens(&attention->desc, tokens, &room);
+  bny_chosen_mark(&desc);
+  return bny_attention_start(attention, NULL, tokens);
+}
+
 void bny_attention_offer(bny_attention *attention) {
   bny_top_pages_offer(attention->top, attention->merged_tops, &attention->lists);
 }
@@ -275,7 +286,10 @@ int32_t bny_attention_sequences(const bny_attention *attention, int32_t tokens) 
 }
 
 static banyan_status check(const banyan_attention_desc *desc, bool is_exact) {
-  banyan_status status = bny_attention_check_fields(desc, true);
+  bool is_list = desc->select && bny_chosen_is_list(desc);
+  banyan_status status = is_list ? bny_chosen_offer(desc) : BANYAN_OK;
+  if (status == BANYAN_OK) status = bny_attention_check_fields(desc, true);
+  if (status == BANYAN_OK && desc->select && !is_list) status = bny_chosen_offer(desc);
   return status == BANYAN_OK && is_exact ? bny_attention_check_blocks(desc) : status;
 }
 

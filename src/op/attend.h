@@ -17,6 +17,7 @@ typedef struct bny_attention {
   banyan_attention_desc desc; /* desc.queries is NULL or points to `queries` below */
   banyan_queries queries;
   banyan_kv_part parts[BNY_ATTENTION_PARTS_MAX]; /* desc.parts is NULL or points here */
+  banyan_select_desc select;                     /* desc.select is NULL or points here */
   bool combines;                                 /* a combine takes its rows */
   bool is_exact;                                 /* `out` has rows of the exact order */
   int32_t tokens_max;                            /* number of tokens for which `out` has room */
@@ -73,6 +74,22 @@ banyan_status bny_attention_bind_lists(bny_attention *attention, int32_t tokens,
 /* Continue a run over ranks: after the selection of tops, and after that of pages. */
 void bny_attention_offer(bny_attention *attention);
 banyan_status bny_attention_read_chosen(bny_attention *attention);
+
+/* Return the memory of a selection, and whether its results are the page table; otherwise attention has a mask. */
+bny_lists bny_chosen_lists(const banyan_select_desc *desc);
+static inline bool bny_chosen_is_list(const banyan_attention_desc *desc) {
+  return desc->kv.pages.table != NULL && desc->kv.pages.table == desc->select->own;
+}
+
+/* Checks the rows of desc->select that this rank offers, and lists all of them as chosen, so that the description can
+ * be checked before the run selects. */
+banyan_status bny_chosen_offer(const banyan_attention_desc *desc);
+
+/* Marks the chosen keys in the mask, if attention has one. */
+void bny_chosen_mark(const banyan_attention_desc *desc);
+
+/* Starts a run after its keys have been selected. */
+banyan_status bny_attention_start_chosen(bny_attention *attention, int32_t tokens);
 
 /* Returns how many sequences a run of `tokens` tokens has. */
 int32_t bny_attention_sequences(const bny_attention *attention, int32_t tokens);

@@ -2,6 +2,7 @@
 libbanyan_core_la_SOURCES += \
   %D%/attend.c %D%/attend.h \
   %D%/cache.c \
+  %D%/chosen.c \
   %D%/valid.c %D%/valid.h \
   %D%/make.c \
   %D%/operation.h \

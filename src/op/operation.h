@@ -14,6 +14,7 @@ bny_box bny_op_result_box(const banyan_comm *comm, const bny_call *key);
  * that it needs. */
 typedef enum bny_op_stage {
   BNY_STAGE_GATHER,      /* gathers q */
+  BNY_STAGE_SELECT,      /* selects the keys to read, by the caller's scores */
   BNY_STAGE_TOPS,        /* selects the largest top of each row, after its pages are weighed */
   BNY_STAGE_PAGES,       /* selects the pages to read */
   BNY_STAGE_ROWS,        /* the call itself */

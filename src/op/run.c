@@ -79,7 +79,9 @@ static banyan_status progress_parts(banyan_op *op, int64_t tag, bool block, bool
  * the communicator. */
 static banyan_status attend_after(banyan_op *op) {
   banyan_status status = BANYAN_OK;
-  if (op->stage == BNY_STAGE_GATHER) status = bny_attention_start(op->attention, NULL, op->tokens);
+  if (op->stage == BNY_STAGE_GATHER && !op->stages[BNY_STAGE_SELECT])
+    status = bny_attention_start(op->attention, NULL, op->tokens);
+  if (op->stage == BNY_STAGE_SELECT) status = bny_attention_start_chosen(op->attention, op->tokens);
   if (op->stage == BNY_STAGE_TOPS) bny_attention_offer(op->attention);
   if (op->stage == BNY_STAGE_PAGES) status = bny_attention_read_chosen(op->attention);
   if (status == BANYAN_OK) return status;
@@ -155,9 +157,10 @@ static banyan_status report_pages(const bny_run_report *pages) {
 /* Reports a complete run to its caller. */
 static banyan_status report(banyan_op *op) {
   if (op->state == BNY_OP_COMPLETE) op->state = BNY_OP_REPORTED;
-  const banyan_op *pages = op->stages[BNY_STAGE_PAGES];
+  const banyan_op *pages = op->stages[BNY_STAGE_PAGES], *keys = op->stages[BNY_STAGE_SELECT];
   if (op->state == BNY_OP_RUNNING) return BANYAN_OK;
   if (pages && pages->report.lost) return report_pages(&pages->report);
+  if (keys && keys->report.lost) op = op->stages[BNY_STAGE_SELECT];
   if (!op->report.lost) return BANYAN_OK;
   return bny_payload_table[op->key.collective].report(&op->report, op->comm->rank, &op->kinds[0].place);
 }
@@ -214,13 +217,14 @@ static banyan_status check_scales(const banyan_op *op) {
   return status;
 }
 
-/* The hidden stages have the tokens of the rows; that of pages has sequences in their place. */
+/* The hidden stages have the tokens of the rows; those of keys and pages have sequences in their place. */
 static void set_tokens(banyan_op *op) {
-  static const bny_op_stage hidden[] = {BNY_STAGE_TOPS, BNY_STAGE_PAGES, BNY_STAGE_CERTIFICATE};
+  static const bny_op_stage hidden[] = {BNY_STAGE_SELECT, BNY_STAGE_TOPS, BNY_STAGE_PAGES, BNY_STAGE_CERTIFICATE};
   for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++) {
     banyan_op *stage = op->stages[hidden[i]];
     if (!stage) continue;
-    stage->tokens = hidden[i] == BNY_STAGE_PAGES ? bny_attention_sequences(op->attention, op->tokens) : op->tokens;
+    bool of_sequences = hidden[i] == BNY_STAGE_SELECT || hidden[i] == BNY_STAGE_PAGES;
+    stage->tokens = of_sequences ? bny_attention_sequences(op->attention, op->tokens) : op->tokens;
     stage->kind = NULL;
   }
 }
@@ -240,7 +244,7 @@ static banyan_status prepare(banyan_op *op, bool is_checked) {
   op->stage = op->first;
   if (status == BANYAN_OK && !is_checked) status = check_scales(op);
   if (status == BANYAN_OK && op->attention && !is_checked) status = bny_attention_check(op->attention, op->tokens);
-  if (status != BANYAN_OK || !op->attention || op->first == BNY_STAGE_GATHER) return status;
+  if (status != BANYAN_OK || !op->attention || op->first <= BNY_STAGE_SELECT) return status;
   if (op->slices <= 1) return bny_attention_start(op->attention, NULL, op->tokens);
   op->ready = 0;
   return BANYAN_OK;

@@ -22,7 +22,8 @@ const bny_call_field bny_call_fields[BNY_CALL_FIELDS] = {
     {"tokens", NULL, true, AT(tokens)}, /* before all_tokens, so that a difference names the callers' number */
     {"valid.tokens", yes_names, false, AT(counts_tokens)},
     {"tokens planned for (a call plans for a power of two, *_init for its own)", NULL, false, AT(all_tokens)},
-    {"batch with top_pages (a call plans for a power of two, *_init for its own)", NULL, false, AT(sequences)},
+    {"batch with top_pages or select (a call plans for a power of two, *_init for its own)", NULL, false,
+     AT(sequences)},
     {"heads", NULL, false, AT(all_heads)},
     {"value_dim", NULL, false, AT(value_dim)},
     {"dim, columns of a sum, k of a selection, or top_pages", NULL, false, AT(dim)},

@@ -24,10 +24,10 @@ typedef struct bny_call {
   bool on_host;       /* a gather that the library uses internally, in host memory */
   int32_t tokens;     /* tokens of a run; not part of the shape */
   int32_t all_tokens; /* at most, in any run */
-  int32_t sequences;  /* at most, if attention selects pages over ranks; else 0 */
+  int32_t sequences;  /* at most, if attention selects keys or pages over ranks; else 0 */
   int32_t all_heads;
   int32_t value_dim;
-  int32_t dim; /* all-gather of heads, `dtype` too; k of a selection; columns of a sum; top_pages of a combine */
+  int32_t dim; /* all-gather of heads, `dtype` too; k of a selection; columns of a sum; k or top_pages of attention */
   banyan_dtype dtype;
   bny_wire wire;
   banyan_scatter scatter;

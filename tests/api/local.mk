@@ -7,6 +7,7 @@ unit_tests += \
   %D%/test_select \
   %D%/test_arguments \
   %D%/test_attend \
+  %D%/test_attend_select \
   %D%/test_attention \
   %D%/test_attention_rejected \
   %D%/test_attention_rows \

@@ -214,6 +214,44 @@ static void run_pruned(world_rank *self) {
 
 TEST_LOOP(pruned_attention_allocates_nothing, 2) { WORLD_RUN(run_pruned, .nranks = 1 + _i); }
 
+/* Keys are selected first. Each rank offers up to KEYS of them. */
+static void run_selected(world_rank *self) {
+  float scores[KEYS];
+  int64_t indices[KEYS];
+  int32_t own[KEYS];
+  for (int variant = 0; variant < 2; variant++) {
+    pruned *p = new_pruned(false);
+    banyan_select_desc select = BANYAN_SELECT_DESC_INIT;
+    banyan_op *op = NULL;
+    p->desc.prune = (banyan_prune){.bounds = NULL};
+    p->desc.kv.k_batch_stride = p->desc.kv.v_batch_stride = DIM;
+    p->desc.kv.pages = (banyan_pages){.table = own, .table_stride = KEYS, .count = KEYS, .keys = 1};
+    select.tokens = 1, select.k = select.offers = KEYS, select.scores = scores, select.indices = indices;
+    select.own = own, select.own_counts = p->keys;
+    p->desc.select = &select;
+    for (int32_t i = 0; i < KEYS; i++) indices[i] = -1;
+    bool good = variant ||
+                world_ok(self, banyan_attention_combine_init(self->comm, &p->desc, &p->combine, &p->out, &op), "init");
+    for (int32_t keys = 0; keys < KEYS && good; keys++) {
+      scores[keys] = (float)keys, indices[keys] = keys * self->nranks + self->rank;
+      allocations = 0;
+      counting = !variant || keys > 0; /* the first call plans */
+      if (variant)
+        good = world_ok(self, banyan_attention_combine(self->comm, &p->desc, &p->combine, &p->out), "attention");
+      else
+        good = world_ok(self, banyan_start(op), "start") && world_ok(self, banyan_wait(op), "wait");
+      good = none_counted(self, "more offers", variant) && good;
+    }
+    banyan_op_free(op);
+    free(p);
+  }
+}
+
+TEST_LOOP(selected_attention_allocates_nothing, 2) {
+  setenv("BANYAN_THREADS", "1", 1); /* more have memory that grows with the keys */
+  WORLD_RUN(run_selected, .nranks = 1 + _i);
+}
+
 /* ---- collectives ------------------------------------------------------------------------------------------------- */
 
 static const int32_t nranks_of[] = {1, 2, 4};

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attention that first selects its keys over ranks, as one operation, on every backend. It has the bits of a selection,
+ * attention and a combine by hand; and in the exact order those of one rank that reads the keys of a sort. */
+#include "tests/support/lone.h"
+#include "tests/support/scores.h"
+#include "tests/support/world.h"
+
+enum { PROBLEMS = 4, RUNS = 3, BATCH = 4, BLOCK = 256, BLOCKS = 5, ROOM = BLOCK * BLOCKS, HEADS = 4, DIM = 16 };
+
+typedef struct problem {
+  uint64_t seed;
+  score_content content;
+  int32_t batch, heads, kv_heads, k, blocks, lens[BATCH], first, keys[BATCH], tokens; /* keys: of this rank */
+  banyan_order order;
+  banyan_scatter scatter;
+  bool lists, keeps, counts;
+} problem;
+
+/* Arrays of a rank: all keys of the sequences, of which the shard is a part, and what a run has. */
+typedef struct memory {
+  float q[BATCH * HEADS * DIM], k[BATCH * ROOM * 2 * DIM], v[BATCH * ROOM * 2 * DIM], scores[BATCH * ROOM];
+  float values[3][BATCH * HEADS * DIM], lse[3][BATCH * HEADS];
+  int64_t indices[BATCH * ROOM];
+  int32_t rows[BATCH * ROOM], own[BATCH * ROOM], own_counts[BATCH], key_start[BATCH], query_start[BATCH];
+  uint8_t mask[BATCH * ROOM];
+  score_pair sorted[ROOM];
+} memory;
+
+static problem make(world_random random, const world_rank *self) {
+  problem made = {.seed = random_next(&random),
+                  .content = (score_content)random_below(&random, SCORE_CONTENTS),
+                  .batch = 1 + random_below(&random, BATCH),
+                  .kv_heads = 1 + random_below(&random, 2),
+                  .k = 1 + random_below(&random, random_one_in(&random, 3) ? ROOM : 40),
+                  .blocks = 1 + random_below(&random, BLOCKS),
+                  .order = (banyan_order)random_below(&random, 3),
+                  .scatter = random_one_in(&random, 3) ? BANYAN_SCATTER_TOKENS : BANYAN_SCATTER_NONE,
+                  .keeps = random_one_in(&random, 2),
+                  .counts = random_one_in(&random, 2)};
+  made.heads = made.kv_heads * (1 + random_below(&random, 2));
+  made.lists = made.order != BANYAN_ORDER_EXACT && random_one_in(&random, 2);
+  int32_t count;
+  banyan_split(made.blocks, self->nranks, self->rank, &made.first, &count);
+  for (int32_t b = 0; b < made.batch; b++) {
+    made.lens[b] = random_below(&random, made.blocks * BLOCK + 1);
+    int32_t mine = made.lens[b] - BLOCK * made.first;
+    made.keys[b] = mine < 0 ? 0 : mine < BLOCK * count ? mine : BLOCK * count;
+  }
+  return made;
+}
+
+static void fill_keys(const problem *of, memory *at) {
+  world_random random = of->seed;
+  for (size_t i = 0; i < sizeof at->q / sizeof *at->q; i++) at->q[i] = (float)random_unit(&random);
+  for (size_t i = 0; i < sizeof at->k / sizeof *at->k; i++) at->k[i] = 3 * (float)random_unit(&random);
+  for (size_t i = 0; i < sizeof at->v / sizeof *at->v; i++) at->v[i] = (float)random_unit(&random);
+}
+
+/* Offers this rank's best keys of each sequence, and marks the best of all ranks in the mask. */
+static void fill_offers(const problem *of, memory *at, int run, banyan_select_desc *desc) {
+  for (int32_t b = 0; b < of->batch; b++) {
+    world_random random = of->seed + (uint64_t)(97 * run + b);
+    for (int32_t t = 0; t < of->lens[b]; t++) at->sorted[t] = (score_pair){score_draw(&random, of->content, t), t};
+    qsort(at->sorted, (size_t)of->lens[b], sizeof *at->sorted, score_pairs_compare);
+    memset(at->mask + b * ROOM, 0, ROOM);
+    for (int32_t i = 0, offers = 0; offers < desc->offers; i++) {
+      const bool is_there = i < of->lens[b];
+      const int32_t place = b * desc->offers + offers, t = is_there ? (int32_t)at->sorted[i].index : 0;
+      const int32_t own = t - BLOCK * of->first;
+      if (is_there && (own < 0 || own >= of->keys[b])) continue;
+      at->scores[place] = is_there ? at->sorted[i].score : 1;
+      at->indices[place] = is_there ? t * INT64_C(3000000019) : -1;
+      at->rows[place] = !is_there ? -7 : of->lists ? b * ROOM + own : own;
+      offers++;
+    }
+    for (int32_t i = 0; i < of->k && i < of->lens[b]; i++) at->mask[b * ROOM + at->sorted[i].index] = 1;
+  }
+}
+
+typedef struct call {
+  banyan_attention_desc desc;
+  banyan_queries queries;
+  banyan_combine_desc combine;
+  banyan_select_desc select;
+  banyan_valid_rows valid;
+  banyan_partial out;
+} call;
+
+/* Describes attention over the keys from `first` on: all of them through the mask, or the chosen ones by a list. */
+static void describe(const problem *of, memory *at, int32_t first, const int32_t *keys, bool lists, int result,
+                     call *made) {
+  *made = (call){BANYAN_ATTENTION_DESC_INIT, BANYAN_QUERIES_INIT,    BANYAN_COMBINE_DESC_INIT,
+                 BANYAN_SELECT_DESC_INIT,    BANYAN_VALID_ROWS_INIT, BANYAN_PARTIAL_INIT};
+  banyan_attention_desc *desc = &made->desc;
+  const int32_t key = of->kv_heads * DIM;
+  desc->batch = of->batch, desc->heads = of->heads, desc->kv_heads = of->kv_heads, desc->head_dim = DIM;
+  desc->q_dtype = desc->kv.dtype = BANYAN_F32, desc->q = at->q;
+  desc->q_batch_stride = of->heads * DIM, desc->q_head_stride = DIM;
+  desc->kv.k = at->k + first * key, desc->kv.v = at->v + first * key;
+  desc->kv.k_head_stride = desc->kv.v_head_stride = DIM;
+  desc->kv.k_token_stride = desc->kv.v_token_stride = key;
+  desc->kv.k_batch_stride = desc->kv.v_batch_stride = lists ? key : ROOM * key;
+  desc->kv.seq_lens = lists ? at->own_counts : keys;
+  for (int32_t b = 0; b < of->batch; b++) at->key_start[b] = first, at->query_start[b] = ROOM;
+  made->queries.tokens = of->batch, made->queries.key_mask = at->mask, made->queries.key_mask_stride = ROOM;
+  made->queries.key_start = at->key_start, made->queries.query_start = at->query_start;
+  if (lists)
+    desc->kv.pages = (banyan_pages){.table = at->own, .table_stride = of->k, .count = BATCH * ROOM, .keys = 1};
+  else
+    desc->queries = &made->queries;
+  made->combine.tokens = of->batch, made->combine.heads = of->heads, made->combine.value_dim = DIM;
+  made->combine.order = of->order, made->combine.scatter = of->scatter;
+  made->valid.tokens = &of->tokens;
+  if (of->counts) made->combine.valid = &made->valid;
+  banyan_partial_init(&made->out, at->values[result], BANYAN_F32, at->lse[result], BANYAN_F32, of->heads, DIM);
+  made->select.tokens = of->batch, made->select.k = of->k;
+  made->select.offers = of->k < BLOCK * BLOCKS ? of->k : BLOCK * BLOCKS;
+  made->select.scores = at->scores, made->select.indices = at->indices, made->select.rows = at->rows;
+  made->select.own = at->own, made->select.own_counts = at->own_counts;
+}
+
+/* The same by three calls. */
+static bool by_hand(world_rank *self, const problem *of, memory *at) {
+  call apart;
+  describe(of, at, BLOCK * of->first, of->keys, of->lists, 1, &apart);
+  apart.select.valid = apart.combine.valid;
+  if (!world_ok(self, banyan_select(self->comm, &apart.select), "selection")) return false;
+  memset(at->mask, 0, sizeof at->mask);
+  for (int32_t b = 0; b < of->tokens && !of->lists; b++)
+    for (int32_t i = 0; i < at->own_counts[b]; i++) at->mask[b * ROOM + at->own[b * of->k + i]] = 1;
+  return world_ok(self, banyan_attention_combine(self->comm, &apart.desc, &apart.combine, &apart.out), "by hand");
+}
+
+/* One rank reads the keys that a sort finds. */
+static bool alone(world_rank *self, const problem *of, memory *at, banyan_comm *lone) {
+  call all;
+  describe(of, at, 0, of->lens, false, 2, &all);
+  all.combine.order = BANYAN_ORDER_EXACT, all.combine.scatter = BANYAN_SCATTER_NONE;
+  return world_ok(self, banyan_attention_combine(lone, &all.desc, &all.combine, &all.out), "one rank");
+}
+
+static bool compare(world_rank *self, const problem *of, const memory *at, int run) {
+  int32_t first = 0, count = of->tokens;
+  if (of->scatter == BANYAN_SCATTER_TOKENS) banyan_split(of->tokens, self->nranks, self->rank, &first, &count);
+  const int32_t rows = count * of->heads, whole = first * of->heads;
+  bool same = memcmp(at->values[0], at->values[1], (size_t)(rows * DIM) * sizeof(float)) == 0 &&
+              memcmp(at->lse[0], at->lse[1], (size_t)rows * sizeof(float)) == 0;
+  if (!world_check(self, same, "run %d: other bits than by hand (list %d, order %d)", run, of->lists, of->order))
+    return false;
+  for (int32_t i = 0; i < rows * DIM; i++) {
+    float got = at->values[0][i], want = at->values[2][whole * DIM + i];
+    bool good = of->order == BANYAN_ORDER_EXACT ? memcmp(&got, &want, sizeof got) == 0 : fabsf(got - want) < 1e-4f;
+    if (!world_check(self, good, "run %d: value %d is %g, and %g with one rank (list %d, order %d, k %d)", run, i,
+                     (double)got, (double)want, of->lists, of->order, of->k))
+      return false;
+  }
+  return true;
+}
+
+static bool run_one(world_rank *self, problem *of, world_random random, memory *at, banyan_comm *lone) {
+  call joined;
+  banyan_op *op = NULL;
+  bool good = true;
+  fill_keys(of, at);
+  describe(of, at, BLOCK * of->first, of->keys, of->lists, 0, &joined);
+  joined.desc.select = &joined.select;
+  for (int run = 0; run < RUNS && good; run++) {
+    of->tokens = of->counts ? random_below(&random, of->batch + 1) : of->batch;
+    fill_offers(of, at, run, &joined.select);
+    good = alone(self, of, at, lone);
+    memset(at->own, 0x5a, sizeof at->own), memset(at->mask, 0x5a, sizeof at->mask);
+    if (good && !of->keeps)
+      good = world_ok(self, banyan_attention_combine(self->comm, &joined.desc, &joined.combine, &joined.out), "call");
+    if (good && of->keeps && !op) {
+      good = world_ok(self, banyan_attention_combine_init(self->comm, &joined.desc, &joined.combine, &joined.out, &op),
+                      "init");
+      memset(&joined.select, 0x55, sizeof joined.select); /* init has copied it */
+      joined.select.offers = of->k;
+    }
+    if (good && of->keeps) good = world_ok(self, banyan_start(op), "start") && world_ok(self, banyan_wait(op), "wait");
+    good = good && by_hand(self, of, at) && compare(self, of, at, run);
+  }
+  banyan_op_free(op);
+  return good;
+}
+
+static void run_all(world_rank *self) {
+  world_random random = random_seed() * 5003 + *(const uint64_t *)self->argument;
+  memory *at = calloc(1, sizeof *at);
+  banyan_comm *lone = lone_comm(NULL);
+  for (int i = 0; i < PROBLEMS; i++) {
+    world_random own = random_next(&random);
+    problem of = make(own, self);
+    if (!run_one(self, &of, own + 1, at, lone)) break;
+  }
+  banyan_comm_destroy(lone);
+  free(at);
+}
+
+/* ---- faults ------------------------------------------------------------------------------------------------------ */
+
+/* Describes a call in which each rank offers keys of its own for two sequences. */
+static problem small_problem(const world_rank *self) {
+  problem of = {.seed = 3, .batch = 2, .heads = 2, .kv_heads = 1, .k = 6, .blocks = 4, .lens = {1000, 900}};
+  int32_t count;
+  banyan_split(of.blocks, self->nranks, self->rank, &of.first, &count);
+  of.lists = true, of.tokens = 2, of.keys[0] = of.keys[1] = 100;
+  return of;
+}
+
+static banyan_status attend(world_rank *self, const call *call) {
+  return banyan_attention_combine(self->comm, &call->desc, &call->combine, &call->out);
+}
+
+/* Rank 1 has another k, another batch, offers a key of rank 0, does not select, or leaves. */
+static void differ(world_rank *self) {
+  static const char *const says[] = {"k of a selection, or top_pages", "batch with top_pages or select",
+                                     "is offered twice, by rank 0 and rank 1", "top_pages", "rank 1"};
+  static const banyan_status statuses[] = {BANYAN_ERR_MISMATCH, BANYAN_ERR_MISMATCH, BANYAN_ERR_DATA,
+                                           BANYAN_ERR_MISMATCH, BANYAN_ERR_PEER};
+  const int which = *(const int *)self->argument;
+  memory *at = calloc(1, sizeof *at);
+  problem of = small_problem(self);
+  call call;
+  fill_keys(&of, at);
+  if (which == 0 && self->rank == 1) of.k = 5;
+  describe(&of, at, 0, of.keys, true, 0, &call);
+  fill_offers(&of, at, 0, &call.select);
+  call.desc.select = &call.select;
+  if (which == 1 && self->rank == 1) call.desc.batch = call.select.tokens = call.combine.tokens = 1;
+  if (which == 2 && self->rank < 2)
+    for (int32_t i = 0; i < 6; i++) at->scores[i] = 5, at->indices[i] = (which + i) + 10 * (self->rank && i);
+  if (which == 3 && self->rank == 1) call.desc.select = NULL, at->own_counts[0] = at->own_counts[1] = 0;
+  if (which == 1) { /* as many rows in fewer sequences */
+    call.desc.queries = &call.queries;
+    call.queries.tokens = call.combine.tokens = 2, call.queries.key_mask = NULL;
+    call.queries.query_start_loc = self->rank == 1 ? (const int32_t[]){0, 2} : (const int32_t[]){0, 1, 2};
+    call.queries.key_start = NULL;
+  }
+  if (which < 4 || self->rank != 1) {
+    banyan_status status = attend(self, &call);
+    world_check(self, status == statuses[which] && strstr(banyan_last_error(), says[which]), "case %d: %d: %s", which,
+                (int)status, banyan_last_error());
+  }
+  if (which == 2) {
+    fill_offers(&of, at, 0, &call.select);
+    world_ok(self, attend(self, &call), "a call after the error");
+  }
+  free(at);
+}
+
+TEST_LOOP(differences_and_faults_are_named, 5) {
+  int which = _i;
+  WORLD_RUN(differ, .nranks = 3, .argument = &which);
+}
+
+/* ---- rejections -------------------------------------------------------------------------------------------------- */
+
+#define CASES                                                                                               \
+  CASE("desc.select: it has tokens 1 and heads 0, must be batch, which is 2", call.select.tokens = 1)       \
+  CASE("desc.select: it has tokens 2 and heads 2", call.select.heads = 2)                                   \
+  CASE("desc.select: valid must be NULL", call.select.valid = &call.valid)                                  \
+  CASE("desc.select: k is 0", call.select.k = 0)                                                            \
+  CASE("desc.select: desc.offers is 7", call.select.offers = 7)                                             \
+  CASE("desc.select: desc.scores is NULL", call.select.scores = NULL)                                       \
+  CASE("desc.select: own and own_counts must not", call.select.own_counts = NULL)                           \
+  CASE("page_table is not own, and key_mask is NULL", call.desc.kv.pages.table = at->rows)                  \
+  CASE("in the exact order bits would", call.combine.order = BANYAN_ORDER_EXACT)                            \
+  CASE("desc.select: page_keys is 2", call.desc.kv.pages.keys = 2)                                          \
+  CASE("seq_lens must be own_counts", call.desc.kv.seq_lens = of.lens)                                      \
+  CASE("page_table_stride is 9, and own has a stride of 6", call.desc.kv.pages.table_stride = 9)            \
+  CASE("offer 0 of sequence 0 has row 5120, and the pages of one key are 5120", at->rows[0] = BATCH * ROOM) \
+  CASE("offer 1 of sequence 1 has row -7", at->rows[7] = -7)                                                \
+  CASE("select.size is 3", call.select.size = 3)                                                            \
+  CASE("k is NULL", call.desc.kv.k = NULL)
+
+static void reject(world_rank *self) {
+  memory *at = calloc(1, sizeof *at);
+  problem of = small_problem(self);
+  call call, good;
+  banyan_op *op;
+  fill_keys(&of, at);
+  describe(&of, at, 0, of.keys, true, 0, &call);
+  fill_offers(&of, at, 0, &call.select);
+  call.desc.select = &call.select;
+  good = call;
+#define CASE(named, ...)                                                                                            \
+  __VA_ARGS__;                                                                                                      \
+  world_check(self, attend(self, &call) == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), named), "not %s: %s", \
+              named, banyan_last_error());                                                                          \
+  fill_offers(&of, at, 0, &good.select);                                                                            \
+  call = good;
+  CASES
+#undef CASE
+  call.desc.prune.epsilon = 0.5f;
+  world_check(self, attend(self, &call) == BANYAN_ERR_UNSUPPORTED, "%s", banyan_last_error());
+  world_check(self, banyan_attention_init(self->comm, &good.desc, &good.out, &op) == BANYAN_ERR_ARGUMENT, "alone");
+  world_check(self, strstr(banyan_last_error(), "desc.select must be NULL") != NULL, "%s", banyan_last_error());
+  describe(&of, at, 0, of.keys, false, 0, &call);
+  of.lists = false;
+  fill_offers(&of, at, 0, &call.select);
+  call.desc.select = &call.select;
+  call.queries.key_mask_stride = 0;
+  world_check(self, attend(self, &call) == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "key_mask_stride is 0"),
+              "%s", banyan_last_error());
+  call.queries.key_mask_stride = ROOM, at->rows[3] = 100;
+  world_check(self, attend(self, &call) == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "in this shard are 100"),
+              "%s", banyan_last_error());
+  at->rows[3] = 99;
+  world_ok(self, attend(self, &call), "a mask");
+  world_ok(self, attend(self, &good), "a list");
+  free(at);
+}
+
+TEST(wrong_selections_are_named) { WORLD_RUN(reject, .nranks = 1); }
+
+static void refuse(world_rank *self) {
+  call call;
+  memory *at = calloc(1, sizeof *at);
+  problem of = small_problem(self);
+  describe(&of, at, 0, of.keys, true, 0, &call);
+  call.desc.select = &call.select;
+  world_check(self, attend(self, &call) == BANYAN_ERR_UNSUPPORTED && strstr(banyan_last_error(), "without a device"),
+              "%s", banyan_last_error());
+  free(at);
+}
+
+TEST_EVERYWHERE(selected_keys_are_attended_to, 36) {
+  static const char *const algorithms[] = {NULL, "oneshot", "twoshot", "tree"};
+  uint64_t number = (uint64_t)_i;
+  if (on->is_device)
+    WORLD_RUN(refuse, .nranks = world_ranks(on, 2), .on = on);
+  else
+    WORLD_RUN(run_all, .nranks = world_ranks(on, 1 + _i % 7), .on = on, .argument = &number,
+              .arena_bytes = _i % 3 == 2 ? 256 << 10 : 0, .algorithm = algorithms[_i % 4]);
+}
+
+int main(void) { return world_main(suite_of("attend_select", 120)); }
