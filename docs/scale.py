@@ -158,7 +158,7 @@ def drawn_cluster(numbers):
     each = gpus // 2 if ":2" in inside and gpus > 2 else gpus
     text = "%s host:%d %s nic:%d@%dg" % (fabric % tuple(narrow), nodes if ":2" not in fabric else max(1, nodes // 2), inside % each,
                                          max(1, nics // 2) if each != gpus else nics, numbers.choice((25, 100, 200, 400)))
-    return changed(run("banyan-topo", "--from", text.strip(), "--format", "json"), numbers, fabric != "leaf@rails")
+    return changed(run("banyan-topo", "--from", text.strip(), "--json"), numbers, fabric != "leaf@rails")
 
 
 def changed(model, numbers, uneven):

@@ -46,7 +46,7 @@ json '[v["value"] for v in o["options"] if v["name"] == "BANYAN_LEVELS"] == ["(n
 run 0 --ranks 4 levels
 says '^  rank 0 +sysfs.*found in [0-9.]+ ms$'
 says '^  level .*GB/s \('
-"$build/banyan-topo" --from 'host package:2 numa:2' -o "$work/machine.json" 2>/dev/null
+"$build/banyan-topo" --from 'host package:2 numa:2' --json -o "$work/machine.json" 2>/dev/null
 if BANYAN_TOPO=$work/machine.json BANYAN_TOPO_RANK=0,1,2,3 run 0 --ranks 4 --json levels; then
   json '[(l["name"], l["groups"], l["members_most"]) for l in o["levels"]["levels"]] == [("package", 2, 2), ("host", 1, 2)]'
   json 'all(p["source"].find("machine.json") >= 0 for p in o["levels"]["localities"])'

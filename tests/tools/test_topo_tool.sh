@@ -63,7 +63,7 @@ is_silent
 # ---- formats ---------------------------------------------------------------------------------------------------------
 for file in *.txt *.xml; do
   readable "$file" || continue
-  run 0 --from "$file" --format json
+  run 0 --from "$file" --json
   cp "$work/out" "$work/once.json"
   for key in nodes links levels ranks findings probes; do
     says "^\"$key\": \["
@@ -85,8 +85,8 @@ run 0 --from "host:4 nvswitch gpu:8 nic:8@400g" --dot
 says 'label="host0 and 3 alike"'
 [ "$(grep -c 'label="GPU' "$work/out")" = 8 ] || fail "one of four equal hosts is drawn"
 says ' -- .*18 x'
-run 2 --from "host gpu:2 nic:1" --format pdf
-says '^banyan-topo: --format pdf: not one of text, json, dot' err
+run 2 --from "host gpu:2 nic:1" --json --dot
+says '^banyan-topo: --json, --dot: one at a time' err
 
 # ---- levels and check ------------------------------------------------------------------------------------------------
 run 0 --from dgx-h100.txt --check
@@ -135,7 +135,7 @@ says "rocm-smi, .* give the XML of NCCL_TOPO_DUMP_FILE or lstopo" err
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 mkdir "$work/files"
-run 0 --from dgx-h100.txt -o "$work/files/a.json"
+run 0 --from dgx-h100.txt --json -o "$work/files/a.json"
 [ ! -s "$work/out" ] || fail "-o also writes to standard output"
 grep -q '^"nodes"' "$work/files/a.json" || fail "-o a.json is no JSON"
 run 0 --from dgx-h100.txt -o "$work/files/a.txt"
@@ -146,24 +146,22 @@ run 0 --from one-gpu.txt -o "$work/files/link.txt"
 [ -L "$work/files/link.txt" ] || fail "-o replaces a link by a file"
 grep -q 'one-gpu' "$work/files/a.txt" || fail "-o does not write through a link"
 [ "$(stat -c %a "$work/files/a.txt")" = 640 ] || fail "-o changes the mode of a file"
-run 2 --from dgx-h100.txt -o "$work/files/a"
-says 'does not select a format' err
-run 2 --from dgx-h100.txt -o "$work/none/a.json"
+run 2 --from dgx-h100.txt --json -o "$work/none/a.json"
 says "cannot write $work/none/a.json: No such file or directory" err
-run 2 --from dgx-h100.txt --format text -o "$work/files"
+run 2 --from dgx-h100.txt -o "$work/files"
 says 'Is a directory' err
 cp "$work/files/a.json" "$work/before"
 (
   trap '' XFSZ # the file cannot grow, so the write fails halfway
   ulimit -f 1
-  run 2 --from "$big" -o "$work/files/a.json" 2>/dev/null
+  run 2 --from "$big" --json -o "$work/files/a.json" 2>/dev/null
   exit $failed
 ) || failed=$((failed + 1))
 cmp -s "$work/before" "$work/files/a.json" || fail "-o left half of a file"
 if [ -c /dev/full ]; then
   "$program" --from dgx-h100.txt >/dev/full 2>"$work/err"
   [ $? = 2 ] || fail "a full device goes unnoticed"
-  run 2 --from dgx-h100.txt --format json -o /dev/full
+  run 2 --from dgx-h100.txt --json -o /dev/full
   says 'cannot write /dev/full: No space left' err
 fi
 [ "$(ls "$work/files" | tr '\n' ' ')" = "a.json a.txt link.txt " ] || fail "left behind: $(ls "$work/files")"
@@ -201,8 +199,8 @@ run 2 --from one-gpu.txt dgx-h100.txt
 says 'one file at a time' err
 run 2 --check --levels
 says 'one at a time' err
-run 2 --levels --format dot
-says 'written as text or json' err
+run 2 --levels --dot
+says '--levels and --check are written as text or JSON' err
 run 2 --save-costs "$work/none.json" --from one-gpu.txt
 says '--save-costs measures this machine' err
 run 2 --seconds 1

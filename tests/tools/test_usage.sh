@@ -39,7 +39,7 @@ plan 2 --ranks 8 --levels 4,x
 plan 2 --nonsense
 topo 0 --from $topo/dgx-h100.txt --check
 topo 2 --from /nonexistent --check
-topo 2 --from $topo/dgx-h100.txt --format json -o /nonexistent/a
+topo 2 --from $topo/dgx-h100.txt --json -o /nonexistent/a
 topo 2 --nonsense
 info 0 --json build
 info 2 --nonsense

@@ -393,8 +393,8 @@ TEST(settings_that_cannot_be_followed) {
                {{.cpu = -1, .topo = "/dev/zero"}, "not a regular file"},
                {{.cpu = -1, .topo = "-"}, "No such file"},
                {{.cpu = -1, .topo = cluster}, "none has the name of this one"},
-               {{.cpu = -1, .topo = "host:2 gpu:4"}, "written by banyan-topo --from DESCRIPTION -o FILE.json"},
-               {{.cpu = -1, .topo = xml}, "machine.xml -o machine.json"}};
+               {{.cpu = -1, .topo = "host:2 gpu:4"}, "written by banyan-topo --from DESCRIPTION --json -o FILE"},
+               {{.cpu = -1, .topo = xml}, "machine.xml --json -o machine.json"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     rank_setup ranks[3] = {{.cpu = -1}, {.cpu = -1}, cases[i].wrong};
     bound_world *bound = bound_run(ranks, 3);

@@ -14,8 +14,8 @@
 
 #define PROGRAM "banyan-topo"
 
-/* The requested task. */
 typedef enum task { TASK_SHOW, TASK_LEVELS, TASK_CHECK, TASK_COSTS } task;
+typedef enum format { FORMAT_TEXT, FORMAT_JSON, FORMAT_DOT } format;
 
 /* A model and its derived data. */
 typedef struct machine {
@@ -28,8 +28,8 @@ typedef struct machine {
 
 typedef struct arguments {
   task task;
+  format format;
   const char *from;   /* NULL: this machine */
-  const char *format; /* NULL: by the suffix of output, otherwise text */
   const char *output; /* NULL: standard output */
   bool all;
   const char *save_costs;  /* NULL: not requested */
@@ -54,34 +54,17 @@ static bool parse_from(void *opaque, const char *text, tool_error *error) {
   return true;
 }
 
-/* Stores the argument of --format, or "json" for --json, which has no argument. */
-static bool parse_format(void *opaque, const char *text, tool_error *error) {
-  arguments *a = opaque;
-  const char *format = text == NULL ? "json" : text;
-  if (a->format != NULL && strcmp(a->format, format) != 0)
-    return tool_error_set(error, "the format cannot be both %.20s and %.20s", a->format, format);
-  a->format = format;
-  return topo_format_find(format) != NULL || tool_error_set(error, "--format %.60s: not one of " TOPO_FORMATS, format);
-}
-
-static bool parse_dot(void *opaque, const char *text, tool_error *error) {
-  (void)text;
-  return parse_format(opaque, "dot", error);
-}
-
 static const tool_option options[] = {
     {"from", "FILE|DESCRIPTION",
      "Another machine or cluster: a file, - for standard input, or a line of text, see TOPOLOGIES in the man page. "
      "FILE alone does the same.",
      .kind = TOOL_CALL, .check = parse_from},
-    {"format", "FORMAT", "text (the default), json or dot (for Graphviz): see FORMATS in the man page.",
-     .kind = TOOL_CALL, .check = parse_format},
-    {"json", NULL, "The same as --format json.", .kind = TOOL_CALL, .check = parse_format},
-    {"dot", NULL, "Write a graph for Graphviz, as in banyan-topo --dot | dot -Tsvg: --format dot.", .kind = TOOL_CALL,
-     .check = parse_dot},
+    {"json", NULL, "Write the whole model as JSON, which can be read again, see JSON in the man page.",
+     TOOL_VALUE_AT(format, FORMAT_JSON)},
+    {"dot", NULL, "Write a graph for Graphviz, as in banyan-topo --dot | dot -Tsvg.",
+     TOOL_VALUE_AT(format, FORMAT_DOT)},
     {"output", "FILE",
-     "Write there instead of to standard output. Without --format the suffix selects the format: " TOPO_SUFFIXES
-     ". The file is replaced only when all of it is written.",
+     "Write there instead of to standard output. The file is replaced only when all of it is written.",
      TOOL_TEXT_AT(output), .letter = 'o'},
     {"all", NULL, "Draw all items, also equal ones, and list all groups and findings.", TOOL_FLAG_AT(all)},
     {.help = "In place of the picture"},
@@ -102,28 +85,19 @@ static const tool_option options[] = {
      TOOL_GROUP(seconds_set)},
     {NULL}};
 
-/* Checks the combination of options, and chooses the format. */
+/* Checks the combination of options. */
 static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
   arguments *a = opaque;
   int rest = argc - optind;
   if (rest > 1 || (rest == 1 && a->from != NULL))
     return tool_error_set(error, "%.100s: one file at a time", argv[argc - 1]);
   a->from = rest == 1 ? argv[optind] : a->from;
-  if (a->format == NULL && a->output != NULL && strcmp(a->output, "-") != 0) {
-    a->format = topo_format_of_path(a->output);
-    if (a->format == NULL) {
-      return tool_error_set(error, "%.200s: its name does not select a format: add --format, or a suffix (%s)",
-                            a->output, TOPO_SUFFIXES);
-    }
-  }
-  a->format = a->format == NULL ? "text" : a->format;
   if (a->save_costs != NULL && (a->task != TASK_SHOW || a->from != NULL || a->output != NULL))
     return tool_error_set(error, "--save-costs measures this machine and writes FILE: no file or other task beside it");
   if (a->save_costs == NULL && a->seconds_set != NULL) return tool_error_set(error, "--seconds goes with --save-costs");
   a->task = a->save_costs == NULL ? a->task : TASK_COSTS;
-  bool plain = strcmp(a->format, "text") == 0 || strcmp(a->format, "json") == 0;
-  if (a->task != TASK_SHOW && !plain)
-    return tool_error_set(error, "--format %s: --levels and --check are written as text or json", a->format);
+  if (a->task != TASK_SHOW && a->format == FORMAT_DOT)
+    return tool_error_set(error, "--dot draws a machine: --levels and --check are written as text or JSON");
   return true;
 }
 
@@ -187,12 +161,13 @@ static char *save_costs(const arguments *a, tool_error *error) {
 
 /* Returns the text to write. On failure it returns NULL and sets *error. */
 static char *work(const arguments *a, const machine *m, int *exit_status, tool_error *error) {
+  static char *(*const views[])(const topo_view *) = {topo_view_tree, topo_view_json, topo_view_dot};
   *exit_status = TOOL_EXIT_OK;
   switch (a->task) {
-  case TASK_LEVELS: return (strcmp(a->format, "json") == 0 ? topo_view_json : topo_view_levels)(&m->view);
-  case TASK_CHECK: return topo_check(&m->view, strcmp(a->format, "json") == 0, exit_status);
+  case TASK_LEVELS: return (a->format == FORMAT_JSON ? topo_view_json : topo_view_levels)(&m->view);
+  case TASK_CHECK: return topo_check(&m->view, a->format == FORMAT_JSON, exit_status);
   case TASK_COSTS: return save_costs(a, error);
-  default: return topo_format_find(a->format)->view(&m->view);
+  default: return views[a->format](&m->view);
   }
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Finds output formats by name and by file name, and writes output. */
+ * Writes output to a file, or to standard output. */
 #include "tools/topo/topo.h"
 
 #include <errno.h>
@@ -9,33 +9,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-/* ---- formats ----------------------------------------------------------------------------------------------------- */
-
-static const topo_format formats[] = {
-    {"text", ".txt", topo_view_tree},
-    {"json", ".json", topo_view_json},
-    {"dot", ".dot", topo_view_dot},
-};
-
-enum { FORMATS = sizeof formats / sizeof formats[0] };
-
-const topo_format *topo_format_find(const char *name) {
-  for (int f = 0; f < FORMATS; f++)
-    if (strcmp(formats[f].name, name) == 0) return &formats[f];
-  return NULL;
-}
-
-const char *topo_format_of_path(const char *path) {
-  size_t length = strlen(path);
-  for (int f = 0; f < FORMATS; f++) {
-    size_t suffix = strlen(formats[f].suffix);
-    if (length > suffix && strcmp(path + length - suffix, formats[f].suffix) == 0) return formats[f].name;
-  }
-  return NULL;
-}
-
-/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static bool write_all(int file, const char *text, size_t bytes) {
   while (bytes > 0) {

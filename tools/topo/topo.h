@@ -102,18 +102,6 @@ void topo_slower(double *speed, bool *assumed, const bny_topo_link *link);
  * "findings", "probes"} with status "healthy", "note" or "fault". *status receives the exit status. */
 char *topo_check(const topo_view *view, bool json, int *status);
 
-/* Output formats of banyan-topo, one row each, and the writing of output. */
-
-#define TOPO_FORMATS "text, json, dot"
-#define TOPO_SUFFIXES ".txt, .json, .dot"
-typedef struct topo_format {
-  const char *name, *suffix; /* suffix of files */
-  char *(*view)(const topo_view *view);
-} topo_format;
-
-const topo_format *topo_format_find(const char *name); /* NULL: unknown */
-const char *topo_format_of_path(const char *path);     /* format by suffix; NULL: unknown */
-
 /* Writes to standard output if path is NULL or "-". A file is written next to `path` and renamed, so `path` is complete
  * or unchanged. Pipes and devices are written directly. */
 bool topo_output(const char *path, const char *text, tool_error *error);

@@ -104,9 +104,10 @@ bny_topo *bny_topo_read(const char *path, bny_topo_error *error) {
   char *text = bny_topo_input_read(path, false, &bytes, &missing, &why);
   if (text == NULL && missing && strchr(path, '/') == NULL && strpbrk(path, ": ") != NULL)
     snprintf(why.text + strlen(why.text), sizeof why.text - strlen(why.text),
-             "; the file of a description is written by banyan-topo --from DESCRIPTION -o FILE.json");
+             "; the file of a description is written by banyan-topo --from DESCRIPTION --json -o FILE");
   else if (text != NULL && !bny_topo_import_json.recognises(text, bytes))
-    bny_topo_fail(&why, 1, "not the JSON of banyan-topo, which converts it: banyan-topo --from %.100s -o machine.json",
+    bny_topo_fail(&why, 1,
+                  "not the JSON of banyan-topo, which converts it: banyan-topo --from %.100s --json -o machine.json",
                   path);
   else if (text != NULL)
     topo = bny_topo_input_parse(&bny_topo_import_json, text, bytes, &why);

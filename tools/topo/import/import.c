@@ -26,7 +26,7 @@ static const bny_topo_importer *importer_of(const char *text, size_t bytes) {
 }
 
 /* Unsupported formats that users may try: text in their first bytes, and the input to use instead. */
-#define XML_OR_JSON "give the XML of NCCL_TOPO_DUMP_FILE or lstopo, or run banyan-topo -o machine.json there"
+#define XML_OR_JSON "give the XML of NCCL_TOPO_DUMP_FILE or lstopo, or run banyan-topo --json -o machine.json there"
 #define NETWORK "give ibnetdiscover, or a description such as leaf:4 host:8 gpu:8 nic:8@400g"
 static const struct {
   const char *words, *format, *instead;
