@@ -287,6 +287,12 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
  * - On the host, between nodes, the batch may run in slices: one slice is combined while the next is attended to. This
  *   is chosen once per shape from the longest attention of any rank. banyan_attention_combine_init() takes that from
  *   keys_max.
+ * - On the host, between nodes, ranks may gather the keys and values of all shards instead of combining partials, if
+ *   messages then cost 10 % less. This is chosen once per shape, from the shards of the first call, or from keys_max
+ *   that all ranks give banyan_attention_combine_init(). Results are those of the algorithm oneshot, and the bits of
+ *   canonical and exact order do not change. banyan_op_info.algorithm is then "pass_kv". q and the arrays of `queries`
+ *   are read until the operation is complete. If a shard is larger than that, or is not alike, the run combines
+ *   partials. BANYAN_PASS forces either way.
  * - With desc->gather, the operation first gathers q. On a device that is one more launch on the same stream; between
  *   nodes it is BANYAN_ERR_UNSUPPORTED. On the host banyan_start() begins it.
  * - With desc->gather or desc->select, or with desc->prune.top_pages over ranks, all arrays of the call are read until

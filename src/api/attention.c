@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/sized.h"
 #include "base/status.h"
+#include "op/pass.h"
 #include "op/valid.h"
 
 /* ---- within a kernel of the caller's ----------------------------------------------------------------------------- */
@@ -351,7 +352,8 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   memcpy(memory.stages, stages, sizeof stages);
   memory.stages[BNY_STAGE_GATHER] = keep ? gather : NULL;
   bny_op_bind(op, &memory);
-  if (is_new) status = bny_op_overlap(op, !keep);
+  if (is_new || (!keep && op->pass && op->pass->is_outdated)) status = bny_pass_choose(op, !keep);
+  if (is_new && status == BANYAN_OK && !op->pass) status = bny_op_overlap(op, !keep);
   if (status != BANYAN_OK) {
     if (keep) bny_op_free(op);
     return status;

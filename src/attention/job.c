@@ -106,11 +106,6 @@ int32_t bny_job_chunks(const bny_job *job, int32_t sequence) {
   return (int32_t)((rows + ROWS_MAX - 1) / ROWS_MAX);
 }
 
-static const char *advance(const void *base, int64_t elements, banyan_dtype dtype) {
-  /* NULL if no key is read */
-  return base ? (const char *)base + elements * (int64_t)bny_dtype_bytes(dtype) : NULL;
-}
-
 /* The query token and head of row `index` of a row block. */
 static int32_t token_of(const bny_job *job, const bny_row_task *rows, int32_t index) {
   return bny_attention_queries(job->desc, rows->block.sequence).first + (rows->first + index) / job->group;
@@ -142,9 +137,10 @@ void bny_job_set_rows(const bny_job *job, const bny_row_block *block, bny_row_ta
   };
   for (int32_t i = 0; i < rows->task.heads; i++) {
     int64_t token = token_of(job, rows, i), head = head_of(job, rows, i);
-    rows->task.q[i] = advance(desc->q, token * desc->q_batch_stride + head * desc->q_head_stride, desc->q_dtype);
-    rows->task.q_rope[i] =
-        advance(desc->rope.q, token * desc->rope.batch_stride + head * desc->rope.head_stride, desc->q_dtype);
+    rows->task.q[i] =
+        bny_attention_moved(desc->q, token * desc->q_batch_stride + head * desc->q_head_stride, desc->q_dtype);
+    rows->task.q_rope[i] = bny_attention_moved(
+        desc->rope.q, token * desc->rope.batch_stride + head * desc->rope.head_stride, desc->q_dtype);
     if (!bny_attention_hides_keys(desc)) continue;
     bool same_token = i > 0 && token_of(job, rows, i - 1) == token;
     rows->sights[i] = same_token ? rows->sights[i - 1] : bny_attention_sight_of(desc, block->sequence, (int32_t)token);
@@ -190,8 +186,8 @@ void bny_job_set_part(const bny_job *job, bny_row_task *rows, int32_t part) {
   }
   task->k_scales = by_token && kv->scales.k ? kv->scales.k + scale_first : NULL;
   task->v_scales = by_token && kv->scales.v ? kv->scales.v + scale_first : NULL;
-  task->k = advance(kv->k, k_first, kv->dtype);
-  task->v = advance(kv->v, v_first, kv->dtype);
+  task->k = bny_attention_moved(kv->k, k_first, kv->dtype);
+  task->v = bny_attention_moved(kv->v, v_first, kv->dtype);
   for (int32_t i = 0; i < part; i++) first += bny_attention_keys(&job->desc->parts[i], b);
   set_sights(job, rows, first);
 }

@@ -9,5 +9,6 @@ libbanyan_core_la_SOURCES += \
   %D%/pruned.c \
   %D%/queries.c %D%/queries.h \
   %D%/queries_check.c \
+  %D%/shard.c %D%/shard.h \
   %D%/share.c \
   %D%/sweep.c

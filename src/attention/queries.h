@@ -5,6 +5,12 @@
 
 #include "attention.h"
 #include "banyan.h"
+#include "op.h"
+
+/* Returns the address of an element; NULL if there is no memory, as where no key is read. */
+static inline void *bny_attention_moved(const void *base, int64_t elements, banyan_dtype dtype) {
+  return base ? (char *)(uintptr_t)base + elements * (int64_t)bny_dtype_bytes(dtype) : NULL;
+}
 
 /* Returns the rows of q, in tokens: as many as the output has. */
 static inline int32_t bny_attention_tokens(const banyan_attention_desc *desc) {

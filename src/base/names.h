@@ -52,6 +52,10 @@ static inline bool bny_name_find(const bny_name *names, const char *text, int *v
     return true;                                                                                                    \
   }
 
+/* BANYAN_PASS: attention over ranks moves partials of queries, or keys. */
+typedef enum bny_pass_form { BNY_PASS_AUTO, BNY_PASS_QUERIES, BNY_PASS_KEYS } bny_pass_form;
+
+BNY_NAMES(bny_pass_form, pass_form, {"auto", BNY_PASS_AUTO}, {"queries", BNY_PASS_QUERIES}, {"keys", BNY_PASS_KEYS})
 BNY_NAMES(bny_collective, collective, {"combine", BNY_COMBINE}, {"allgather", BNY_ALLGATHER},
           {"allgather-heads", BNY_ALLGATHER_HEADS}, {"shift", BNY_SHIFT}, {"broadcast", BNY_BROADCAST},
           {"allreduce", BNY_ALLREDUCE}, {"select", BNY_SELECT}, {"barrier", BNY_BARRIER})

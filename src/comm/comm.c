@@ -153,6 +153,7 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
   comm->ranks_per_core = map->ranks_per_core;
   comm->part_bytes = (size_t)options->part_kib << 10;
   comm->slices = (int32_t)options->slices;
+  if (options->pass) bny_pass_form_parse(options->pass, &comm->pass);
   comm->checks = options->check && !settings->device;
   banyan_status status = bny_comm_connect(comm, settings, exchange, map, &comm->transport);
   if (status == BANYAN_OK) status = set_levels(comm, settings, map, localities);

@@ -35,6 +35,7 @@ struct banyan_comm {
   char *algorithm;           /* algorithm of combines that name none; owned; NULL: by predicted cost */
   size_t part_bytes;         /* larger messages are sent in parts */
   int32_t slices;            /* BANYAN_SLICES: slices of attention */
+  bny_pass_form pass;        /* BANYAN_PASS */
   bool checks;               /* BANYAN_CHECK, without a device: ranks compare their claims */
   int32_t nnodes;
   int32_t threads;          /* threads that attention on the host may use */

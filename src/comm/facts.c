@@ -92,6 +92,9 @@ void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *set
       .check = (int32_t)options->check,
       .cache_bytes = second_level_cache_bytes(),
   };
+  bny_pass_form pass = BNY_PASS_AUTO;
+  if (options->pass) bny_pass_form_parse(options->pass, &pass);
+  own.pass = (int32_t)pass;
   strncpy(own.version, banyan_version(), sizeof own.version - 1);
   if (settings->algorithm) strncpy(own.algorithm, settings->algorithm, sizeof own.algorithm - 1);
   if (settings->device) /* "cuda:2" is of the kind "cuda" */
@@ -134,6 +137,9 @@ banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bo
       return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_CHECK is %d on rank %d and %d here", other->check, i, own->check);
     if (other->slices != own->slices)
       return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_SLICES is %d on rank %d and %d here", other->slices, i, own->slices);
+    if (other->pass != own->pass)
+      return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_PASS is %s on rank %d and %s here",
+                      bny_pass_form_name((bny_pass_form)other->pass), i, bny_pass_form_name((bny_pass_form)own->pass));
     if (memcmp(other->algorithm, own->algorithm, sizeof own->algorithm) != 0)
       return bny_fail(BANYAN_ERR_MISMATCH, "the default algorithm is \"%.31s\" on rank %d and \"%.31s\" here",
                       other->algorithm, i, own->algorithm);

@@ -49,7 +49,8 @@ typedef struct bny_facts {
   uint64_t addresses[BNY_FACTS_ADDRESSES]; /* addresses of its node's interfaces, see base/interface.h; then 0 */
   char reached[BNY_INTERFACE_BYTES];       /* the interface by which it reached rank 0; "": unknown */
   int32_t check;                           /* BANYAN_CHECK */
-  char unused[276];                        /* unused in this version; 0 */
+  int32_t pass;                            /* BANYAN_PASS */
+  char unused[272];                        /* unused in this version; 0 */
 } bny_facts;
 
 _Static_assert(sizeof(bny_facts) == BNY_FACTS_BYTES, "take what is added from what is unused");

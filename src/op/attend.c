@@ -241,8 +241,8 @@ void bny_attention_set_valid(bny_attention *attention, const banyan_valid_rows *
   attention->decode.call.token_mask = valid->token_mask;
 }
 
-/* Returns the description of a run of `tokens` tokens. */
-static banyan_attention_desc of_tokens(const banyan_attention_desc *given, int32_t tokens, banyan_queries *room) {
+banyan_attention_desc bny_attention_of_tokens(const banyan_attention_desc *given, int32_t tokens,
+                                              banyan_queries *room) {
   banyan_attention_desc desc = *given;
   if (bny_attention_tokens(&desc) <= tokens) return desc;
   if (!desc.queries || !desc.queries->query_start_loc) desc.batch = tokens;
@@ -256,7 +256,7 @@ static banyan_attention_desc of_tokens(const banyan_attention_desc *given, int32
 banyan_status bny_attention_start(bny_attention *attention, const bny_device_combine *combine, int32_t tokens) {
   banyan_queries room;
   if (attention->engine) return bny_decode_start(&attention->decode, combine, attention->desc.stream);
-  banyan_attention_desc desc = of_tokens(&attention->desc, tokens, &room);
+  banyan_attention_desc desc = bny_attention_of_tokens(&attention->desc, tokens, &room);
   if (attention->combines) desc.prune.error = NULL; /* bny_attention_write_errors() writes it, by row of the result */
   if (attention->over_ranks)
     return bny_top_pages_weigh(attention->top, attention->kernels, attention->finish, &desc, &attention->out,
@@ -267,7 +267,7 @@ banyan_status bny_attention_start(bny_attention *attention, const bny_device_com
 
 banyan_status bny_attention_start_chosen(bny_attention *attention, int32_t tokens) {
   banyan_queries room;
-  banyan_attention_desc desc = of_tokens(&attention->desc, tokens, &room);
+  banyan_attention_desc desc = bny_attention_of_tokens(&attention->desc, tokens, &room);
   bny_chosen_mark(&desc);
   return bny_attention_start(attention, NULL, tokens);
 }
@@ -282,7 +282,7 @@ banyan_status bny_attention_read_chosen(bny_attention *attention) {
 
 int32_t bny_attention_sequences(const bny_attention *attention, int32_t tokens) {
   banyan_queries room;
-  return of_tokens(&attention->desc, tokens, &room).batch;
+  return bny_attention_of_tokens(&attention->desc, tokens, &room).batch;
 }
 
 static banyan_status check(const banyan_attention_desc *desc, bool is_exact) {
@@ -295,7 +295,7 @@ static banyan_status check(const banyan_attention_desc *desc, bool is_exact) {
 
 banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens) {
   banyan_queries room;
-  banyan_attention_desc desc = of_tokens(&attention->desc, tokens, &room);
+  banyan_attention_desc desc = bny_attention_of_tokens(&attention->desc, tokens, &room);
   banyan_status status = check(&desc, attention->is_exact);
   if (status != BANYAN_OK || attention->combines) return status;
   return bny_attention_check_scale(&desc, &attention->out);
@@ -304,13 +304,9 @@ banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens
 banyan_status bny_attention_check_desc(const banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens,
                                        bool is_exact) {
   banyan_queries room;
-  banyan_attention_desc run = of_tokens(desc, tokens, &room);
+  banyan_attention_desc run = bny_attention_of_tokens(desc, tokens, &room);
   if (comm->rank > 0) run.sinks = NULL;
   return check(&run, is_exact);
-}
-
-static void *moved(const void *base, int64_t elements, banyan_dtype dtype) {
-  return base ? (char *)(uintptr_t)base + elements * (int64_t)bny_dtype_bytes(dtype) : NULL;
 }
 
 /* Advances a part past the keys of the sequences before `first`. */
@@ -323,10 +319,10 @@ static void skip_keys(banyan_kv_part *part, int32_t first) {
   else if (part->pages.table)
     part->pages.table += first * part->pages.table_stride;
   if (part->pages.table) return;
-  part->k = moved(part->k, first * part->k_batch_stride, part->dtype);
-  part->v = moved(part->v, first * part->v_batch_stride, part->dtype);
-  part->scales.k = moved(part->scales.k, first * part->scales.batch_stride, BANYAN_F32);
-  part->scales.v = moved(part->scales.v, first * part->scales.batch_stride, BANYAN_F32);
+  part->k = bny_attention_moved(part->k, first * part->k_batch_stride, part->dtype);
+  part->v = bny_attention_moved(part->v, first * part->v_batch_stride, part->dtype);
+  part->scales.k = bny_attention_moved(part->scales.k, first * part->scales.batch_stride, BANYAN_F32);
+  part->scales.v = bny_attention_moved(part->scales.v, first * part->scales.batch_stride, BANYAN_F32);
 }
 
 banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t first, int32_t count) {
@@ -344,8 +340,8 @@ banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t 
   if (attention->certifies)
     certificate =
         (bny_certificate){certificate.values + row * BNY_CERTIFICATE_VALUES, certificate.m + row, certificate.d + row};
-  desc.q = moved(desc.q, first * desc.q_batch_stride, desc.q_dtype);
-  desc.rope.q = moved(desc.rope.q, first * desc.rope.batch_stride, desc.q_dtype);
+  desc.q = bny_attention_moved(desc.q, first * desc.q_batch_stride, desc.q_dtype);
+  desc.rope.q = bny_attention_moved(desc.rope.q, first * desc.rope.batch_stride, desc.q_dtype);
   skip_keys(&desc.kv, first);
   for (int32_t i = 0; desc.parts && i < desc.part_count; i++) {
     parts[i] = desc.parts[i];
@@ -356,9 +352,9 @@ banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t 
   if (attention->is_exact)
     out.values = (char *)out.values + first * out.stats_token_stride * row_bytes;
   else
-    out.values = moved(out.values, first * out.values_token_stride, out.values_dtype);
-  out.lse = moved(out.lse, first * out.stats_token_stride, out.stats_dtype);
-  out.sum = moved(out.sum, first * out.stats_token_stride, out.stats_dtype);
+    out.values = bny_attention_moved(out.values, first * out.values_token_stride, out.values_dtype);
+  out.lse = bny_attention_moved(out.lse, first * out.stats_token_stride, out.stats_dtype);
+  out.sum = bny_attention_moved(out.sum, first * out.stats_token_stride, out.stats_dtype);
   return bny_attention_run(attention->kernels, attention->finish, &desc, &out,
                            attention->certifies ? &certificate : NULL, attention->pool);
 }

@@ -60,6 +60,9 @@ void bny_attention_set_valid(bny_attention *attention, const banyan_valid_rows *
 /* Describes the rows in wire form, which a combine reads without conversion. */
 banyan_partial bny_attention_rows(const banyan_attention_desc *desc);
 
+/* Returns the description of a run of `tokens` tokens. */
+banyan_attention_desc bny_attention_of_tokens(const banyan_attention_desc *given, int32_t tokens, banyan_queries *room);
+
 /* Check a run of `tokens` tokens on the host, by its description or by the attention that was made. The caller checks
  * each run before it starts it. */
 banyan_status bny_attention_check_desc(const banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens,

@@ -7,6 +7,8 @@ libbanyan_core_la_SOURCES += \
   %D%/make.c \
   %D%/operation.h \
   %D%/overlap.c \
+  %D%/pass.c %D%/pass.h \
+  %D%/pass_choose.c \
   %D%/query.c \
   %D%/run.c \
   %D%/split.c \

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "op/pass.h"
 #include "op/valid.h"
 #include "attention/call.h"
 #include "base/hash.h"
@@ -41,6 +42,7 @@ static void free_op(banyan_op *op) {
   for (int i = 0; i < BNY_STAGES; i++)
     if (op->stages[i] != op) bny_op_free(op->stages[i]);
   bny_attention_free(op->attention);
+  bny_pass_free(op->pass);
   free(op->within);
   free(op->counts);
   free(op->valid_tokens);

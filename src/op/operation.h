@@ -15,9 +15,11 @@ bny_box bny_op_result_box(const banyan_comm *comm, const bny_call *key);
 typedef enum bny_op_stage {
   BNY_STAGE_GATHER,      /* gathers q */
   BNY_STAGE_SELECT,      /* selects the keys to read, by the caller's scores */
+  BNY_STAGE_KEYS,        /* gathers the shards of all ranks: see pass.h */
   BNY_STAGE_TOPS,        /* selects the largest top of each row, after its pages are weighed */
   BNY_STAGE_PAGES,       /* selects the pages to read */
-  BNY_STAGE_ROWS,        /* the call itself */
+  BNY_STAGE_ROWS,        /* the call itself, unless shards were gathered */
+  BNY_STAGE_RESULTS,     /* gathers rows, if they were */
   BNY_STAGE_CERTIFICATE, /* combines the certificate of attention */
   BNY_STAGES
 } bny_op_stage;
@@ -58,6 +60,8 @@ typedef struct bny_op_kind {
   size_t *pieces;             /* all-gather: counts and offsets, [2][nranks] */
 } bny_op_kind;
 
+typedef struct bny_pass bny_pass;
+
 /* One part, computed from its number. */
 typedef struct bny_op_part {
   bny_op_kind *kind;
@@ -91,6 +95,7 @@ struct banyan_op {
   void *stream;
   int64_t tag;                /* the caller's, for the run under way */
   bny_attention *attention;   /* runs before the parts; owned */
+  bny_pass *pass;             /* how it attends to gathered shards; owned. NULL: it does not */
   bny_device_combine *within; /* parameter of a kernel that also combines; owned. NULL: combines are launched */
   bny_op_cut outer, inner;    /* tokens and heads; bytes use only `outer`. Parts are numbered along `inner` first */
   bny_op_kind *kinds;         /* [outer.spans][inner.spans] */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Reports the plan of an operation, its costs, and the traffic of its last run. */
-#include "op/operation.h"
+#include "op/pass.h"
 #include "base/hash.h"
 #include "base/status.h"
 
@@ -27,9 +27,13 @@ banyan_op_info bny_op_query(const banyan_op *op) {
                              .roundings = (uint64_t)first->roundings};
   }
   if (op->attention) found.reason = op->attention->text;
+  if (op->pass) {
+    found.algorithm = "pass_kv";
+    found.reason = op->pass->text;
+  }
   for (int64_t i = 0; i < op->nkinds; i++) {
     const bny_op_kind *kind = &op->kinds[i];
-    found.predicted_us += (double)kind->count * kind->plan->predicted_ns * 1e-3;
+    if (!op->pass) found.predicted_us += (double)kind->count * kind->plan->predicted_ns * 1e-3;
     if (op->on_device) { /* kernels do not count saturated values */
       if (kind->plan->roundings > 0) found.saturated = BANYAN_NOT_COUNTED;
       const bny_proxy_segment *segment = op->within ? NULL : bny_device_run_segment(kind->device_run);
@@ -65,7 +69,7 @@ static size_t describe_rows(const banyan_op *op, char *text, size_t bytes) {
   if (op->nparts > 1) bny_append(text, bytes, &length, "and %lld more parts like it\n", (long long)op->nparts - 1);
   if (op->slices > 1)
     bny_append(text, bytes, &length, "in %d slices: one is combined while the next is attended to\n", op->slices);
-  if (op->attention) bny_append(text, bytes, &length, "%s\n", op->attention->text);
+  if (op->attention) bny_append(text, bytes, &length, "%s\n", op->pass ? op->pass->text : op->attention->text);
   return length;
 }
 

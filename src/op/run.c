@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "op/pass.h"
 #include "op/valid.h"
 #include "op/operation.h"
 #include "base/status.h"
@@ -82,6 +83,8 @@ static banyan_status attend_after(banyan_op *op) {
   if (op->stage == BNY_STAGE_GATHER && !op->stages[BNY_STAGE_SELECT])
     status = bny_attention_start(op->attention, NULL, op->tokens);
   if (op->stage == BNY_STAGE_SELECT) status = bny_attention_start_chosen(op->attention, op->tokens);
+  if (op->stage == BNY_STAGE_KEYS) status = bny_pass_attend(op);
+  if (op->stage == BNY_STAGE_RESULTS) bny_pass_deliver(op);
   if (op->stage == BNY_STAGE_TOPS) bny_attention_offer(op->attention);
   if (op->stage == BNY_STAGE_PAGES) status = bny_attention_read_chosen(op->attention);
   if (status == BANYAN_OK) return status;
@@ -97,10 +100,17 @@ static void write_errors(const banyan_op *op) {
   bny_attention_write_errors(op->attention, (int64_t)result.tokens * result.heads);
 }
 
-/* Moves to the next stage that the operation has. Returns false after the last. */
+/* Gathered shards take the place of rows from peers. */
+static bool is_skipped(const banyan_op *op) {
+  bool is_taken = op->pass && op->pass->is_taken;
+  return !op->stages[op->stage] || (op->stage == BNY_STAGE_ROWS && is_taken) ||
+         (op->stage == BNY_STAGE_RESULTS && !is_taken);
+}
+
+/* Moves to the next stage that the run takes. Returns false after the last. */
 static bool next_stage(banyan_op *op) {
   do op->stage++;
-  while (op->stage < BNY_STAGES && !op->stages[op->stage]);
+  while (op->stage < BNY_STAGES && is_skipped(op));
   return op->stage < BNY_STAGES;
 }
 
@@ -219,7 +229,8 @@ static banyan_status check_scales(const banyan_op *op) {
 
 /* The hidden stages have the tokens of the rows; those of keys and pages have sequences in their place. */
 static void set_tokens(banyan_op *op) {
-  static const bny_op_stage hidden[] = {BNY_STAGE_SELECT, BNY_STAGE_TOPS, BNY_STAGE_PAGES, BNY_STAGE_CERTIFICATE};
+  static const bny_op_stage hidden[] = {BNY_STAGE_SELECT, BNY_STAGE_TOPS, BNY_STAGE_PAGES, BNY_STAGE_RESULTS,
+                                        BNY_STAGE_CERTIFICATE};
   for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++) {
     banyan_op *stage = op->stages[hidden[i]];
     if (!stage) continue;
@@ -245,6 +256,10 @@ static banyan_status prepare(banyan_op *op, bool is_checked) {
   if (status == BANYAN_OK && !is_checked) status = check_scales(op);
   if (status == BANYAN_OK && op->attention && !is_checked) status = bny_attention_check(op->attention, op->tokens);
   if (status != BANYAN_OK || !op->attention || op->first <= BNY_STAGE_SELECT) return status;
+  if (op->pass) {
+    bny_pass_pack(op);
+    return BANYAN_OK;
+  }
   if (op->slices <= 1) return bny_attention_start(op->attention, NULL, op->tokens);
   op->ready = 0;
   return BANYAN_OK;

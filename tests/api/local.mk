@@ -24,6 +24,7 @@ unit_tests += \
   %D%/test_valid_calls \
   %D%/test_mismatch \
   %D%/test_overlap \
+  %D%/test_pass \
   %D%/test_persistent \
   %D%/test_presets \
   %D%/test_prune \

@@ -51,13 +51,17 @@ static bool gather_in_processes(bool without_proc, bny_facts *all) {
   return can;
 }
 
-TEST(slices_differ) {
+TEST(settings_differ) {
   bny_facts all[RANKS];
   banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .rank = 1, .nranks = RANKS};
   for (int32_t rank = 0; rank < RANKS; rank++) all[rank] = facts_of(rank, NULL);
   all[3].slices = 4;
   ck_assert_int_eq(bny_facts_compare(all, &bootstrap), BANYAN_ERR_MISMATCH);
   ck_assert_msg(strstr(banyan_last_error(), "BANYAN_SLICES is 4 on rank 3 and 0 here"), "%s", banyan_last_error());
+  all[3].slices = 0;
+  all[3].pass = BNY_PASS_KEYS;
+  ck_assert_int_eq(bny_facts_compare(all, &bootstrap), BANYAN_ERR_MISMATCH);
+  ck_assert_msg(strstr(banyan_last_error(), "BANYAN_PASS is keys on rank 3 and auto here"), "%s", banyan_last_error());
 }
 
 TEST(builds_that_may_plan_differently_do_not_agree) {
