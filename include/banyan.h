@@ -438,7 +438,8 @@ typedef enum banyan_scatter {
   BANYAN_SCATTER_TOKENS    /* all heads of a range of tokens */
 } banyan_scatter;
 
-/* The order in which partials are merged. Each order gives the same bits on every rank and in every run.
+/* The order in which partials are merged. Each order gives the same bits on every rank and in every run. The sign and
+ * payload of a NaN may depend on the algorithm in every order.
  *
  * - PLAN: the order that suits the chosen algorithm.
  * - CANONICAL: a fixed balanced tree over ranks. The bits do not depend on algorithm, transport, placement of ranks or
@@ -644,8 +645,8 @@ banyan_status banyan_select(banyan_comm *comm, const banyan_select_desc *desc);
 
 /* Finds this rank's k best of n scores for each of `rows` rows, in the order of banyan_select() where positions are
  * indices. Row r has lens[r] scores, or n if lens is NULL, and begins at scores + r * stride (0: n). `best` and
- * `positions` are [rows][k]. If there are fewer than k, the others have score -inf and position -1. Local; any thread
- * may call it. It uses up to 320 KiB of the caller's stack. */
+ * `positions` are [rows][k]. If there are fewer than k, the others have score -inf and position -1. Arrays must not
+ * overlap. Local; any thread may call it. It uses up to 320 KiB of the caller's stack. */
 banyan_status banyan_topk(const float *scores, int64_t stride, const int32_t *lens, int32_t rows, int32_t n, int32_t k,
                           float *best, int32_t *positions);
 

@@ -116,14 +116,17 @@ static int64_t token_extent(const bny_api_tensor *of) {
 }
 
 bool bny_api_tensors_overlap(const bny_api_tensor *a, const bny_api_tensor *b) {
-  int64_t stride = magnitude(a->rows.token_stride), a_bytes = token_extent(a), b_bytes = token_extent(b);
+  int64_t stride = magnitude(a->rows.token_stride), b_stride = magnitude(b->rows.token_stride);
+  int64_t a_bytes = token_extent(a), b_bytes = token_extent(b);
   intptr_t a_begin = (intptr_t)first_byte(a), b_begin = (intptr_t)first_byte(b);
   intptr_t a_low = a_begin + (a->rows.token_stride < 0 ? a->rows.token_stride * (a->tokens - 1) : 0);
   intptr_t b_low = b_begin + (b->rows.token_stride < 0 ? b->rows.token_stride * (b->tokens - 1) : 0);
   intptr_t a_high = a_low + stride * (a->tokens - 1) + a_bytes;
-  intptr_t b_high = b_low + magnitude(b->rows.token_stride) * (b->tokens - 1) + b_bytes;
+  intptr_t b_high = b_low + b_stride * (b->tokens - 1) + b_bytes;
   if (a_high <= b_low || b_high <= a_low) return false;
-  if (magnitude(b->rows.token_stride) != stride || a_bytes > stride || b_bytes > stride) return true;
+  if (a->tokens < 2) stride = b_stride; /* a single token may be in the columns of the other's */
+  if (b->tokens < 2) b_stride = stride;
+  if (b_stride != stride || a_bytes > stride || b_bytes > stride) return true;
   int64_t column = (b_begin - a_begin) % stride;
   if (column < 0) column += stride;
   return column < a_bytes || column + b_bytes > stride;

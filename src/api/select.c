@@ -52,11 +52,11 @@ static banyan_status check_arrays(const array *arrays, int count, int inputs) {
   for (int i = 0; i < count; i++) {
     const array *a = &arrays[i];
     if ((uintptr_t)a->at % a->element_bytes)
-      return bny_fail(BANYAN_ERR_ARGUMENT, "desc.%s is not aligned to its elements, of %zu bytes", a->name,
+      return bny_fail(BANYAN_ERR_ARGUMENT, "%s is not aligned to its elements, of %zu bytes", a->name,
                       a->element_bytes);
     for (int j = i > inputs ? i : inputs; j < count; j++)
       if (i != j && a->at && arrays[j].at && bny_api_overlap(a->at, a->bytes, arrays[j].at, arrays[j].bytes))
-        return bny_fail(BANYAN_ERR_ARGUMENT, "desc.%s overlaps desc.%s: use separate memory", arrays[j].name, a->name);
+        return bny_fail(BANYAN_ERR_ARGUMENT, "%s overlaps %s: use separate memory", arrays[j].name, a->name);
   }
   return BANYAN_OK;
 }
@@ -75,14 +75,14 @@ static banyan_status bind(const banyan_select_desc *desc, int32_t tokens, bny_li
                     "desc.best_scores, desc.best_indices and desc.own are NULL: there is no result");
   size_t in = desc->offers ? (size_t)((rows - 1) * lists->in_stride + desc->offers) : 0;
   size_t out = (size_t)((rows - 1) * lists->out_stride + desc->k), one = (size_t)rows;
-  const array arrays[] = {{"scores", desc->scores, 4, 4 * in},
-                          {"indices", desc->indices, 8, 8 * in},
-                          {"rows", desc->rows, 4, 4 * in},
-                          {"best_scores", desc->best_scores, 4, 4 * out},
-                          {"best_indices", desc->best_indices, 8, 8 * out},
-                          {"counts", desc->counts, 4, 4 * one},
-                          {"own", desc->own, 4, 4 * out},
-                          {"own_counts", desc->own_counts, 4, 4 * one}};
+  const array arrays[] = {{"desc.scores", desc->scores, 4, 4 * in},
+                          {"desc.indices", desc->indices, 8, 8 * in},
+                          {"desc.rows", desc->rows, 4, 4 * in},
+                          {"desc.best_scores", desc->best_scores, 4, 4 * out},
+                          {"desc.best_indices", desc->best_indices, 8, 8 * out},
+                          {"desc.counts", desc->counts, 4, 4 * one},
+                          {"desc.own", desc->own, 4, 4 * out},
+                          {"desc.own_counts", desc->own_counts, 4, 4 * one}};
   return check_arrays(arrays, sizeof arrays / sizeof arrays[0], 3);
 }
 
@@ -139,6 +139,13 @@ banyan_status banyan_topk(const float *scores, int64_t stride, const int32_t *le
                     n);
   if ((!scores && n > 0) || !best || !positions)
     return bny_fail(BANYAN_ERR_ARGUMENT, "scores, best and positions must not be NULL");
+  size_t made = 4 * (size_t)rows * (size_t)k;
+  const array arrays[] = {{"scores", scores, 4, 4 * (size_t)((rows - 1) * stride + n)},
+                          {"lens", lens, 4, 4 * (size_t)rows},
+                          {"best", best, 4, made},
+                          {"positions", positions, 4, made}};
+  status = check_arrays(arrays, sizeof arrays / sizeof arrays[0], 2);
+  if (status != BANYAN_OK) return status;
   for (int32_t row = 0; lens && row < rows; row++)
     if (lens[row] < 0 || lens[row] > n)
       return bny_fail(BANYAN_ERR_ARGUMENT, "lens[%d] is %d, must be 0..%d", row, lens[row], n);

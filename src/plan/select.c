@@ -178,7 +178,7 @@ static banyan_status fail_name(const bny_request *request) {
     return bny_fail(BANYAN_ERR_ARGUMENT, "algorithm \"%s\" cannot serve this %s: %s. These can: %s", request->algorithm,
                     collective, rejection, names);
   return bny_fail(BANYAN_ERR_ARGUMENT,
-                  "unknown algorithm \"%s\": for a %s there are %s (and forms of these, such as tree_chain)",
+                  "unknown algorithm \"%s\": for %s there are %s (and forms of these, such as tree_chain)",
                   request->algorithm, collective, names);
 }
 

@@ -443,6 +443,21 @@ static void refuse_blocks(world_rank *self) {
               banyan_last_error());
 }
 
+/* The columns of one buffer are of inputs or of results, and the last rank has a single token of the results. */
+static void use_columns(world_rank *self) {
+  float buffer[FEW][2 * DIM];
+  sum_call call = good_call();
+  for (int32_t i = 0; i < FEW * DIM; i++) buffer[i / DIM][i % DIM] = (float)i;
+  call.desc.in_stride = call.desc.out_stride = 2 * DIM, call.desc.scatter = BANYAN_SCATTER_TOKENS;
+  if (!world_ok(self, banyan_allreduce(self->comm, &call.desc, buffer[0], &buffer[0][DIM]), "call")) return;
+  int32_t first, number;
+  banyan_split(FEW, self->nranks, self->rank, &first, &number);
+  for (int32_t i = 0; i < number * DIM; i++)
+    world_check(self, (int32_t)buffer[i / DIM][DIM + i % DIM] == self->nranks * (first * DIM + i), "sum %d", i);
+}
+
+TEST(a_single_token_has_columns_of_its_own) { WORLD_RUN(use_columns, .nranks = 2); }
+
 TEST(blocks_of_all_ranks_are_counted) { WORLD_RUN(refuse_blocks, .nranks = 3); }
 
 int main(void) { return world_main(suite_of("allreduce", 120)); }

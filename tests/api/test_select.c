@@ -315,4 +315,14 @@ TEST(wrong_fields_are_named) {
   banyan_comm_destroy(comm);
 }
 
+/* Results with more pairs than a row has scores would replace the scores of later rows. */
+TEST(arrays_of_topk_are_apart) {
+  float scores[8] = {0};
+  int32_t positions[8];
+  ck_assert_int_eq(banyan_topk(scores, 2, NULL, 2, 2, 4, scores, positions), BANYAN_ERR_ARGUMENT);
+  ck_assert_msg(strstr(banyan_last_error(), "best overlaps scores"), "%s", banyan_last_error());
+  ck_assert_int_eq(banyan_topk(scores, 2, positions, 2, 2, 2, scores + 4, positions + 1), BANYAN_ERR_ARGUMENT);
+  ck_assert_msg(strstr(banyan_last_error(), "positions overlaps lens"), "%s", banyan_last_error());
+}
+
 int main(void) { return world_main(suite_of("select", 120)); }
