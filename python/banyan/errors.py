@@ -122,6 +122,10 @@ _ARGUMENTS = {
     "value_dim": "v",
     "timeout_ns": "timeout",
     "first_timeout_ns": "first_timeout",
+    "in": "x",
+    "in_stride": "x",
+    "out_stride": "out",
+    **dict.fromkeys(("best", "positions", "best_scores", "best_indices", "own", "own_counts"), "out"),
 }
 
 
@@ -145,7 +149,7 @@ def _argument_of(text: str) -> tuple[str | None, str]:
         return field[0], rest
     if field == "unknown":  # for example: unknown algorithm "x"
         return after.split()[0], text
-    if re.match(r"[\d\[\]]* (is|leads|must|has|add)\b", after):
+    if re.match(r"[\d\[\]]* (is|leads|must|has|add|overlaps)\b", after):
         return _ARGUMENTS.get(field, field), rest
     return None, text
 

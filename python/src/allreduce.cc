@@ -9,6 +9,7 @@ namespace {
 // The first of several dimensions is that of tokens. The others are the columns of a token, so they are contiguous.
 int64_t columns_of(const array &from) {
   int64_t columns = 1;
+  from.want_rows_apart(from.ndim > 1 ? 1 : 0);
   for (int i = from.ndim - 1; i >= (from.ndim > 1 ? 1 : 0); i--) {
     if (from.shape[i] > 1 && from.strides[i] != columns && from.count() > 0)
       reject(from.name, "all dimensions but the first are contiguous together, and the stride of dimension " +

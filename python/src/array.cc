@@ -64,7 +64,8 @@ array::~array() {
 void array::open(const char *argument, nb::handle object, bool write, const std::string &wanted, void *stream) {
   name = argument;
   if (buffered_) PyBuffer_Release(&buffer_);
-  buffered_ = false;
+  buffered_ = read_only_ = false;
+  device = {DL_CPU, 0};
   if (object.is_none()) reject(name, "it is None, and not an array");
   framework kind = framework_of(object);
   if (kind == framework::torch) {
@@ -75,7 +76,7 @@ void array::open(const char *argument, nb::handle object, bool write, const std:
     open_dlpack(object, stream);
   }
   if (write && kind == framework::jax) reject(name, "arrays of JAX cannot be written; leave it out");
-  if (write && read_only_) reject(name, "the array is read-only, and receives a result");
+  if (write) want_writable("a result");
   if (dtype.lanes > 1) reject(name, "its elements are vectors, and not numbers");
   check_device(wanted);
   if (!data && count() > 0)

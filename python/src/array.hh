@@ -62,7 +62,9 @@ public:
   void want_shape(int dim, int64_t size, const char *of) const; // `of` names the origin of the size
   void want_contiguous_rows() const;                            // the last dimension
   void want_contiguous() const;                                 // all dimensions
-  int32_t size32(int dim) const;                                // a dimension below 2^31, otherwise ArgumentError
+  void want_rows_apart(int dims) const;       // not all strides of the first `dims` are 0, which means contiguous
+  void want_writable(const char *what) const; // although it was opened to be read
+  int32_t size32(int dim) const;              // a dimension below 2^31, otherwise ArgumentError
   void want_vector(int64_t size, const char *shape_text, const char *of) const; // one dimension of this size
   banyan_dtype number() const;                             // f32, f16 or bf16, otherwise ArgumentError
   float *floats() const;                                   // the memory of an f32 array, otherwise ArgumentError

@@ -37,7 +37,7 @@ void array::want_vector(int64_t size, const char *shape_text, const char *of) co
 }
 
 float *array::floats() const {
-  if (number() != BANYAN_F32) reject(name, dtype_name() + ": it is float32");
+  if (dtype.code != DL_FLOAT || dtype.bits != 32) reject(name, dtype_name() + ": it is float32");
   return static_cast<float *>(data);
 }
 
@@ -59,6 +59,17 @@ void array::want_contiguous() const {
     if (shape[i] > 1 && strides[i] != stride && count() > 0) reject(name, "the array is not contiguous");
     stride *= shape[i];
   }
+}
+
+void array::want_rows_apart(int dims) const {
+  int64_t rows = 1;
+  for (int i = 0; i < dims; i++) rows *= strides[i] == 0 ? shape[i] : 0;
+  if (rows > 1 && count() > 0)
+    reject(name, "its rows share their memory, as those of expand() and broadcast_to() do; use a copy");
+}
+
+void array::want_writable(const char *what) const {
+  if (read_only_) reject(name, std::string("the array is read-only, and receives ") + what);
 }
 
 banyan_dtype array::number() const {

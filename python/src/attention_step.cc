@@ -97,19 +97,20 @@ nb::object run(attention_step &step, nb::handle q, nb::handle k, nb::handle v, n
   attention_words &words = step.words;
   LAYER_WORDS(LAYER)
   owner.read(false, [&] {
-    bool is_repeated = step.call && step.combine->repeat(owner, out) && step.call->repeat(q, k, v, words);
-    if (!is_repeated) {
-      step.call = std::make_unique<attention_call>(), step.combine = std::make_unique<combine_call>();
-      try {
+    try {
+      bool is_repeated = step.call && step.combine->repeat(owner, out) && step.call->repeat(q, k, v, words);
+      if (!is_repeated) {
+        step.call = std::make_unique<attention_call>(), step.combine = std::make_unique<combine_call>();
         read_both(owner, q, k, v, words, out, step.how, step.call.get(), step.combine.get());
-      } catch (...) {
-        step.call = nullptr, step.combine = nullptr;
-        throw;
       }
+    } catch (...) { // some of its arrays may be those of this layer
+      step.call = nullptr, step.combine = nullptr;
+      throw;
     }
     if (new_k.is_none() != new_v.is_none()) reject("new_v", "new_k and new_v are both arrays, or both None");
     if (new_k.is_none()) return;
     if (!step.slots_object.is_valid()) reject("new_k", "the step was made without slots");
+    for (const array *cache : {&step.call->k, &step.call->v}) cache->want_writable("new keys");
     append(step, "new_k", new_k, step.call->k);
     append(step, "new_v", new_v, step.call->v);
   });

@@ -20,6 +20,7 @@ void heads_call::read(const comm &owner, void *stream, const char *argument, nb:
   mine.open(argument, mine_array, false, owner.device(), stream);
   mine.want_dims(3, "[tokens, heads, dim]");
   mine.want_contiguous_rows();
+  mine.want_rows_apart(2);
   if (mine.shape[0] > INT32_MAX || mine.shape[1] > INT32_MAX / owner.nranks() || mine.shape[2] > INT32_MAX)
     reject(argument, "a dimension is above 2^31 - 1");
   desc.tokens = static_cast<int32_t>(mine.shape[0]), desc.dim = static_cast<int32_t>(mine.shape[2]);
@@ -45,6 +46,7 @@ void heads_call::read(const comm &owner, void *stream, const char *argument, nb:
     all.want_shape(1, heads, "the number of heads of all ranks");
     all.want_shape(2, desc.dim, "the last dimension of mine");
     all.want_contiguous_rows();
+    all.want_rows_apart(2);
     if (all.values_number(true) != desc.dtype) reject("out", all.dtype_name() + ", and mine differs");
   }
   desc.all_token_stride = all.strides[0], desc.all_head_stride = all.strides[1];

@@ -72,6 +72,9 @@ void select_call::read(const comm &owner, nb::handle scores_word, nb::handle ind
   desc.offers = scores.size32(dims - 1);
   desc.k = k.is_none() ? desc.offers : read_int32("k", k);
   if (desc.k < 1) reject("k", "it is at least 1, and at most 8192");
+  if (desc.offers > desc.k)
+    reject("k", "it is " + std::to_string(desc.k) + ", and scores has " + std::to_string(desc.offers) +
+                    " for each row: offer the best k, as topk() finds them");
   const char *text = read_text("algorithm", algorithm_word);
   if (text) algorithm = text, desc.algorithm = algorithm.c_str();
   read_tokens(owner, tokens, nullptr, &valid_tokens, &tokens_now, &valid);

@@ -84,6 +84,18 @@ def test_rejections(lone):
     rejected("q", "array", step, None, k, k)
     with pytest.raises(TypeError):
         lone.attention_step(scale=1.0, **words)
+    frozen = k.copy()
+    frozen.flags.writeable = False
+    step = lone.attention_step(slots=np.array([3, 4]), **words)
+    rejected("v", "read-only, and receives new keys", step, q, k, frozen, new_k=new, new_v=new)
+    step(q, k, k, np.empty_like(q))
+    # The arrays of a call that was rejected do not become those of the step.
+    short = np.full((2, HEADS, DIM), 7, np.float32)
+    frozen = short[:1].view()
+    frozen.flags.writeable = False
+    rejected("out", "read-only", step, q, k, k, frozen)
+    rejected("out", "dimension 0 is 1", step, q, k, k, short[:1])
+    assert (short == 7).all()
     step(q, k, k, np.empty_like(q))
     with pytest.raises(banyan.ArgumentError, match="value_dim|head_dim|that of"):
         step(q, k[..., :8], k, np.empty_like(q))

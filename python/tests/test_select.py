@@ -136,9 +136,11 @@ def test_rejections(lone):
     rejected("indices", "persistent", lone.select_init, scores, indices.astype(np.int32))
     rejected("out", "tuple of the 4", lone.select, scores, indices, out=scores)
     rejected("k", "at least 1", lone.select, scores, indices, k=0)
+    rejected("k", "scores has 3 for each row", lone.select, scores, indices, k=2)
+    rejected("out", "overlaps desc.scores", lone.select, scores, indices, out=(scores, None, None, None))
     rejected("lens", "each row", banyan.topk, scores, 1, lens=np.zeros(3, np.int32))
-    with pytest.raises(banyan.ArgumentError, match="desc.offers is 3, must be 0..2"):
-        lone.select(scores, indices, k=2)
+    rejected("scores", "float64: it is float32", banyan.topk, scores.astype(float), 1)
+    rejected("out", "best overlaps scores", banyan.topk, scores, 3, out=(scores, None))
     assert (lone.select(scores, indices)[1] == indices).all()
 
 

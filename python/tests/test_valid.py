@@ -160,6 +160,8 @@ def test_allgather_heads():
         assert (even == q[:, [0, 2]]).all()
         with pytest.raises(banyan.ArgumentError, match="this rank's count"):
             comm.allgather_heads(mine, counts=[1, 2])
+        with pytest.raises(banyan.ArgumentError, match="rows share"):
+            comm.allgather_heads(np.broadcast_to(mine[:1, :1], mine.shape), counts=counts)
         return True
 
     assert run(body) == [True, True]
