@@ -10,10 +10,12 @@ and irecv. If a rank fails, all others get an exception of banyan that names it.
 all_reduce of sparse tensors, goes to a gloo group made from the same store. The log says so once.
 """
 
+import functools
 import itertools
 import logging
 import queue
 import threading
+import zlib
 
 import torch
 import torch.distributed as dist
@@ -21,7 +23,7 @@ from torch.distributed import ReduceOp
 from torch.distributed import distributed_c10d as c10d
 
 from .communicator import Communicator
-from .errors import UnsupportedError
+from .errors import MismatchError, UnsupportedError
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _PIECE = 4 << 20  # bytes that all ranks together gather at once to reduce them
@@ -42,6 +44,22 @@ def _fold(function, every):
     for each in every[1:]:
         total = function(total, each)
     return total
+
+
+@functools.lru_cache(256)
+def _tag_of(what, dtype):
+    return zlib.crc32(f"{what} of {dtype}".encode())
+
+
+def _compared(comm, what, dtype, call, *given, **how):
+    """Makes a call of `comm` in which ranks compare, by its tag, what it is for."""
+    before = comm.set_tag(_tag_of(what, dtype))
+    try:
+        return call(*given, **how)
+    except MismatchError as error:
+        raise MismatchError(f"{error}; here it is {what} of {dtype}", error.rank) from None
+    finally:
+        comm.set_tag(before)
 
 
 class _Work(dist.Work):
@@ -103,9 +121,8 @@ class _Channel:
                 if comm is None:
                     how = {"timeout": timeout, "first_timeout": timeout, "arena_bytes": 1 << 20}
                     comm = Communicator.from_torch(store=store, rank=rank, nranks=2, prefix=name, **how)
-                comm.set_tag(tag)
                 whole = tensor if tensor.is_contiguous() else tensor.contiguous()
-                comm.broadcast(whole, 0)
+                _compared(comm, f"a message with tag {tag}", whole.dtype, comm.broadcast, whole, 0)
                 if rank and whole is not tensor:
                     tensor.copy_(whole)
             except Exception as failure:  # noqa: BLE001  (it is raised by wait())
@@ -160,16 +177,30 @@ class ProcessGroup(dist.ProcessGroup):
     def abort(self):
         self.communicator.abort("the process group was aborted")
 
-    def _dense(self, tensor):
+    def _check(self, tensor):
         if tensor.device.type != "cpu" or tensor.layout != torch.strided:
             self.communicator._reject("tensor", f"it is of {tensor.device} and {tensor.layout}, and not dense on the CPU")
+
+    def _dense(self, tensor):
+        self._check(tensor)
         return tensor.detach().contiguous()
+
+    def _want(self, name, tensor, dtype, count):
+        """Rejects a tensor of another dtype or number of elements. `copy_` would convert or broadcast it."""
+        self._check(tensor)
+        if tensor.dtype != dtype or tensor.numel() != count:
+            had = f"{tensor.numel()} elements of {tensor.dtype}"
+            self.communicator._reject(name, f"it has {had}, and here are {count} of {dtype}")
+
+    def _call(self, what, dtype, call, *given, **how):
+        return _compared(self.communicator, what, dtype, call, *given, **how)
+
+    def _allgather(self, what, tensor, **how):
+        return self._call(what, tensor.dtype, self.communicator.allgather, tensor, **how)
 
     def _by_gloo(self, name, *given):
         # A rank that makes another call gets MismatchError here, and does not leave the others in gloo.
-        every = self.communicator.allgather(torch.tensor(list(name.encode().ljust(31)), dtype=torch.uint8))
-        if not (every == every[0]).all():
-            self.communicator._reject("name", f"ranks make different calls, and this one {name}")
+        self._allgather(f"{name} by gloo", torch.zeros(1))
         if self._gloo is None:
             logging.getLogger("banyan").warning("%s goes to gloo, because the backend banyan does not have it", name)
             store = dist.PrefixStore("gloo", self._store)
@@ -179,7 +210,10 @@ class ProcessGroup(dist.ProcessGroup):
     # Reductions. Each writes `to`, a contiguous tensor that may be `of`.
 
     def _sum(self, of, to, operation, **how):
-        self.communicator.allreduce(of, out=to, **how)
+        if operation == _AVG:
+            self._call("a mean", of.dtype, self.communicator.allreduce, of, out=to, **how)
+        else:
+            self.communicator.allreduce(of, out=to, **how)
         if operation == _AVG and to is not None:
             to.div_(self._size)
 
@@ -192,10 +226,10 @@ class ProcessGroup(dist.ProcessGroup):
             return self._sum(tensor, tensor, operation)
         reduction = _REDUCTIONS.get(operation)
         if reduction is None:
-            raise UnsupportedError(f"banyan has no reduction {operation} of {tensor.dtype}")
+            self.communicator._reject("op", f"banyan has no reduction {operation} of {tensor.dtype}")
         flat = tensor.view(-1)
         for piece in flat.split(max(1, _PIECE // self._size // tensor.element_size())):
-            piece.copy_(reduction(self.communicator.allgather(piece)))
+            piece.copy_(reduction(self._allgather(f"a reduction {operation}", piece)))
 
     def allreduce(self, tensors, opts=c10d.AllreduceOptions()):
         for tensor in tensors:
@@ -222,9 +256,11 @@ class ProcessGroup(dist.ProcessGroup):
         return _Work(tensors)
 
     def reduce_scatter_single(self, output, of, opts=c10d.ReduceScatterOptions()):
-        whole, out = self._dense(of).view(self._size, -1), self._dense(output)
+        whole, out = self._dense(of), self._dense(output)
+        self._want("input", whole, out.dtype, out.numel() * self._size)
+        whole = whole.view(self._size, out.numel())
         if self._is_sum(whole, opts.reduceOp.op):
-            self._sum(whole, out.view(1, -1), opts.reduceOp.op, scatter="tokens")
+            self._sum(whole, out.view(1, out.numel()), opts.reduceOp.op, scatter="tokens")
         else:
             whole = whole.clone()
             self._reduce(whole, opts.reduceOp.op)
@@ -234,55 +270,71 @@ class ProcessGroup(dist.ProcessGroup):
         return _Work([output])
 
     def reduce_scatter(self, outputs, inputs, opts=c10d.ReduceScatterOptions()):
-        return self.reduce_scatter_single(outputs[0], torch.stack(inputs[0]), opts)
+        return self.reduce_scatter_single(outputs[0], self._joined(inputs[0], outputs[0]), opts)
+
+    def _joined(self, inputs, output):
+        """Returns the inputs, one for each rank, as one tensor. Each is as large as an output."""
+        for each in inputs:
+            self._want("input", each, output.dtype, output.numel())
+        if len(inputs) != self._size:
+            self.communicator._reject("input", f"a list of {len(inputs)} tensors for {self._size} ranks")
+        return torch.stack([each.detach().reshape(output.shape) for each in inputs])
 
     # Copies.
 
     def broadcast(self, tensors, opts=c10d.BroadcastOptions()):
         for tensor in tensors:
             whole = self._dense(tensor)
-            self.communicator.broadcast(whole, opts.rootRank)
+            self._call("a broadcast", whole.dtype, self.communicator.broadcast, whole, opts.rootRank)
             if whole.data_ptr() != tensor.data_ptr():
                 tensor.copy_(whole)
         return _Work(tensors)
 
     def all_gather_single(self, output, of, opts=c10d.AllgatherOptions()):
-        out = self._dense(output)
-        self.communicator.allgather(self._dense(of), out=out)
+        whole, out = self._dense(of), self._dense(output)
+        self._want("output", out, whole.dtype, whole.numel() * self._size)
+        self._allgather("an all-gather", whole, out=out)
         if out.data_ptr() != output.data_ptr():
             output.copy_(out)
         return _Work([output])
 
     def allgather(self, outputs, inputs, opts=c10d.AllgatherOptions()):
         for out, of in zip(outputs, inputs):
-            counts = [each.numel() for each in out]
-            every = self.communicator.allgather(self._dense(of).view(-1), counts=counts)
+            whole, counts = self._dense(of).view(-1), [each.numel() for each in out]
+            for each in out:
+                self._want("output", each, whole.dtype, each.numel())
+            every = self._allgather("an all-gather", whole, counts=counts)
             for to, piece in zip(out, every.split(counts)):
                 to.copy_(piece.view(to.shape))
         return _Work(list(itertools.chain(*outputs)))
 
     def gather(self, outputs, inputs, opts=c10d.GatherOptions()):
-        every = self.communicator.allgather(self._dense(inputs[0]))
-        for to, of in zip(outputs[0] if self._rank == opts.rootRank else [], every):
-            to.copy_(of)
+        mine, to_root = self._dense(inputs[0]), outputs[0] if self._rank == opts.rootRank else []
+        for to in to_root:
+            self._want("output", to, mine.dtype, mine.numel())
+        every = self._allgather(f"a gather to rank {opts.rootRank}", mine)
+        for to, of in zip(to_root, every):
+            to.copy_(of.view(to.shape))
         return _Work(outputs[0] if outputs else [])
 
     def scatter(self, outputs, inputs, opts=c10d.ScatterOptions()):
         is_root = self._rank == opts.rootRank
-        every = torch.stack(inputs[0]) if is_root else outputs[0].new_empty((self._size, *outputs[0].shape))
-        self.communicator.broadcast(every, opts.rootRank)
+        like = self._dense(outputs[0])
+        every = self._joined(inputs[0], like) if is_root else like.new_empty((self._size, *like.shape))
+        self._call("a scatter", every.dtype, self.communicator.broadcast, every, opts.rootRank)
         outputs[0].copy_(every[self._rank])
         return _Work(outputs)
 
     def all_to_all_single(self, output, of, output_splits=(), input_splits=(), opts=c10d.AllToAllOptions()):
-        """Shifts by each distance. Ranks first gather who sends how much, so that all of them make the same calls."""
+        """Shifts by each distance. Ranks first gather who sends how much and wants how much, so that all of them make the
+        same calls, or get the same error."""
         whole, out = self._dense(of), self._dense(output)
-        rows = len(whole) if whole.dim() else 0
-        row = whole.numel() // max(1, rows)
-        mine = list(input_splits or ()) or [rows // self._size] * self._size
-        if sum(mine) != rows or len(mine) != self._size:
-            self.communicator._reject("input_split_sizes", f"{mine}: for {rows} rows and {self._size} ranks")
-        sizes = self.communicator.allgather(torch.tensor([each * row for each in mine]))
+        both = [self._split("input", whole, input_splits), self._split("output", out, output_splits)]
+        every = self._call("an all-to-all", whole.dtype, self.communicator.allgather, torch.tensor(both))
+        sizes, wanted = every.unbind(1)
+        for source, target in (sizes != wanted.t()).nonzero().tolist():
+            many = f"sends {int(sizes[source, target])} elements, and that one wants {int(wanted[target, source])}"
+            raise MismatchError(f"all_to_all: rank {source} to rank {target} {many}", source)
         starts = [0, *itertools.accumulate(sizes[self._rank].tolist())]
         pieces = [None] * self._size
         for distance in range(self._size):
@@ -292,15 +344,20 @@ class ProcessGroup(dist.ProcessGroup):
             room[: starts[to + 1] - starts[to]] = whole.view(-1)[starts[to] : starts[to + 1]]
             got = self.communicator.shift(room, distance) if most else room
             pieces[source] = got[: int(sizes[source, self._rank])]
-        got = torch.cat(pieces)
-        if got.numel() != out.numel():
-            raise ValueError(f"output has {out.numel()} elements, and the ranks sent {got.numel()} to this one")
-        output.copy_(got.view(output.shape))
+        output.copy_(torch.cat(pieces).view(output.shape))
         return _Work([output])
 
+    def _split(self, name, tensor, splits):
+        """Returns the elements of a tensor for each rank: of `splits` rows, or of as many for each."""
+        rows = len(tensor) if tensor.dim() else 0
+        each = list(splits or ()) or [rows // self._size] * self._size
+        if sum(each) != rows or len(each) != self._size or min(each) < 0:
+            self.communicator._reject(f"{name}_split_sizes", f"{each}: for {rows} rows and {self._size} ranks")
+        return [count * (tensor.numel() // max(1, rows)) for count in each]
+
     def alltoall(self, outputs, inputs, opts=c10d.AllToAllOptions()):
-        made = torch.cat([each.reshape(-1) for each in outputs])
-        self.all_to_all_single(made, torch.cat([each.reshape(-1) for each in inputs]), (), [e.numel() for e in inputs])
+        made, given = (torch.cat([self._dense(each).view(-1) for each in every]) for every in (outputs, inputs))
+        self.all_to_all_single(made, given, [e.numel() for e in outputs], [e.numel() for e in inputs])
         for to, of in zip(outputs, made.split([each.numel() for each in outputs])):
             to.copy_(of.view(to.shape))
         return _Work(outputs)

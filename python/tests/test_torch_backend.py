@@ -203,6 +203,49 @@ def differs_in_layout(rank, ranks):
     dist.all_reduce(torch.eye(3) if rank else torch.eye(3).to_sparse())
 
 
+def differs_in_reduction(rank, ranks):
+    dist.all_reduce(torch.ones(4), dist.ReduceOp.MAX if rank else dist.ReduceOp.MIN)
+
+
+def differs_in_mean(rank, ranks):
+    dist.all_reduce(torch.ones(4), dist.ReduceOp.AVG if rank else dist.ReduceOp.SUM)
+
+
+def differs_in_dtype(rank, ranks):
+    dist.broadcast(torch.ones(2, dtype=torch.float64) if rank else torch.ones(4), 0)
+
+
+def differs_in_root(rank, ranks):
+    dist.gather(torch.ones(2), [torch.zeros(2) for _ in range(ranks)], rank)
+
+
+def differs_in_splits(rank, ranks):
+    dist.all_to_all_single(torch.ones(4), torch.ones(4), [4, 0])
+
+
+def sends_another_type(rank, ranks):
+    dist.recv(torch.ones(1, dtype=torch.int64), 1) if rank == 0 else dist.isend(torch.ones(2), 0).wait()
+
+
+def gives_wrong_tensors(rank, ranks):
+    """Rank 0 is at fault, and the other learns it at once. The group remains usable."""
+    import banyan
+
+    bad, three, six = rank == 0, torch.ones(3), torch.ones(6)
+    for call in (
+        lambda: dist.reduce_scatter_tensor(three, torch.ones(7 if bad else 6)),
+        lambda: dist.reduce_scatter(three, [three, six if bad else three]),
+        lambda: dist.scatter(three, [three, six] if bad else None, 0),
+        lambda: dist.all_gather_into_tensor(torch.ones(6, dtype=torch.int32 if bad else torch.float32), three),
+        lambda: dist.gather(three, [torch.ones(3), six] if bad else None, 0),
+        lambda: dist.all_to_all_single(torch.ones(6), six, None, [7, -1] if bad else None),
+        lambda: dist.all_reduce(torch.ones(3, dtype=torch.int64), dist.ReduceOp.AVG if bad else dist.ReduceOp.SUM),
+    ):
+        with pytest.raises(banyan.ArgumentError if bad else banyan.PeerError):
+            call()
+        dist.barrier()
+
+
 def sends_to_none(rank, ranks):
     if rank == 0:
         dist.recv(torch.ones(1), 1)
@@ -215,9 +258,16 @@ def test_a_dead_rank_is_named(tmp_path):
     assert all("PeerError" in results[r][1] and "rank 1" in results[r][1] for r in (0, 2)), results
 
 
-@pytest.mark.parametrize("body", [differs, differs_in_layout])
+DIFFERENT = [differs, differs_in_layout, differs_in_reduction, differs_in_mean, differs_in_dtype, differs_in_root]
+
+
+@pytest.mark.parametrize("body", [*DIFFERENT, differs_in_splits, sends_another_type])
 def test_calls_that_differ_are_named(body, tmp_path):
     assert all("MismatchError" in each[1] for each in run(body, 2, tmp_path, "cpu:banyan"))
+
+
+def test_a_wrong_tensor_is_an_error_on_all_ranks(tmp_path):
+    ok(run(gives_wrong_tensors, 2, tmp_path, "cpu:banyan"))
 
 
 def test_deadlines(tmp_path):
