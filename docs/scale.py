@@ -299,7 +299,7 @@ def bytes_of():
     for keys in (shape["keys"][0], shape["keys"][-1]):
         t = keys // p
         own = 2 * t * hidden * element
-        methods = {m["name"]: m for m in plan("--compare", shape["machine"], p, "--heads", heads, "--kv-heads", shape["kv_heads"],
+        methods = {m["name"]: m for m in plan("--cost", shape["machine"], p, "--heads", heads, "--kv-heads", shape["kv_heads"],
                                               "--head-dim", shape["head_dim"], "--wire", shape["wire"], "--keys", t)["methods"]}
         ring, tree = methods["ring attention"], next(m for m in methods.values() if m["chosen"])
         for name, one, sent, held in (
@@ -335,7 +335,7 @@ def flat_and_levels(one):
 
 def tree_form(name, ranks, *arguments):
     """Radix by level and pieces of the tree that follows the levels: how its depth adapts to the machine."""
-    why = next(m["why"] for m in plan("--compare", name, ranks, *arguments)["methods"] if m["name"] == "tree_levels")
+    why = next(m["why"] for m in plan("--cost", name, ranks, *arguments)["methods"] if m["name"] == "tree_levels")
     found = re.search(r"radix ([0-9.]+)(?:, ([0-9]+) pieces)?", why)
     return "%s, %s" % (found[1], found[2] or 1) if found else "-"
 

@@ -59,7 +59,6 @@ done <<END
 perf combine --ranks 2 --sizes 520 --iterations 2
 decode --ranks 2 --tokens 9 --repeat 1
 plan --ranks 4
-plan --ranks 4 --compare
 plan --ranks 4 --print
 plan --ranks 4 --prove
 topo --from $topo/one-gpu.txt
@@ -78,7 +77,6 @@ done <<END
 perf combine --ranks 2 --sizes 520 --iterations 2
 decode --ranks 2 --tokens 9 --repeat 1
 plan --ranks 4
-plan --ranks 4 --compare
 plan --ranks 4 --print
 plan --ranks 4 --prove
 topo --from $topo/one-gpu.txt
@@ -138,11 +136,11 @@ perf combine --ranks 2 --sizes 520,1M --iterations 2
 perf barrier --ranks 2 --iterations 2
 decode --ranks 3 --tokens 9 --repeat 1
 plan --ranks 64 --levels 8,8
-plan --ranks 64 --levels 4,8 --compare
+plan --ranks 64 --levels 4,8
 plan --ranks 12 --print
 plan --ranks 64 --levels 8,8 --prove
 plan --from $topo/gb200-nvl72.txt --print
-plan --from $topo/spine-leaf.txt --compare
+plan --from $topo/spine-leaf.txt
 plan --from $topo/dgx-h100.txt --prove
 plan --from $topo/fabric-two-rails.txt --collective broadcast
 topo --from $topo/dgx-h100.txt

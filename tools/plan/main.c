@@ -11,15 +11,7 @@
 
 enum { DEFAULT_HEADS = 32, DEFAULT_BYTES = 65536, COLUMNS_DEFAULT = 100 };
 
-typedef enum action {
-  ACTION_NONE,
-  ACTION_COST,
-  ACTION_COMPARE,
-  ACTION_PRINT,
-  ACTION_PROVE,
-  ACTION_SIMULATE,
-  ACTION_REGRET
-} action;
+typedef enum action { ACTION_NONE, ACTION_COST, ACTION_PRINT, ACTION_PROVE, ACTION_SIMULATE, ACTION_REGRET } action;
 
 typedef struct arguments {
   action action;
@@ -39,14 +31,11 @@ typedef struct arguments {
 static const tool_option options[] = {
     {.help = "What is shown: the VIEW"},
     {"cost", NULL,
-     "The default. Shows the levels of links and their costs; all algorithms, with the chosen one and why the others "
-     "are not chosen; rounds, messages, bytes and time by level, counted in the plans of up to 64 ranks; and the "
-     "choice for payloads of 1 KiB to 64 MiB.",
+     "The default. Shows the levels of links and their costs; all algorithms, fastest first, with the chosen one and "
+     "why the others are not chosen; and the choice for payloads of 1 KiB to 64 MiB. For a combine also Ring "
+     "Attention, where keys and values visit every rank, and three allreduces, each by its fastest algorithm without "
+     "levels.",
      TOOL_VALUE_AT(action, ACTION_COST)},
-    {"compare", NULL,
-     "All algorithms, fastest first. For a combine also Ring Attention, where keys and values visit every rank, and "
-     "three allreduces, each by its fastest algorithm without levels.",
-     TOOL_VALUE_AT(action, ACTION_COMPARE)},
     {"print", NULL, "The steps of each rank's plan. With more than 16 ranks, those of rank 0 or of --rank.",
      TOOL_VALUE_AT(action, ACTION_PRINT)},
     {"prove", NULL, "Make the plans of all ranks and prove them together: see PROOFS in the man page.",
@@ -106,9 +95,9 @@ static const tool_option options[] = {
      "With --simulate: scale one input of the machine: the speed of links of one kind (nvlink, xgmi, pcie, packages, "
      "nic, leaf, spine) or of memory, or the latency.",
      TOOL_TEXT_AT(view.scale), TOOL_GROUP(simulate_only)},
-    {"keys", "N", "With --compare and --simulate: keys that each rank holds; default 4096.",
+    {"keys", "N", "With --cost and --simulate: keys that each rank holds; default 4096.",
      TOOL_INT_AT(keys.per_rank, 1, (int64_t)1 << 40), TOOL_GROUP(keys_given)},
-    {"kv-heads", "H", "With --compare and --simulate: KV heads; default 8, or --heads if that is less.",
+    {"kv-heads", "H", "With --cost and --simulate: KV heads; default 8, or --heads if that is less.",
      TOOL_INT_AT(keys.kv_heads, 1, 1 << 20), TOOL_GROUP(keys_given)},
     {"memory", "BYTES", "With --prove: the limit of memory; default 8G. Plans that need more are rejected.",
      TOOL_BYTES_AT(view.memory_most, (int64_t)1 << 44)},
@@ -136,8 +125,8 @@ static bool check_options(const arguments *a, tool_error *error) {
   }
   if (a->bytes > 0 && (a->tokens > 0 || a->shape.collective == BNY_BARRIER))
     return tool_error_set(error, rows ? "--bytes and --tokens both say the size" : "a barrier has no --bytes");
-  if (a->keys_given != NULL && a->action != ACTION_COMPARE && a->action != ACTION_SIMULATE)
-    return tool_error_set(error, "--%s belongs to --compare and --simulate", a->keys_given);
+  if (a->keys_given != NULL && a->action > ACTION_COST && a->action != ACTION_SIMULATE)
+    return tool_error_set(error, "--%s belongs to --cost and --simulate", a->keys_given);
   if (a->keys_given != NULL && !combine) return tool_error_set(error, "--%s belongs to combine", a->keys_given);
   if (a->simulate_only != NULL && a->action != ACTION_SIMULATE)
     return tool_error_set(error, "--%s belongs to --simulate", a->simulate_only);
@@ -211,7 +200,6 @@ static bool run(arguments *a, plan_ranks *ranks, tool_error *error) {
   a->view.columns = tool_terminal_columns() > 0 ? tool_terminal_columns() : COLUMNS_DEFAULT;
   bool ok = false;
   switch (a->action) {
-  case ACTION_COMPARE: ok = plan_view_compare(&a->view, error); break;
   case ACTION_PRINT: ok = plan_view_print(&a->view, error); break;
   case ACTION_SIMULATE: ok = plan_view_simulate(&a->view, error); break;
   case ACTION_REGRET: ok = plan_view_regret(&a->view, error); break;

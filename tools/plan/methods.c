@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Compares all methods for a collective: predicted time, choice, and why the others are not chosen. Also counts rounds,
- * messages and bytes of plans by level. */
+ * Compares all methods for a collective: predicted time, choice, and why the others are not chosen. */
 #include "tools/plan/methods.h"
 
 #include <stdlib.h>
@@ -102,14 +101,19 @@ bool plan_flat_best(const plan_ranks *ranks, const plan_shape *shape, double byt
   return best->algorithm != NULL || tool_error_set(error, "no algorithm can reduce %.0f bytes", bytes);
 }
 
-static bool three_allreduces(const plan_ranks *ranks, const plan_shape *shape, plan_method *method, tool_error *error) {
+static void three_allreduces(const plan_ranks *ranks, const plan_shape *shape, plan_method *method) {
   double rows = (double)shape->tokens * shape->heads;
   double sizes[3] = {rows * 4, rows * 4, rows * shape->value_dim * (double)tool_dtype_bytes(shape->wire)};
   *method = (plan_method){.name = "three allreduces", .serves = true, .outside = true};
   for (int i = 0; i < 3; i++) {
     plan_shape reduction;
     bny_candidate best;
-    if (!plan_flat_best(ranks, shape, sizes[i], &reduction, &best, error)) return false;
+    tool_error error = {.text = ""};
+    if (!plan_flat_best(ranks, shape, sizes[i], &reduction, &best, &error)) {
+      method->serves = false;
+      snprintf(method->why, sizeof method->why, "cannot: %.200s", error.text);
+      return;
+    }
     method->ns += best.ns;
     method->rounds += best.estimate.rounds;
     method->messages += best.estimate.messages;
@@ -119,7 +123,6 @@ static bool three_allreduces(const plan_ranks *ranks, const plan_shape *shape, p
     method->memory_bytes = memory > method->memory_bytes ? memory : method->memory_bytes;
     for (int32_t k = 0; k < ranks->levels->nlevels; k++) method->level_bytes[k] += best.estimate.level_bytes[k];
   }
-  return true;
 }
 
 /* ---- why --------------------------------------------------------------------------------------------------------- */
@@ -194,7 +197,8 @@ const plan_method *plan_methods_chosen(const plan_methods *methods) {
 
 /* ---- all of them ------------------------------------------------------------------------------------------------- */
 
-static bool weigh(const plan_ranks *ranks, const plan_shape *shape, plan_methods *methods, tool_error *error) {
+bool plan_methods_weigh(const plan_ranks *ranks, const plan_shape *shape, const plan_keys *keys, plan_methods *methods,
+                        tool_error *error) {
   bny_request request = plan_request_make(ranks, shape);
   bny_candidate candidates[BNY_CANDIDATES_MAX];
   methods->nlevels = ranks->levels->nlevels;
@@ -212,104 +216,12 @@ static bool weigh(const plan_ranks *ranks, const plan_shape *shape, plan_methods
       free(reason);
     else
       tool_error_set(error, "%s", banyan_last_error());
+    return false;
   }
-  return chosen;
-}
-
-bool plan_methods_weigh(const plan_ranks *ranks, const plan_shape *shape, plan_methods *methods, tool_error *error) {
-  if (!weigh(ranks, shape, methods, error)) return false;
-  explain(ranks, shape, methods);
-  return true;
-}
-
-bool plan_methods_compare(const plan_ranks *ranks, const plan_shape *shape, const plan_keys *keys,
-                          plan_methods *methods, tool_error *error) {
-  if (!weigh(ranks, shape, methods, error)) return false;
-  if (shape->collective == BNY_COMBINE) {
-    ring_attention(ranks, shape, keys, &methods->methods[methods->count]);
-    if (!three_allreduces(ranks, shape, &methods->methods[methods->count + 1], error)) return false;
-    methods->count += 2;
+  if (keys != NULL && shape->collective == BNY_COMBINE && ranks->nranks > 1) {
+    ring_attention(ranks, shape, keys, &methods->methods[methods->count++]);
+    three_allreduces(ranks, shape, &methods->methods[methods->count++]);
   }
   explain(ranks, shape, methods);
   return true;
-}
-
-/* ---- counted in plans -------------------------------------------------------------------------------------------- */
-
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
-/* Consecutive waits without a send in between are one round, which counts at the farthest level among them. */
-static void rounds_count(const bny_request *request, const bny_plan *plan, plan_level_count *levels) {
-  int32_t level = -1; /* level of the current round */
-  bool fresh = true;
-  for (int32_t i = 0; i < plan->nsteps; i++) {
-    const bny_step *step = &plan->steps[i];
-    if (step->kind == BNY_STEP_SEND) {
-      fresh = true;
-    } else if (step->kind == BNY_STEP_WAIT) {
-      int32_t between = bny_levels_between(request->levels, plan->rank, plan->messages[step->message].peer);
-      if (fresh && level >= 0) {
-        levels[level].rounds++;
-        level = -1;
-      }
-      level = between > level ? between : level;
-      fresh = false;
-    }
-  }
-  if (level >= 0) levels[level].rounds++;
-}
-
-static void add_plan(plan_counts *counts, const bny_request *request, const bny_plan *plan) {
-  plan_level_count levels[BNY_LEVELS_MAX] = {{0}};
-  int64_t work = 0;
-  for (int32_t i = 0; i < plan->nsteps; i++) {
-    const bny_step *step = &plan->steps[i];
-    if (step->kind == BNY_STEP_SEND) {
-      for (int32_t k = 0; k < step->count; k++) {
-        int32_t level = bny_levels_between(request->levels, plan->rank, plan->peers[step->first + k]);
-        levels[level].bytes_sent += (int64_t)plan->slots[step->slot].bytes;
-      }
-    } else if (step->kind == BNY_STEP_WAIT) {
-      const bny_message *message = &plan->messages[step->message];
-      plan_level_count *level = &levels[bny_levels_between(request->levels, plan->rank, message->peer)];
-      level->messages++;
-      level->bytes_received += (int64_t)message->what.bytes;
-    } else {
-      int64_t bytes = (int64_t)bny_slice_wire_bytes(request, &step->slice);
-      work += step->kind == BNY_STEP_COPY ? bytes : bytes * step->count;
-    }
-  }
-  rounds_count(request, plan, levels);
-  for (int32_t k = 0; k < request->levels->nlevels; k++) {
-    plan_level_count *most = &counts->levels[k];
-    most->rounds = larger(most->rounds, levels[k].rounds);
-    most->messages = larger(most->messages, levels[k].messages);
-    most->bytes_sent = larger(most->bytes_sent, levels[k].bytes_sent);
-    most->bytes_received = larger(most->bytes_received, levels[k].bytes_received);
-  }
-  counts->work_bytes = larger(counts->work_bytes, work);
-  counts->slots = larger(counts->slots, plan->nslots);
-  counts->steps = larger(counts->steps, plan->nsteps);
-  counts->outbox_bytes = larger(counts->outbox_bytes, (int64_t)plan->outbox_bytes);
-  counts->nranks++;
-}
-
-bool plan_counts_make(const plan_ranks *ranks, const bny_request *request, plan_counts *counts, tool_error *error) {
-  int32_t looked = ranks->nranks < PLAN_COUNT_RANKS ? ranks->nranks : PLAN_COUNT_RANKS;
-  *counts = (plan_counts){.nranks = 0};
-  for (int32_t i = 0; i < looked; i++) {
-    int32_t rank = looked > 1 ? (int32_t)((int64_t)i * (ranks->nranks - 1) / (looked - 1)) : 0;
-    bny_plan *plan;
-    banyan_status status = bny_plan_make(request, rank, &plan);
-    if (status != BANYAN_OK) return tool_error_set(error, "%s", banyan_last_error());
-    add_plan(counts, request, plan);
-    bny_plan_free(plan);
-  }
-  return true;
-}
-
-double plan_count_ns(const bny_link_cost *link, const plan_level_count *count) {
-  int64_t later = count->messages > count->rounds ? count->messages - count->rounds : 0;
-  return (double)count->rounds * link->alpha_ns + (double)later * bny_link_message_ns(link) +
-         (double)count->bytes_received * link->beta_ns_per_byte;
 }

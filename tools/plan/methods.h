@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Compares the methods for a collective: the predicted cost of each, which one is chosen, and why the others are not.
- * banyan-plan --cost, --compare and banyan-info share this. */
+ * Compares the methods for a collective: the predicted cost of each, the chosen one, and why the others are not. */
 #pragma once
 
 #include <stdio.h>
@@ -41,14 +40,11 @@ typedef struct plan_keys {
 /* The bytes of keys and values on a rank. */
 double plan_shard_bytes(const plan_shape *shape, const plan_keys *keys);
 
-/* Lists all algorithms of the library for this shape. */
-bool plan_methods_weigh(const plan_ranks *ranks, const plan_shape *shape, plan_methods *methods, tool_error *error);
-
-/* Also compares a combine with Ring Attention, where keys and values pass through every rank, and with three
- * all-reduces (maxima, denominators, numerators). Each uses its fastest algorithm that is not composed over levels, by
- * the same cost model. */
-bool plan_methods_compare(const plan_ranks *ranks, const plan_shape *shape, const plan_keys *keys,
-                          plan_methods *methods, tool_error *error);
+/* Lists all algorithms of the library for this shape. With `keys` a combine is also compared with Ring Attention, where
+ * keys and values pass through every rank, and with three all-reduces (maxima, denominators, numerators). Each uses its
+ * fastest algorithm that is not composed over levels, by the same cost model. */
+bool plan_methods_weigh(const plan_ranks *ranks, const plan_shape *shape, const plan_keys *keys, plan_methods *methods,
+                        tool_error *error);
 
 /* One of the three all-reduces: its shape, and its fastest algorithm by predicted cost. */
 bool plan_flat_best(const plan_ranks *ranks, const plan_shape *shape, double bytes, plan_shape *made,
@@ -65,27 +61,3 @@ struct json_t *plan_methods_json(const plan_ranks *ranks, const plan_methods *me
 void plan_levels_print(const plan_ranks *ranks, FILE *stream);
 struct json_t *plan_levels_json(const plan_ranks *ranks);
 struct json_t *plan_shape_json(const plan_ranks *ranks, const plan_shape *shape);
-
-/* Rounds, messages and bytes of plans by level, from the view of one rank. */
-
-typedef struct plan_level_count {
-  int64_t rounds;   /* waits after new data was sent, by the farthest awaited rank */
-  int64_t messages; /* received */
-  int64_t bytes_sent, bytes_received;
-} plan_level_count;
-
-/* For each field, the maximum over the examined ranks. */
-typedef struct plan_counts {
-  int32_t nranks; /* examined ranks: all, or an even sample with first and last */
-  plan_level_count levels[BNY_LEVELS_MAX];
-  int64_t work_bytes; /* encoded, merged, delivered: every source counted */
-  int64_t slots, steps, outbox_bytes;
-} plan_counts;
-
-enum { PLAN_COUNT_RANKS = 64 };
-
-/* Makes plans of up to PLAN_COUNT_RANKS ranks. */
-bool plan_counts_make(const plan_ranks *ranks, const bny_request *request, plan_counts *counts, tool_error *error);
-
-/* Converts rounds, further messages and bytes at a level to time, by the cost model of src/plan/select.c. */
-double plan_count_ns(const bny_link_cost *link, const plan_level_count *count);

@@ -29,4 +29,3 @@ bool plan_view_prove(const plan_view *view, tool_error *error); /* also false if
 bool plan_view_cost(const plan_view *view, tool_error *error);
 bool plan_view_simulate(const plan_view *view, tool_error *error);
 bool plan_view_regret(const plan_view *view, tool_error *error);
-bool plan_view_compare(const plan_view *view, tool_error *error);
