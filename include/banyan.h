@@ -292,8 +292,8 @@ banyan_status banyan_comm_split(banyan_comm *comm, int32_t color, int32_t key, b
  *   exchanges data between nodes. All collectives except combines then move host memory, and return when complete. */
 
 /* Sets the stream (a cudaStream_t of the communicator's device) for calls without one: allgather, shift, broadcast,
- * barrier, and combines whose desc.stream is NULL. NULL, the initial value, is the default stream of the device. Local;
- * ranks do not compare it. */
+ * barrier, selections, and those whose desc.stream is NULL. NULL, the initial value, is the default stream of the
+ * device. Local; ranks do not compare it. */
 banyan_status banyan_comm_set_stream(banyan_comm *comm, void *stream);
 
 /* Sets the tag of all operations that start from now on, such as the number of a layer or of a place in the program.
@@ -639,8 +639,9 @@ typedef struct banyan_select_desc {
  * the communicator remains usable. If only one of its pairs is chosen, that is not noticed. Attention that reads `own`
  * is the next operation of the communicator, without a barrier: start it when the selection is complete.
  * banyan_attention_desc.select and banyan_prune.top_pages select, attend and combine in one operation. Arrays must not
- * overlap. Ranks select on the host: a communicator with a device gets BANYAN_ERR_UNSUPPORTED. A call uses up to 200
- * KiB of the caller's stack. */
+ * overlap. On the host a call uses up to 200 KiB of the caller's stack. On devices that share memory the communicator's
+ * stream runs it, and the algorithm is "oneshot". banyan_comm_status() reports a doubled index there, and the
+ * communicator has then failed. */
 banyan_status banyan_select(banyan_comm *comm, const banyan_select_desc *desc);
 
 /* Finds this rank's k best of n scores for each of `rows` rows, in the order of banyan_select() where positions are

@@ -109,6 +109,8 @@ cuda_sources = \
   %D%/cuda/partial.h \
   %D%/cuda/program.h \
   %D%/cuda/push.h \
+  %D%/cuda/select.cuh \
+  %D%/cuda/selection.h \
   %D%/cuda/unit.h \
   %D%/cuda/worker.h
 EXTRA_DIST += $(cuda_sources) %D%/cuda/amalgamate

@@ -5,47 +5,13 @@
 #include <math.h>
 #include <string.h>
 
-#include "merge_math.h"
-
-__extension__ typedef unsigned __int128 wide;
-
-static const uint32_t key_of_nan = 0xfffffffeu;
-
-static const bny_pair absent = {UINT64_MAX, UINT64_MAX};
-
-/* The image of a score: the best has the smallest. */
-static inline uint32_t key_of(float score) {
-  uint32_t bits = bny_bits_of_float(score), magnitude = bits & 0x7fffffffu;
-  uint32_t key = bits >> 31 ? 0x80000000u + magnitude : 0x7fffffffu - magnitude;
-  if (magnitude == 0) key = 0x7fffffffu;
-  return magnitude > 0x7f800000u ? key_of_nan : key;
-}
-
-/* The image of NaN gives a NaN. */
-static inline float score_of(uint32_t key) { return bny_float_of_bits(key > 0x7fffffffu ? key : 0x7fffffffu - key); }
-
-static inline bool comes_before(bny_pair a, bny_pair b) {
-  return ((wide)a.high << 64 | a.low) < ((wide)b.high << 64 | b.low);
-}
-
-static inline bny_pair pair_of(float score, int64_t index, int32_t rank, int32_t position) {
-  uint64_t who = (uint64_t)(uint32_t)rank << BNY_SELECT_POSITION_BITS | (uint32_t)position;
-  return (bny_pair){(uint64_t)key_of(score) << 32 | (uint64_t)index >> 31, ((uint64_t)index & 0x7fffffff) << 33 | who};
-}
-
-static inline int64_t index_of(bny_pair pair) { return (int64_t)((pair.high & 0xffffffffu) << 31 | pair.low >> 33); }
-
-static inline int32_t rank_of(bny_pair pair) { return (int32_t)(pair.low >> BNY_SELECT_POSITION_BITS & 0xfffff); }
-
-static inline int32_t position_of(bny_pair pair) { return (int32_t)(pair.low & (BNY_SELECT_MOST - 1)); }
-
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
 
 static void insert(bny_pair *list, int32_t count) {
   for (int32_t i = 1; i < count; i++) {
     bny_pair pair = list[i];
     int32_t at = i;
-    for (; at > 0 && comes_before(pair, list[at - 1]); at--) list[at] = list[at - 1];
+    for (; at > 0 && bny_pair_before(pair, list[at - 1]); at--) list[at] = list[at - 1];
     list[at] = pair;
   }
 }
@@ -59,7 +25,7 @@ static void sort(bny_pair *list, int32_t count) {
     for (int32_t i = 0; i < count; i += 2 * run) {
       int32_t middle = i + run < count ? i + run : count, end = middle + run < count ? middle + run : count;
       for (int32_t a = i, b = middle, at = i; at < end; at++) {
-        bool first = b == end || (a < middle && comes_before(from[a], from[b]));
+        bool first = b == end || (a < middle && bny_pair_before(from[a], from[b]));
         to[at] = first ? from[a++] : from[b++];
       }
     }
@@ -77,45 +43,32 @@ void bny_select_encode(const bny_lists *from, int64_t row, int32_t k, int32_t ra
   for (int32_t i = 0; i < from->offers; i++) {
     int64_t index = from->indices[at + i];
     if (index < 0) continue;
-    to[count] = pair_of(from->scores[at + i], index, rank, i);
-    sorted &= count == 0 || comes_before(to[count - 1], to[count]);
+    to[count] = bny_pair_make(from->scores[at + i], index, rank, i);
+    sorted &= count == 0 || bny_pair_before(to[count - 1], to[count]);
     count++;
   }
   if (!sorted) sort(to, count);
-  while (count < k) to[count++] = absent;
-}
-
-/* Returns how many of the first k pairs of both lists are of the first one. */
-static int32_t split(const bny_pair *a, const bny_pair *b, int32_t k) {
-  int32_t low = 0, high = k;
-  while (low < high) {
-    int32_t middle = (low + high) / 2;
-    if (comes_before(a[middle], b[k - 1 - middle]))
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low;
+  while (count < k) to[count++] = bny_pair_absent();
 }
 
 /* Merges from both ends at once, because each step waits for the one before it. Steps are free of branches as long as
  * both lists have pairs for them. */
 static void merge_two(const bny_pair *a, const bny_pair *b, int32_t k, bny_pair *to) {
-  int32_t of_a = split(a, b, k);
+  int32_t of_a = bny_pairs_split(a, b, k);
   const bny_pair *a_end = a + of_a, *b_end = b + (k - of_a);
   bny_pair *to_end = to + k;
   for (;;) {
     int64_t steps = (a_end - a < b_end - b ? a_end - a : b_end - b) / 2;
     if (steps == 0) break;
     for (; steps > 0; steps--) {
-      bool b_first = comes_before(*b, *a), a_last = comes_before(b_end[-1], a_end[-1]);
+      bool b_first = bny_pair_before(*b, *a), a_last = bny_pair_before(b_end[-1], a_end[-1]);
       *to++ = *(b_first ? b : a);
       *--to_end = *(a_last ? a_end - 1 : b_end - 1);
       b += b_first, a += !b_first;
       a_end -= a_last, b_end -= !a_last;
     }
   }
-  while (to < to_end) *to++ = a == a_end || (b < b_end && comes_before(*b, *a)) ? *b++ : *a++;
+  while (to < to_end) *to++ = a == a_end || (b < b_end && bny_pair_before(*b, *a)) ? *b++ : *a++;
 }
 
 void bny_select_merge(int count, const bny_pair *const *lists, int32_t k, bny_pair *to) {
@@ -137,11 +90,11 @@ static bny_doubled find_doubled(const bny_pair *list, int32_t count) {
   uint32_t mask = (1u << bits) - 1;
   memset(table, 0, (mask + 1) * sizeof *table);
   for (int32_t i = 0; i < count; i++) {
-    int64_t index = index_of(list[i]);
+    int64_t index = bny_pair_index(list[i]);
     uint32_t at = (uint32_t)((uint64_t)index * UINT64_C(0x9e3779b97f4a7c15) >> (64 - bits));
     for (; table[at]; at = (at + 1) & mask)
-      if (index_of(list[table[at] - 1]) == index)
-        return (bny_doubled){index, {rank_of(list[table[at] - 1]), rank_of(list[i])}};
+      if (bny_pair_index(list[table[at] - 1]) == index)
+        return (bny_doubled){index, {bny_pair_rank(list[table[at] - 1]), bny_pair_rank(list[i])}};
     table[at] = (uint16_t)(i + 1);
   }
   return (bny_doubled){-1, {0, 0}};
@@ -150,21 +103,21 @@ static bny_doubled find_doubled(const bny_pair *list, int32_t count) {
 bny_doubled bny_select_finish(const bny_pair *list, int32_t k, int32_t rank, const bny_lists *to, int64_t row) {
   int64_t at = row * to->out_stride;
   int32_t count = k, own = 0;
-  while (count > 0 && list[count - 1].high == absent.high) count--;
+  while (count > 0 && bny_pair_is_absent(list[count - 1])) count--;
   if (to->best_scores) {
     float *scores = to->best_scores + at;
-    for (int32_t i = 0; i < count; i++) scores[i] = score_of((uint32_t)(list[i].high >> 32));
+    for (int32_t i = 0; i < count; i++) scores[i] = bny_pair_score(list[i]);
     for (int32_t i = count; i < k; i++) scores[i] = -INFINITY;
   }
   if (to->best_indices) {
     int64_t *indices = to->best_indices + at;
-    for (int32_t i = 0; i < count; i++) indices[i] = index_of(list[i]);
+    for (int32_t i = 0; i < count; i++) indices[i] = bny_pair_index(list[i]);
     for (int32_t i = count; i < k; i++) indices[i] = -1;
   }
   /* The next place is written for each pair, because a branch on its rank would be mispredicted. */
   for (int32_t i = 0; i < count && (to->own || to->own_counts); i++) {
-    if (to->own) to->own[at + own] = position_of(list[i]);
-    own += rank_of(list[i]) == rank;
+    if (to->own) to->own[at + own] = bny_pair_position(list[i]);
+    own += bny_pair_rank(list[i]) == rank;
   }
   for (int32_t i = 0; i < own && to->own && to->rows; i++)
     to->own[at + i] = to->rows[row * to->in_stride + to->own[at + i]];
@@ -193,7 +146,7 @@ static uint32_t find_bound(const candidates *of, int32_t k, int32_t *ties) {
   for (int shift = 32 - DIGIT_BITS, bits = DIGIT_BITS;;) {
     int32_t counts[DIGITS] = {0};
     for (int32_t i = 0; i < of->count; i++) {
-      uint32_t key = key_of(of->scores[place_of(of, i)]);
+      uint32_t key = bny_score_key(of->scores[place_of(of, i)]);
       bool fits = (uint64_t)key >> (shift + bits) == prefix;
       counts[key >> shift & ((1u << bits) - 1)] += fits;
     }
@@ -214,7 +167,7 @@ static void keep(const candidates *of, int32_t k, uint64_t *kept) {
   uint32_t bound = find_bound(of, k, &ties);
   for (int32_t i = 0; count < k; i++) {
     int32_t place = place_of(of, i);
-    uint32_t key = key_of(of->scores[place]);
+    uint32_t key = bny_score_key(of->scores[place]);
     if (key > bound || (key == bound && ties-- <= 0)) continue;
     kept[count++] = (uint64_t)key << 32 | (uint32_t)place;
   }
@@ -246,7 +199,7 @@ static int32_t find_few(const bny_kernels *kernels, const float *scores, int32_t
   int32_t wanted = (int32_t)(expected + 4 * sqrt(expected) + 4), ties;
   if (n < SAMPLED_MIN || wanted > SAMPLES / 8) return 0;
   for (int64_t i = 0; i < SAMPLES; i++) sample[i] = scores[i * n / SAMPLES];
-  float bound = score_of(find_bound(&(candidates){sample, NULL, SAMPLES}, wanted, &ties));
+  float bound = bny_score_of_key(find_bound(&(candidates){sample, NULL, SAMPLES}, wanted, &ties));
   if (!(bound > -INFINITY)) return 0;
   int32_t found = kernels->at_least(scores, n, bound, among, AMONG_MOST);
   if (found <= AMONG_MOST) return found >= k ? found : 0;
@@ -270,7 +223,7 @@ void bny_select_top(const bny_kernels *kernels, const float *scores, int32_t n, 
   if (number) keep(&of, number, rooms[0]);
   const uint64_t *kept = sort_kept(rooms[0], rooms[1], number);
   for (int32_t i = 0; i < k; i++) {
-    best[i] = i < number ? score_of((uint32_t)(kept[i] >> 32)) : -INFINITY;
+    best[i] = i < number ? bny_score_of_key((uint32_t)(kept[i] >> 32)) : -INFINITY;
     positions[i] = i < number ? (int32_t)(uint32_t)kept[i] : -1;
   }
 }

@@ -3,6 +3,7 @@
  * come last, and -0 equals 0. A list in a message is sorted and has k pairs, with absent ones at its end. */
 #pragma once
 
+#include "merge_math.h"
 #include "op.h"
 
 enum { BNY_SELECT_MOST = 8192, BNY_SELECT_POSITION_BITS = 13 };
@@ -13,6 +14,67 @@ enum { BNY_SELECT_MOST = 8192, BNY_SELECT_POSITION_BITS = 13 };
 typedef struct bny_pair {
   uint64_t high, low;
 } bny_pair;
+
+__extension__ typedef unsigned __int128 bny_wide;
+
+/* The image of a score: the best has the smallest. */
+BNY_HD static inline uint32_t bny_score_key(float score) {
+  uint32_t bits = bny_bits_of_float(score), magnitude = bits & 0x7fffffffu;
+  uint32_t key = bits >> 31 ? 0x80000000u + magnitude : 0x7fffffffu - magnitude;
+  if (magnitude == 0) key = 0x7fffffffu;
+  return magnitude > 0x7f800000u ? 0xfffffffeu : key;
+}
+
+/* The image of NaN gives a NaN. */
+BNY_HD static inline float bny_score_of_key(uint32_t key) {
+  return bny_float_of_bits(key > 0x7fffffffu ? key : 0x7fffffffu - key);
+}
+
+BNY_HD static inline bool bny_pair_before(bny_pair a, bny_pair b) {
+  return ((bny_wide)a.high << 64 | a.low) < ((bny_wide)b.high << 64 | b.low);
+}
+
+BNY_HD static inline bny_pair bny_pair_of(uint64_t high, uint64_t low) {
+  bny_pair made;
+  made.high = high;
+  made.low = low;
+  return made;
+}
+
+BNY_HD static inline bny_pair bny_pair_absent(void) { return bny_pair_of(UINT64_MAX, UINT64_MAX); }
+
+BNY_HD static inline bool bny_pair_is_absent(bny_pair pair) { return pair.high == UINT64_MAX; }
+
+BNY_HD static inline bny_pair bny_pair_make(float score, int64_t index, int32_t rank, int32_t position) {
+  uint64_t who = (uint64_t)(uint32_t)rank << BNY_SELECT_POSITION_BITS | (uint32_t)position;
+  return bny_pair_of((uint64_t)bny_score_key(score) << 32 | (uint64_t)index >> 31,
+                     ((uint64_t)index & 0x7fffffff) << 33 | who);
+}
+
+BNY_HD static inline float bny_pair_score(bny_pair pair) { return bny_score_of_key((uint32_t)(pair.high >> 32)); }
+
+BNY_HD static inline int64_t bny_pair_index(bny_pair pair) {
+  return (int64_t)((pair.high & 0xffffffffu) << 31 | pair.low >> 33);
+}
+
+BNY_HD static inline int32_t bny_pair_rank(bny_pair pair) {
+  return (int32_t)(pair.low >> BNY_SELECT_POSITION_BITS & 0xfffff);
+}
+
+BNY_HD static inline int32_t bny_pair_position(bny_pair pair) { return (int32_t)(pair.low & (BNY_SELECT_MOST - 1)); }
+
+/* Returns how many of the first `count` pairs of two lists, which have as many, are of the first one. */
+BNY_HD static inline int32_t bny_pairs_split(const bny_pair *a, const bny_pair *b, int32_t count) {
+  int32_t low = 0, high = count;
+  while (low < high) {
+    int32_t middle = (low + high) / 2;
+    if (bny_pair_before(a[middle], b[count - 1 - middle]))
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
 
 /* The caller's memory of a selection: for each row at most k pairs, and what was chosen. Pointers are at the first row,
  * and strides are from one row to the next. */

@@ -58,17 +58,30 @@ typedef enum bny_protocol {
  *   a wrong page                    1 + the sequence, with bit PAGE; position: index in the page table, and the entry
  *   a wrong start                   the sequence, with bit START; position: the bound that the start passes, the start
  *   a row that the caller's type    bit RESULT; position: the row's token and head
- *   cannot hold */
+ *   cannot hold
+ *   an index that is offered twice  bit DOUBLED, and the rank that comes before the culprit; position: the row's token
+ *                                   and head; WORD_INDEX: the index */
 typedef struct bny_device_fault {
   int32_t status, culprit, reporter; /* ranks; -1: unknown */
   uint32_t detail;                   /* 24 bits */
 } bny_device_fault;
 
-enum { BNY_DEVICE_DETAIL_PAGE = 1 << 23, BNY_DEVICE_DETAIL_START = 1 << 22, BNY_DEVICE_DETAIL_RESULT = 1 << 23 };
+enum {
+  BNY_DEVICE_DETAIL_PAGE = 1 << 23,
+  BNY_DEVICE_DETAIL_START = 1 << 22,
+  BNY_DEVICE_DETAIL_RESULT = 1 << 23,
+  BNY_DEVICE_DETAIL_DOUBLED = 1 << 22
+};
 
 /* Words that the host shares with the device: see bny_arena_head. POSITION is the position of this rank's fault, or 0
  * if it is unknown. */
-enum { BNY_DEVICE_WORD_ABORT, BNY_DEVICE_WORD_FAULT, BNY_DEVICE_WORD_POSITION, BNY_DEVICE_WORDS };
+enum {
+  BNY_DEVICE_WORD_ABORT,
+  BNY_DEVICE_WORD_FAULT,
+  BNY_DEVICE_WORD_POSITION,
+  BNY_DEVICE_WORD_INDEX,
+  BNY_DEVICE_WORDS
+};
 
 /* A run takes 2^BNY_TICKET_BITS tickets, so that any warp's ticket identifies the run. */
 enum { BNY_TICKET_BITS = 20 };
@@ -140,8 +153,8 @@ typedef struct bny_device_group {
 
 /* ---- units ------------------------------------------------------------------------------------------------------- */
 
-/* Values of bny_unit_shape.wire for units that are moved unchanged. */
-enum { BNY_UNIT_BYTES = -1, BNY_UNIT_HEADS = -2 };
+/* Values of bny_unit_shape.wire for units that are moved unchanged, and for lists of value_dim pairs. */
+enum { BNY_UNIT_BYTES = -1, BNY_UNIT_HEADS = -2, BNY_UNIT_LISTS = -3 };
 
 /* The d of all ranks together is at most 1, so merges for lossy wires leave m at 0. */
 #define BNY_SUM_D 0x1p-7f
@@ -154,7 +167,7 @@ typedef struct bny_unit_shape {
   int32_t token0, tokens, head0, heads; /* box of rows */
   int32_t column0, columns;             /* sums: the columns of the box. columns 0: there are no sums */
   int32_t value_dim;
-  int32_t wire;          /* bny_wire, BNY_UNIT_BYTES or BNY_UNIT_HEADS */
+  int32_t wire;          /* bny_wire, BNY_UNIT_BYTES, BNY_UNIT_HEADS or BNY_UNIT_LISTS */
   int32_t chunk_columns; /* a multiple of 8, or of 32 for e4m3; the last chunk may be shorter. Bytes: size of a unit, a
                           * multiple of 4 */
   int32_t chunks;        /* chunks in a row: 1, 2, 4 or 8 */

@@ -74,11 +74,13 @@ BNY_DEVICE void bny_worker_fence_alias(const bny_device_group &group) {
 
 /* Called by one lane. Records this rank's first fault and reports it to the host. Returns false if a fault was recorded
  * before. */
-BNY_DEVICE bool bny_worker_report_host(const bny_device_group *group, uint64_t fault, uint64_t position) {
+BNY_DEVICE bool bny_worker_report_host(const bny_device_group *group, uint64_t fault, uint64_t position,
+                                       uint64_t index) {
   bny_arena_head *head = bny_worker_head(*group, group->rank);
   if (bny_compare_swap_sys_64(&head->fault, 0, fault) != 0) return false;
   if (head->words && position) {
     bny_store_relaxed_sys_64(&head->words[BNY_DEVICE_WORD_POSITION], position);
+    bny_store_relaxed_sys_64(&head->words[BNY_DEVICE_WORD_INDEX], index);
     bny_fence_sys();
   }
   if (head->words) bny_store_relaxed_sys_64(&head->words[BNY_DEVICE_WORD_FAULT], fault);
@@ -87,7 +89,7 @@ BNY_DEVICE bool bny_worker_report_host(const bny_device_group *group, uint64_t f
 
 /* Called by one lane. Reports a fault to the host, and ends the runs of this rank and of all peers. */
 BNY_DEVICE void bny_worker_report_first(const bny_device_group *group, uint64_t fault, uint64_t position) {
-  if (!bny_worker_report_host(group, fault, position)) return;
+  if (!bny_worker_report_host(group, fault, position, 0)) return;
   BNY_ROLLED for (int32_t rank = 0; rank < group->nranks; rank++) {
     bny_store_relaxed_sys_64(&bny_worker_head(*group, rank)->abort, fault);
   }
@@ -106,7 +108,15 @@ BNY_DEVICE_COLD void bny_worker_report_position(const bny_device_group *group, u
 /* Reports a fault in one row of this rank's result. It ends no run, because warps must still send their rows: all other
  * rows stay correct on all ranks. The hosts inform each other. */
 BNY_DEVICE_COLD void bny_worker_report_result(const bny_device_group *group, uint64_t fault, uint64_t position) {
-  bny_worker_report_host(group, fault, position);
+  bny_worker_report_host(group, fault, position, 0);
+}
+
+/* Reports that two pairs of a selected row have one index. It ends no run, either. All ranks find the same. */
+BNY_DEVICE_COLD void bny_worker_report_doubled(const bny_device_group *group, int32_t first, int32_t second,
+                                               uint64_t position, uint64_t index) {
+  bny_worker_report_host(
+      group, bny_device_fault_pack(BANYAN_ERR_DATA, second, group->rank, (uint32_t)first | BNY_DEVICE_DETAIL_DOUBLED),
+      position, index);
 }
 
 /* A set of ranks, one bit per rank. */

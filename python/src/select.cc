@@ -56,6 +56,7 @@ void select_call::read(const comm &owner, nb::handle scores_word, nb::handle ind
   if (indices.dtype.code != DL_INT || (indices.dtype.bits != 64 && !narrow))
     reject("indices", indices.dtype_name() + ": it is int64 or int32");
   if (narrow && indices.lasting) reject("indices", "int32: a persistent operation reads int64");
+  if (narrow && !owner.device().empty()) reject("indices", "int32: a device reads int64");
   int dims = scores.ndim;
   auto want_like_scores = [&](array &other) {
     other.want_dims(dims, "that of scores");

@@ -33,9 +33,9 @@ bool bny_api_overlap(const void *first, size_t first_bytes, const void *second, 
  * same error. For blocking calls on the host, whose arrays have been read. */
 banyan_status bny_api_check_claims(banyan_comm *comm, const banyan_attention_desc *desc);
 
-/* Sets the algorithm of a call in BANYAN_ORDER_EXACT. On devices, only "oneshot" sends the rows of all ranks to the
- * rank that adds them. */
-banyan_status bny_api_exact_algorithm(const banyan_comm *comm, const char **algorithm);
+/* Sets the algorithm of a call that only "oneshot" serves on devices, because it sends the rows of all ranks to the
+ * rank that merges them. `what` names the call. */
+banyan_status bny_api_oneshot_alone(const banyan_comm *comm, const char *what, const char **algorithm);
 
 /* Reports to the peers that this rank makes no operation, because its `op` is NULL. */
 banyan_status bny_api_reject_init(banyan_comm *comm);
@@ -73,10 +73,10 @@ banyan_status bny_api_attention_gather(banyan_comm *comm, const banyan_attention
                                        bny_api_heads *call);
 
 /* Checks everything of a selection but its valid rows, and fills in its memory. */
-banyan_status bny_api_select_check(const banyan_comm *comm, const banyan_select_desc *desc, bny_lists *lists);
+banyan_status bny_api_select_check(banyan_comm *comm, const banyan_select_desc *desc, bny_lists *lists);
 
 /* Checks desc->select, which is not NULL, and that its results are what attention reads. */
-banyan_status bny_api_attention_select(const banyan_comm *comm, const banyan_attention_desc *desc, banyan_order order);
+banyan_status bny_api_attention_select(banyan_comm *comm, const banyan_attention_desc *desc, banyan_order order);
 
 /* Checks an all-gather of heads, and fills in `call`. */
 banyan_status bny_api_heads_read(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,

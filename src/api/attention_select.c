@@ -31,7 +31,7 @@ static banyan_status check_results(const banyan_attention_desc *desc, const bny_
   return BANYAN_OK;
 }
 
-banyan_status bny_api_attention_select(const banyan_comm *comm, const banyan_attention_desc *desc, banyan_order order) {
+banyan_status bny_api_attention_select(banyan_comm *comm, const banyan_attention_desc *desc, banyan_order order) {
   const banyan_select_desc *select = desc->select;
   if (select->tokens != desc->batch || select->heads > 1)
     return REJECT("it has tokens %d and heads %d, must be batch, which is %d, and 0 or 1", select->tokens,

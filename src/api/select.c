@@ -15,10 +15,7 @@ static banyan_status check_k(int32_t k) {
   return bny_fail(BANYAN_ERR_ARGUMENT, "k is %d, must be 1..%d", k, BNY_SELECT_MOST);
 }
 
-static banyan_status check_desc(const banyan_comm *comm, const banyan_select_desc *desc) {
-  if (comm->device.engine)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED, "this communicator has a device, and selections are made on the host: use "
-                                            "a communicator without a device");
+static banyan_status check_desc(const banyan_select_desc *desc) {
   if (desc->tokens < 0 || desc->heads < 0 || (int64_t)desc->tokens * lists_per_token(desc) > INT32_MAX)
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     "desc has tokens %d, heads %d; none may be negative, and at most 2^31 - 1 rows", desc->tokens,
@@ -47,10 +44,12 @@ static banyan_status check_stride(const char *name, int64_t rows, int64_t stride
                   name, stride, rows, width);
 }
 
-/* Each array has a place of its own. Those of inputs may be one another's. */
-static banyan_status check_arrays(const array *arrays, int count, int inputs) {
+/* Each array has a place of its own. Those of inputs may be one another's. `comm` is NULL for host memory. */
+static banyan_status check_arrays(banyan_comm *comm, const array *arrays, int count, int inputs) {
   for (int i = 0; i < count; i++) {
     const array *a = &arrays[i];
+    banyan_status status = comm ? bny_api_check_memory_bytes(comm, a->name, a->at, a->bytes) : BANYAN_OK;
+    if (status != BANYAN_OK) return status;
     if ((uintptr_t)a->at % a->element_bytes)
       return bny_fail(BANYAN_ERR_ARGUMENT, "%s is not aligned to its elements, of %zu bytes", a->name,
                       a->element_bytes);
@@ -62,7 +61,7 @@ static banyan_status check_arrays(const array *arrays, int count, int inputs) {
 }
 
 /* `tokens`: those of this call. */
-static banyan_status bind(const banyan_select_desc *desc, int32_t tokens, bny_lists *lists) {
+static banyan_status bind(banyan_comm *comm, const banyan_select_desc *desc, int32_t tokens, bny_lists *lists) {
   int64_t rows = (int64_t)tokens * lists_per_token(desc);
   *lists = bny_chosen_lists(desc);
   banyan_status status = check_stride("in", rows, lists->in_stride, desc->offers);
@@ -83,12 +82,15 @@ static banyan_status bind(const banyan_select_desc *desc, int32_t tokens, bny_li
                           {"desc.counts", desc->counts, 4, 4 * one},
                           {"desc.own", desc->own, 4, 4 * out},
                           {"desc.own_counts", desc->own_counts, 4, 4 * one}};
-  return check_arrays(arrays, sizeof arrays / sizeof arrays[0], 3);
+  return check_arrays(comm, arrays, sizeof arrays / sizeof arrays[0], 3);
 }
 
-banyan_status bny_api_select_check(const banyan_comm *comm, const banyan_select_desc *desc, bny_lists *lists) {
-  banyan_status status = check_desc(comm, desc);
-  return status == BANYAN_OK ? bind(desc, desc->tokens, lists) : status;
+banyan_status bny_api_select_check(banyan_comm *comm, const banyan_select_desc *desc, bny_lists *lists) {
+  if (comm->device.engine)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "attention on a device does not select: call banyan_select() before it, or "
+                                            "use a communicator without a device");
+  banyan_status status = check_desc(desc);
+  return status == BANYAN_OK ? bind(comm, desc, desc->tokens, lists) : status;
 }
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
@@ -99,7 +101,7 @@ static banyan_status choose(banyan_comm *comm, const banyan_select_desc *desc, b
   if (!comm || !desc)
     return bny_op_reject(comm, bny_fail(BANYAN_ERR_ARGUMENT, "comm and desc must not be NULL"), keep != NULL);
   const banyan_select_desc *known = bny_sized_read(&bny_sized_select_desc, "desc", desc, &room);
-  banyan_status status = known ? check_desc(comm, known) : BANYAN_ERR_ARGUMENT;
+  banyan_status status = known ? check_desc(known) : BANYAN_ERR_ARGUMENT;
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   bny_call key = {.collective = BNY_SELECT,
                   .all_tokens = known->tokens,
@@ -107,11 +109,14 @@ static banyan_status choose(banyan_comm *comm, const banyan_select_desc *desc, b
                   .all_heads = lists_per_token(known),
                   .dim = known->k};
   const char *algorithm = known->algorithm ? known->algorithm : comm->algorithm;
+  if (!comm->device.proxy) status = bny_api_oneshot_alone(comm, "a selection", &algorithm);
+  if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   if (algorithm) strncpy(key.algorithm, algorithm, sizeof key.algorithm - 1);
   const banyan_valid_rows *valid = known->valid;
   status = bny_api_read_tokens(comm, &valid, &counted, !keep, &key);
   bny_op_memory memory = {.valid = valid, .tokens = key.tokens};
-  if (status == BANYAN_OK) status = bind(known, key.tokens, &memory.lists);
+  if (status == BANYAN_OK && !comm->device.proxy) status = bny_api_check_memory_valid(comm, valid);
+  if (status == BANYAN_OK) status = bind(comm, known, key.tokens, &memory.lists);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   return bny_op_run_or_keep(comm, &key, &memory, keep);
 }
@@ -144,7 +149,7 @@ banyan_status banyan_topk(const float *scores, int64_t stride, const int32_t *le
                           {"lens", lens, 4, 4 * (size_t)rows},
                           {"best", best, 4, made},
                           {"positions", positions, 4, made}};
-  status = check_arrays(arrays, sizeof arrays / sizeof arrays[0], 2);
+  status = check_arrays(NULL, arrays, sizeof arrays / sizeof arrays[0], 2);
   if (status != BANYAN_OK) return status;
   for (int32_t row = 0; lens && row < rows; row++)
     if (lens[row] < 0 || lens[row] > n)

@@ -273,11 +273,11 @@ static banyan_status check_proxy(banyan_comm *comm, banyan_status status) {
   return status;
 }
 
-/* Kernels know more than the host of another rank: the numbers of tokens, the wrong sequence, and the bad row of this
- * rank. */
-static bool kernels_know_more(const banyan_comm *comm, banyan_status status, int32_t culprit) {
-  return status == BANYAN_ERR_MISMATCH || status == BANYAN_ERR_ARGUMENT ||
-         (status == BANYAN_ERR_DATA && culprit == comm->rank);
+/* Kernels know more than the host of another rank: the numbers of tokens, the wrong sequence, the bad row of this rank,
+ * and an index that is offered twice, which the kernels of all ranks find. */
+static bool kernels_know_more(const banyan_comm *comm, const bny_device_fault *fault, int32_t culprit) {
+  return fault->status == BANYAN_ERR_MISMATCH || fault->status == BANYAN_ERR_ARGUMENT ||
+         (fault->status == BANYAN_ERR_DATA && (culprit == comm->rank || fault->detail & BNY_DEVICE_DETAIL_DOUBLED));
 }
 
 /* Returns the fault of the device. If another rank's host has reported one, waits a moment for the kernels, which know
@@ -285,7 +285,8 @@ static bool kernels_know_more(const banyan_comm *comm, banyan_status status, int
 static bny_device_fault await_fault(const banyan_comm *comm, uint64_t of_hosts) {
   enum { PATIENCE_NS = 50000000, LOOK_NS = 100000 };
   bny_device_fault fault = bny_engine_fault(comm->device.engine);
-  bool waits = kernels_know_more(comm, bny_fault_status(of_hosts), bny_fault_culprit(of_hosts));
+  banyan_status status = bny_fault_status(of_hosts);
+  bool waits = status == BANYAN_ERR_MISMATCH || status == BANYAN_ERR_ARGUMENT || status == BANYAN_ERR_DATA;
   int64_t deadline_ns = bny_deadline_now() + PATIENCE_NS;
   while (fault.status == BANYAN_OK && waits && bny_deadline_now() < deadline_ns) {
     nanosleep(&(struct timespec){0, LOOK_NS}, NULL);
@@ -299,7 +300,7 @@ static void check_kernels(banyan_comm *comm, uint64_t of_hosts) {
   bny_device_fault fault = await_fault(comm, of_hosts);
   int32_t culprit =
       comm->device.proxy && fault.culprit >= 0 ? bny_proxy_rank(comm->device.proxy, fault.culprit) : fault.culprit;
-  if (!kernels_know_more(comm, (banyan_status)fault.status, culprit)) return;
+  if (!kernels_know_more(comm, &fault, culprit)) return;
   if (comm->device.proxy)
     take_proxy_fault(comm, &fault);
   else

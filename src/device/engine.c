@@ -264,6 +264,7 @@ banyan_status bny_engine_start(bny_engine *engine, const bny_engine_launch *laun
       .kernel = &launch->kernel->kernel,
       .grid = {(uint32_t)launch->blocks, 1, 1},
       .block = {(uint32_t)launch->threads, 1, 1},
+      .shared_bytes = launch->shared_bytes,
       .early = !engine->group.shares_device,
       .arguments = arguments,
   };
@@ -319,6 +320,10 @@ banyan_status bny_engine_fail_data(bny_exec *exec, const bny_engine *engine, con
   char where[64] = "a row";
   if (rank == exec->transport->rank && bny_engine_fault_position(engine, &token, &head))
     snprintf(where, sizeof where, "token %" PRIu32 ", head %" PRId32, token, head);
+  if (fault->detail & BNY_DEVICE_DETAIL_DOUBLED && bny_engine_fault_position(engine, &token, &head))
+    return bny_exec_fail(exec, BANYAN_ERR_DATA, rank, BNY_EXEC_TWICE,
+                         (int64_t)atomic_load(&engine->words.host[BNY_DEVICE_WORD_INDEX]), (int32_t)token, head,
+                         (int32_t)(fault->detail & ~(uint32_t)BNY_DEVICE_DETAIL_DOUBLED), rank);
   if (fault->detail & BNY_DEVICE_DETAIL_RESULT) return bny_exec_fail_result(exec, rank, where);
   return bny_exec_fail(exec, BANYAN_ERR_DATA, rank, "rank %d " BNY_EXEC_NO_ROW ", in %s", rank, where);
 }

@@ -138,7 +138,8 @@ banyan_status bny_engine_find(bny_engine *engine, const char *name, bny_engine_k
 typedef struct bny_engine_launch {
   const bny_engine_kernel *kernel;
   int32_t blocks, threads;
-  const void *what; /* the kernel's second parameter: a bny_oneshot, or the address of a program */
+  uint32_t shared_bytes; /* dynamic */
+  const void *what;      /* the kernel's second parameter: a bny_oneshot, or the address of a program */
   const bny_device_call *call;
 } bny_engine_launch;
 
@@ -159,7 +160,7 @@ bny_device_fault bny_engine_fault(const bny_engine *engine);
 bool bny_engine_fault_position(const bny_engine *engine, uint32_t *place, int32_t *id);
 
 /* Turns a kernel fault with BANYAN_ERR_DATA into the failure of an executor, with culprit `rank`. The cause is bad
- * statistics of that rank, or a row of its result that its type cannot hold. */
+ * statistics of that rank, a row of its result that its type cannot hold, or an index that is offered twice. */
 banyan_status bny_engine_fail_data(bny_exec *exec, const bny_engine *engine, const bny_device_fault *fault,
                                    int32_t rank);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "cuda/selection.h"
 
 _Static_assert((int)BNY_DIRECT_RANKS_MAX == (int)BNY_ONESHOT_RANKS_MAX, "the planner and the kernels have one limit");
 
@@ -429,6 +430,8 @@ banyan_status bny_device_oneshot_make(const bny_request *request, const bny_devi
   made.units_max = (int32_t)(units / (uint64_t)request->nranks);
   *needs = (bny_arena_sizes){.signals = chosen == BNY_PROTOCOL_SIMPLE ? units : 0};
   needs->inbox_bytes[chosen] = units * made.shape.unit_bytes;
+  if (made.shape.wire == BNY_UNIT_LISTS)
+    needs->inbox_bytes[chosen] += BNY_SELECTION_ROOMS * (uint64_t)most * made.shape.unit_bytes;
   *protocol = (bny_protocol)chosen;
   *what = made;
   return BANYAN_OK;

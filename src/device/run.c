@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "cuda/selection.h"
 #include "device/program.h"
 #include "base/hash.h"
 #include "base/status.h"
@@ -14,7 +15,8 @@ struct bny_device_run {
   int32_t blocks, threads;
   bny_device_settings settings; /* settings of the exec, with the run's protocol */
   bny_plan_form form;
-  bool heads, sums;           /* the plan is an all-gather of heads, or sums tensors */
+  bool heads, sums, lists;    /* the plan is an all-gather of heads, sums tensors, or selects */
+  uint32_t shared_bytes;      /* dynamic, of a block */
   int32_t unit_columns;       /* sums: columns of a unit */
   const char *kernel_name;    /* static text */
   int32_t nsteps;             /* steps of the program */
@@ -117,6 +119,19 @@ static void set_grid(bny_device_run *run, const bny_unit_shape *shape) {
   if (run->blocks < 1) run->blocks = 1;
 }
 
+/* A block has a row. Its shared memory may leave room for fewer blocks. */
+static banyan_status set_grid_of_lists(bny_device_run *run, const bny_unit_shape *shape) {
+  bny_device *device = run->exec->engine->device;
+  int32_t k = shape->value_dim, most = BNY_BLOCK_THREADS_MAX, rows = shape->tokens * shape->heads;
+  run->threads = k < most ? (k + 31) / 32 * 32 : most;
+  if (k <= BNY_SELECTION_SHARED_MOST) run->shared_bytes = (uint32_t)((k + 1) * (int32_t)sizeof(bny_pair));
+  banyan_status status = device->ops->kernel_residency(device, &run->kernel.kernel, (uint32_t)run->threads,
+                                                       run->shared_bytes, &run->kernel.blocks_per_sm);
+  int32_t fit = blocks_that_fit(run);
+  run->blocks = rows < 1 ? 1 : rows < fit ? rows : fit;
+  return status;
+}
+
 static banyan_status find_kernel(bny_device_run *run, const char *name) {
   run->kernel_name = name;
   return bny_engine_find(run->exec->engine, name, &run->kernel);
@@ -133,6 +148,7 @@ static banyan_status make_oneshot(bny_device_run *run, const bny_request *reques
   if (status != BANYAN_OK) return status;
   run->form = BNY_FORM_DIRECT;
   run->unit_columns = run->oneshot.shape.value_dim;
+  if (run->lists) return set_grid_of_lists(run, &run->oneshot.shape);
   set_grid(run, &run->oneshot.shape);
   return BANYAN_OK;
 }
@@ -187,6 +203,7 @@ banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *requ
   made->exec = exec;
   made->heads = bny_call_has_rows(&request->call) && bny_call_gathers(&request->call);
   made->sums = request->call.collective == BNY_ALLREDUCE;
+  made->lists = request->call.collective == BNY_SELECT;
   made->settings = exec->settings;
   banyan_status status = make(made, request, plan, call, binding);
   if (status != BANYAN_OK) {
@@ -305,11 +322,15 @@ banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *bindi
     if (binding->out) call.out = *binding->out;
     call.shares_stats = shares_stats(binding);
   }
+  const bny_selection selection = {.shape = run->oneshot.shape, .all_heads = binding->heads, .lists = binding->lists};
   bny_engine_launch launch = {
       .kernel = &run->kernel,
       .blocks = run->blocks,
       .threads = run->threads,
-      .what = run->form == BNY_FORM_DIRECT ? (const void *)&run->oneshot : (const void *)&run->program,
+      .shared_bytes = run->shared_bytes,
+      .what = run->lists                     ? (const void *)&selection
+              : run->form == BNY_FORM_DIRECT ? (const void *)&run->oneshot
+                                             : (const void *)&run->program,
       .call = &call,
   };
   return bny_engine_start(run->exec->engine, &launch, stream);

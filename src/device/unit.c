@@ -40,6 +40,7 @@ int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings 
   /* Writes before a barrier on one rank must be visible after it on all others. Flags in packets order only their own
    * packet. */
   if (request->call.collective == BNY_BARRIER) return BNY_PROTOCOL_SIMPLE;
+  if (request->call.collective == BNY_SELECT) return BNY_PROTOCOL_SIMPLE; /* a pair fills 16 bytes, without a flag */
   if (settings->protocol >= 0 && settings->protocol < BNY_PROTOCOL_COUNT) return settings->protocol;
   uint64_t bytes = payload_bytes(request);
   if (bytes <= LL16_BYTES_MAX) return settings->narrow ? BNY_PROTOCOL_LL8 : BNY_PROTOCOL_LL16;
@@ -101,6 +102,19 @@ static int32_t columns_of_sums(const bny_request *request, int32_t protocol) {
   return parts ? each / parts : most;
 }
 
+/* A unit is a list. */
+static banyan_status shape_of_lists(const bny_request *request, bny_unit_shape *shape) {
+  *shape = (bny_unit_shape){.token0 = request->token0,
+                            .tokens = request->tokens,
+                            .head0 = request->head0,
+                            .heads = request->heads,
+                            .value_dim = request->call.dim,
+                            .wire = BNY_UNIT_LISTS,
+                            .chunks = 1};
+  shape->unit_bytes = (uint32_t)round_up(bny_payload_of(&request->call)->row_bytes(&request->call), UNIT_ALIGNMENT);
+  return BANYAN_OK;
+}
+
 /* A unit is some columns of a token. */
 static banyan_status shape_of_sums(const bny_request *request, int32_t protocol, bny_unit_shape *shape) {
   int32_t columns = columns_of_sums(request, protocol);
@@ -127,6 +141,7 @@ banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, 
   if (!bny_call_has_rows(&request->call)) return shape_of_bytes(request, protocol, shape);
   if (bny_call_gathers(&request->call)) return shape_of_heads(request, protocol, shape);
   if (request->call.collective == BNY_ALLREDUCE) return shape_of_sums(request, protocol, shape);
+  if (request->call.collective == BNY_SELECT) return shape_of_lists(request, shape);
   int64_t rows = (int64_t)request->tokens * request->heads;
   int32_t bits = bits_of(request->call.wire);
   if (rows * BNY_CHUNKS_MAX > INT32_MAX)
@@ -201,7 +216,7 @@ int32_t bny_device_blocks(const bny_unit_shape *shape, int32_t threads, int32_t 
   return (int32_t)(blocks < blocks_max ? blocks : blocks_max);
 }
 
-enum { ONESHOT, INTERPRET, BYTES };
+enum { ONESHOT, INTERPRET, BYTES, SELECT };
 
 /* Returns the name of a kernel of kernels.def, or NULL. */
 static const char *find_kernel(int form, int32_t protocol, int32_t bits, int how) {
@@ -220,6 +235,7 @@ static const char *find_kernel(int form, int32_t protocol, int32_t bits, int how
 }
 
 const char *bny_device_oneshot_kernel(bny_protocol protocol, int32_t wire, banyan_order order, int32_t nranks) {
+  if (wire == BNY_UNIT_LISTS) return find_kernel(SELECT, (int32_t)protocol, 0, 0);
   const int how = order == BANYAN_ORDER_EXACT         ? BNY_ONESHOT_EXACT
                   : nranks > BNY_ONESHOT_NARROW_RANKS ? BNY_ONESHOT_WIDE
                                                       : BNY_ONESHOT_NARROW;

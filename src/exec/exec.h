@@ -31,6 +31,11 @@ static inline bny_strided bny_strided_at(const bny_strided *rows, int64_t token,
 /* The text that peers report about a rank whose statistics are BANYAN_ERR_DATA. */
 #define BNY_EXEC_NO_ROW "passed invalid statistics: NaN or infinite without being declared empty, or a negative d"
 
+/* The text of an index, a token, a head and two ranks of a selection. */
+#define BNY_EXEC_TWICE                                                                                        \
+  "index %" PRId64 " of token %d, head %d is offered twice, by rank %d and rank %d: each key belongs to one " \
+  "rank, and is offered once"
+
 typedef struct bny_failure {
   banyan_status status; /* BANYAN_OK while all is well */
   int32_t culprit;      /* -1: none known */

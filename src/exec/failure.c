@@ -84,6 +84,7 @@ banyan_status bny_exec_adopt(bny_exec *exec, const bny_failure *failure) {
 }
 
 static banyan_status take_fault(bny_exec *exec, const bny_notice *call);
+static bool is_explained_by(const bny_exec *exec, int32_t rank, banyan_status status, char *text, size_t bytes);
 
 static banyan_status fail(bny_exec *exec, uint64_t fault, const char *text) {
   if (bny_exec_check_process(exec) != BANYAN_OK) return bny_exec_failure_of_child.status;
@@ -94,10 +95,13 @@ static banyan_status fail(bny_exec *exec, uint64_t fault, const char *text) {
   bool is_first = atomic_compare_exchange_strong(exec->fault, &first, fault);
   /* All ranks report the same failure. For a mismatch, each reports what differs from its own call. If a device read a
    * wrong argument or bad data, this rank may know more than the rank that reported it first. */
+  char by_culprit[sizeof exec->failure.text];
   bool same_culprit = bny_fault_culprit(first) == culprit;
-  bool knows_more = bny_fault_status(first) == status &&
-                    (status == BANYAN_ERR_MISMATCH || (status == BANYAN_ERR_ARGUMENT && same_culprit) ||
-                     (status == BANYAN_ERR_DATA && same_culprit && culprit == exec->transport->rank));
+  bool knows_more =
+      bny_fault_status(first) == status &&
+      (status == BANYAN_ERR_MISMATCH || (status == BANYAN_ERR_ARGUMENT && same_culprit) ||
+       (status == BANYAN_ERR_DATA && same_culprit &&
+        (culprit == exec->transport->rank || !is_explained_by(exec, culprit, status, by_culprit, sizeof by_culprit))));
   if (!is_first) bring_forward(exec, first);
   if (!is_first && !knows_more) return take_fault(exec, NULL);
   return record(exec, status, culprit, text);

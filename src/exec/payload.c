@@ -294,10 +294,8 @@ static banyan_status report_lists(const bny_run_report *report, int32_t rank, co
   const bny_doubled *of = &report->doubled;
   (void)rank;
   (void)binding;
-  return bny_fail(BANYAN_ERR_DATA,
-                  "index %" PRId64 " of token %d, head %d is offered twice, by rank %d and rank %d: each key belongs "
-                  "to one rank, and is offered once",
-                  of->index, report->lost_token, report->lost_head, of->ranks[0], of->ranks[1]);
+  return bny_fail(BANYAN_ERR_DATA, BNY_EXEC_TWICE, of->index, report->lost_token, report->lost_head, of->ranks[0],
+                  of->ranks[1]);
 }
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */

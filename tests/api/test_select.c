@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Selections over random shapes, scores, owners and token counts, as blocking calls and operations on every backend.
- * The oracle sorts the pairs of all ranks. */
+ * The oracle sorts the pairs of all ranks. Devices of several nodes select in host memory. */
 #include "tests/support/lone.h"
 #include "tests/support/scores.h"
 #include "tests/support/world.h"
 
-enum { SHAPES = 10, RUNS = 3, RANKS_MAX = 16, KEYS_MAX = 3000, MARGIN = 5 };
+enum { SHAPES = 10, SHAPES_OF_DEVICES = 4, RUNS = 3, RANKS_MAX = 16, KEYS_MAX = 3000, MARGIN = 5, LONG = 900 };
 
 /* The rule by which a rank owns a key. */
 typedef enum owners { BLOCKS, DRAWN_OWNERS, ONE_RANK, OWNERS } owners;
@@ -41,8 +41,12 @@ static void make(problem *made, world_random random, const world_rank *self) {
   desc->tokens = random_below(&random, 6);
   desc->heads = random_below(&random, 4);
   desc->k = 1 + random_below(&random, random_one_in(&random, 4) ? 1200 : 60);
+  bool is_long = *(const uint64_t *)self->argument >= LONG;
+  if (is_long) desc->tokens = desc->heads = 1, desc->k = 4097 + random_below(&random, 4096);
   made->heads = desc->heads ? desc->heads : 1;
-  made->keys = random_one_in(&random, 4) ? random_below(&random, desc->k) : random_below(&random, KEYS_MAX);
+  made->keys = is_long                     ? 2 * desc->k
+               : random_one_in(&random, 4) ? random_below(&random, desc->k)
+                                           : random_below(&random, KEYS_MAX);
   made->content = (score_content)random_below(&random, SCORE_CONTENTS);
   made->owners = (owners)random_below(&random, OWNERS);
   made->seed = random_next(&random);
@@ -148,25 +152,41 @@ static bool check(world_rank *self, const problem *of, const memory *at, int run
   return world_check(self, past == INT64_C(0x5A5A5A5A5A5A5A5A), "memory past the result changed");
 }
 
-static bool select_often(world_rank *self, problem *of, world_random random, const memory *at) {
-  banyan_valid_rows valid = {.size = sizeof valid, .tokens = at->tokens};
-  bool counts = random_one_in(&random, 2), keeps = random_one_in(&random, 2), good = true;
-  banyan_select_desc *desc = &of->desc;
+/* The memory of calls, as the rank's device has it. */
+static banyan_select_desc desc_of(const world_rank *self, const problem *of, const memory *at) {
+  const world_rank host = {.on = &world_threads}, *on = self->on == &world_staged ? &host : self;
+  banyan_select_desc desc = of->desc;
+  desc.scores = world_at(on, at->scores), desc.indices = world_at(on, at->indices);
+  desc.rows = of->with_rows ? world_at(on, at->rows) : NULL;
+  desc.best_scores = world_at(on, at->best_scores), desc.best_indices = world_at(on, at->best_indices);
+  desc.counts = world_at(on, at->counts);
+  desc.own = world_at(on, at->own), desc.own_counts = world_at(on, at->own_counts);
+  return desc;
+}
+
+static bool call(world_rank *self, const banyan_select_desc *desc) {
+  if (self->on == &world_staged) return world_ok(self, banyan_select(self->comm, desc), "call");
+  return world_put(self) && world_ok(self, banyan_select(self->comm, desc), "call") && world_finish(self);
+}
+
+static bool select_often(world_rank *self, const problem *of, world_random random, const memory *at) {
+  const bool is_staged = self->on == &world_staged;
+  banyan_valid_rows valid = {.size = sizeof valid, .tokens = is_staged ? at->tokens : world_at(self, at->tokens)};
+  bool counts = random_one_in(&random, 2), keeps = random_one_in(&random, 2) && !is_staged, good = true;
+  banyan_select_desc made = desc_of(self, of, at), *desc = &made;
   banyan_op *op = NULL;
-  desc->scores = at->scores, desc->indices = at->indices, desc->rows = of->with_rows ? at->rows : NULL;
-  desc->best_scores = at->best_scores, desc->best_indices = at->best_indices;
-  desc->counts = at->counts, desc->own = at->own, desc->own_counts = at->own_counts;
   desc->valid = counts ? &valid : NULL;
   for (int run = 0; run < RUNS && good; run++) {
     int32_t tokens = *at->tokens = counts ? random_below(&random, desc->tokens + 1) : desc->tokens;
     fill(of, at, run);
     if (!keeps) {
-      good = world_ok(self, banyan_select(self->comm, desc), "call");
+      good = call(self, desc);
     } else {
-      if (!op) good = world_ok(self, banyan_select_init(self->comm, desc, &op), "init");
-      good = good && world_ok(self, banyan_start(op), "start") && world_ok(self, banyan_wait(op), "wait");
+      if (!op) good = world_ok(self, banyan_select_init(self->comm, desc, &op), "init") && world_record(self, &op, 1);
+      good = good && world_replay(self);
     }
-    good = good && check(self, of, at, run, tokens);
+    good = good && world_ok(self, banyan_comm_status(self->comm), "status") && check(self, of, at, run, tokens);
+    good = world_meet(self) && good;
   }
   banyan_op_free(op);
   return good;
@@ -174,7 +194,8 @@ static bool select_often(world_rank *self, problem *of, world_random random, con
 
 static void select_all(world_rank *self) {
   world_random random = random_seed() * 7001 + *(const uint64_t *)self->argument;
-  for (int shape = 0; shape < SHAPES; shape++) {
+  if (self->on->is_device && !world_ok(self, banyan_comm_set_stream(self->comm, self->stream), "set stream")) return;
+  for (int shape = 0; shape < (self->on->is_device ? SHAPES_OF_DEVICES : SHAPES); shape++) {
     problem of;
     world_random own = random_next(&random);
     make(&of, own, self);
@@ -183,24 +204,17 @@ static void select_all(world_rank *self) {
   }
 }
 
-static void refuse(world_rank *self) {
-  banyan_select_desc desc = BANYAN_SELECT_DESC_INIT;
-  desc.k = 1;
-  banyan_status status = banyan_select(self->comm, &desc);
-  world_check(self, status == BANYAN_ERR_UNSUPPORTED && strstr(banyan_last_error(), "without a device"), "%s",
-              banyan_last_error());
-}
-
-/* Small arenas split calls into parts. Between them cases name each algorithm that a combine has. */
+/* Small arenas split calls into parts. Between them cases name each algorithm that a combine has; devices that share
+ * memory have one. */
 TEST_EVERYWHERE(ranks_select, 40) {
   static const char *const algorithms[] = {NULL, "oneshot", "twoshot", "ring", "recursive", "tree"};
   uint64_t number = (uint64_t)_i;
-  if (on->is_device) {
-    WORLD_RUN(refuse, .nranks = world_ranks(on, 2), .on = on);
-    return;
-  }
-  WORLD_RUN(select_all, .nranks = world_ranks(on, 1 + _i % 9), .on = on, .argument = &number,
-            .arena_bytes = _i % 3 == 2 ? 256 << 10 : 0, .algorithm = algorithms[_i % 6]);
+  bool is_shared = on->is_device && on != &world_staged;
+  size_t small = is_shared ? 1 << 20 : 256 << 10;
+  int32_t nranks = world_ranks(on, 1 + _i % 9);
+  if (on == &world_staged && nranks == 1) nranks = 2; /* a single rank has a device that shares its memory */
+  WORLD_RUN(select_all, .nranks = nranks, .on = on, .argument = &number, .one_device = _i % 4 == 3,
+            .arena_bytes = _i % 3 == 2 ? small : 0, .algorithm = algorithms[_i % (is_shared ? 2 : 6)]);
 }
 
 TEST_LOOP(levels_select, 6) {
@@ -208,6 +222,12 @@ TEST_LOOP(levels_select, 6) {
   uint64_t number = 500 + (uint64_t)_i;
   setenv("BANYAN_LEVELS", levels[_i % 3], 1);
   WORLD_RUN(select_all, .nranks = 8, .argument = &number, .arena_bytes = _i < 3 ? 0 : 256 << 10);
+}
+
+/* Blocks of devices sort lists of more than 4,096 pairs in the arena. */
+TEST(long_lists) {
+  uint64_t number = LONG;
+  if (world_is_here(&world_emulated)) WORLD_RUN(select_all, .nranks = 3, .on = &world_emulated, .argument = &number);
 }
 
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
@@ -255,6 +275,38 @@ TEST(doubled_indices_are_found) {
     static const char *const algorithms[] = {"oneshot", "twoshot", "tree"};
     WORLD_RUN(offer_twice, .nranks = 3, .algorithm = algorithms[i]);
   }
+}
+
+/* On devices the communicator reports it, and has then failed. */
+static void offer_twice_to_devices(world_rank *self) {
+  static small at[3];
+  small *mine = &at[self->rank];
+  banyan_select_desc desc = small_desc(self->rank, mine);
+  if (!world_ok(self, banyan_select(self->comm, &desc), "call") || !world_finish(self)) return;
+  if (!world_ok(self, banyan_comm_status(self->comm), "status") || !world_meet(self)) return;
+  if (self->rank == 2) mine->indices[K] = 1, mine->indices[K + 1] = 1;
+  if (!world_ok(self, banyan_select(self->comm, &desc), "call") || !world_finish(self)) return;
+  world_fails(self, BANYAN_ERR_DATA, 2,
+              "index 1 of token 1, head 0 is offered twice, by rank 1 and rank 2: each key belongs to one rank");
+  world_check(self, mine->best_indices[0] == 0 && mine->best_indices[K + 1] == 1, "the result is lost");
+}
+
+TEST(doubled_indices_of_devices) {
+  if (world_is_here(&world_emulated)) WORLD_RUN(offer_twice_to_devices, .nranks = 3, .on = &world_emulated);
+}
+
+static void name_another(world_rank *self) {
+  small at;
+  banyan_select_desc desc = small_desc(self->rank, &at);
+  desc.algorithm = "ring";
+  banyan_status status = banyan_select(self->comm, &desc);
+  world_check(self,
+              status == BANYAN_ERR_UNSUPPORTED && strstr(banyan_last_error(), "a selection has \"oneshot\" alone"),
+              "%s", banyan_last_error());
+}
+
+TEST(devices_have_oneshot_alone) {
+  if (world_is_here(&world_emulated)) WORLD_RUN(name_another, .nranks = 2, .on = &world_emulated);
 }
 
 static void differ(world_rank *self) {
