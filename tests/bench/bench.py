@@ -563,7 +563,7 @@ SLICES = (0, 2, 4, 8)  # 0: by predicted cost
 def save_costs(nodes, folder):
     """A file of costs with the price of a message between the nodes, which is measured, since nothing there says it."""
     path = os.path.join(folder, "costs.json")
-    if subprocess.run([TOPO, "--seconds", "0.2", "--save-costs", path], stdout=subprocess.DEVNULL,
+    if subprocess.run([TOPO, "--seconds", "1", "--save-costs", path], stdout=subprocess.DEVNULL,
                       check=False).returncode not in (0, 1):  # 1: a result is slow
         raise Skipped("banyan-topo --save-costs failed")
     rows = nodes.perf((520, 266240), "--algorithm", "oneshot", pin=True, iterations=100)

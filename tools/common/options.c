@@ -38,7 +38,7 @@ static void print_option(const tool_option *option) {
   char head[256], names[NAMES_BYTES];
   if (option->kind == TOOL_HEADING) {
     printf("\n%s:\n", option->help);
-  } else if (option->help != NULL) {
+  } else {
     const char letter[] = {'-', option->letter, ',', ' ', '\0'};
     int length = snprintf(head, sizeof head, "  %s--%s%s%s", option->letter == 0 ? "" : letter, option->name,
                           takes_argument(option) ? " " : "", argument_of(option, "|", names));
@@ -87,7 +87,7 @@ static void man_option(const tool_option *option, bool first) {
   char names[NAMES_BYTES];
   if (option->kind == TOOL_HEADING) {
     printf("%s.Ss %s\n.Bl -tag -width Ds\n", first ? "" : ".El\n", option->help);
-  } else if (option->help != NULL) {
+  } else {
     printf(".It ");
     if (option->letter != 0) printf("Fl %c , ", option->letter);
     printf("Fl -%s%s%s\n", option->name, takes_argument(option) ? " Ar " : "", argument_of(option, " | ", names));

@@ -15,8 +15,7 @@ typedef enum tool_option_kind {
   TOOL_INT,
   TOOL_SECONDS, /* whole seconds, stored in nanoseconds */
   TOOL_BYTES,
-  TOOL_NAME, /* one of `names` */
-  TOOL_CALL  /* `check` stores the value */
+  TOOL_NAME /* one of `names` */
 } tool_option_kind;
 
 /* The member of the tool's `struct arguments` that receives a value. Integers may have 1, 4 or 8 bytes. */
@@ -34,7 +33,7 @@ typedef enum tool_option_kind {
 typedef struct tool_option {
   const char *name;     /* without dashes */
   const char *argument; /* NULL: none, or built from `names` */
-  const char *help;     /* plain sentences; NULL: an alias, which is not listed */
+  const char *help;     /* plain sentences */
   tool_option_kind kind;
   char letter; /* a short form; 0: none */
   size_t offset, bytes, group;

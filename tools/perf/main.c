@@ -27,6 +27,7 @@ typedef struct arguments {
   const char *device; /* NULL: ranks are on the host */
   bool json, unchecked;
   const char *combine_only; /* the first option given that only combine has; NULL: none */
+  const char *list;         /* argument of --sizes, as it was given */
 } arguments;
 
 static bool parse_sizes(void *opaque, const char *text, tool_error *error) {
@@ -61,7 +62,7 @@ static const tool_option options[] = {
      "up to whole rows of (head_dim + 2) * 4 bytes. For the others it is that of each rank's message. For "
      "allgather-heads a rank has 4 heads of 128 bf16 values, and a size is rounded up to whole tokens. The default is "
      "15 sizes, each twice the previous one, from one row or 512 bytes.",
-     .kind = TOOL_CALL, .check = parse_sizes},
+     TOOL_TEXT_AT(list), .check = parse_sizes},
     {"iterations", "N", "Timed iterations of each size. The default moves 64 MiB, in 20 to 1000 iterations.",
      TOOL_INT_AT(protocol.iterations, 1, 10000000)},
     {"warmup", "N", "Untimed iterations before the timed ones; default 20.", TOOL_INT_AT(protocol.warmup, 0, 1000000)},

@@ -32,33 +32,17 @@ typedef struct arguments {
   const char *from;   /* NULL: this machine */
   const char *output; /* NULL: standard output */
   bool all;
-  const char *save_costs;  /* NULL: not requested */
-  const char *seconds_set; /* "seconds" if given; NULL: not given */
-  double seconds;
+  const char *save_costs; /* NULL: not requested */
+  int64_t seconds_ns;     /* 0: not given */
 } arguments;
 
 /* ---- arguments --------------------------------------------------------------------------------------------------- */
-
-static bool parse_seconds(void *opaque, const char *text, tool_error *error) {
-  arguments *a = opaque;
-  char *end;
-  a->seconds = strtod(text, &end);
-  return (end != text && *end == '\0' && a->seconds >= 0.01 && a->seconds <= 3600) ||
-         tool_error_set(error, "--seconds %.60s: not a number in 0.01..3600", text);
-}
-
-static bool parse_from(void *opaque, const char *text, tool_error *error) {
-  arguments *a = opaque;
-  if (a->from != NULL) return tool_error_set(error, "--from is given twice");
-  a->from = text;
-  return true;
-}
 
 static const tool_option options[] = {
     {"from", "FILE|DESCRIPTION",
      "Another machine or cluster: a file, - for standard input, or a line of text, see TOPOLOGIES in the man page. "
      "FILE alone does the same.",
-     .kind = TOOL_CALL, .check = parse_from},
+     TOOL_TEXT_AT(from)},
     {"json", NULL, "Write the whole model as JSON, which can be read again, see JSON in the man page.",
      TOOL_VALUE_AT(format, FORMAT_JSON)},
     {"dot", NULL, "Write a graph for Graphviz, as in banyan-topo --dot | dot -Tsvg.",
@@ -81,8 +65,7 @@ static const tool_option options[] = {
      "library plans with if BANYAN_COSTS names it: see MEASURING in the man page.",
      TOOL_TEXT_AT(save_costs)},
     {.help = "With --save-costs"},
-    {"seconds", "S", "Measure for at most about this long; default 10.", .kind = TOOL_CALL, .check = parse_seconds,
-     TOOL_GROUP(seconds_set)},
+    {"seconds", "S", "Measure for at most about this long; default 10.", TOOL_SECONDS_AT(seconds_ns)},
     {NULL}};
 
 /* Checks the combination of options. */
@@ -94,7 +77,7 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
   a->from = rest == 1 ? argv[optind] : a->from;
   if (a->save_costs != NULL && (a->task != TASK_SHOW || a->from != NULL || a->output != NULL))
     return tool_error_set(error, "--save-costs measures this machine and writes FILE: no file or other task beside it");
-  if (a->save_costs == NULL && a->seconds_set != NULL) return tool_error_set(error, "--seconds goes with --save-costs");
+  if (a->save_costs == NULL && a->seconds_ns > 0) return tool_error_set(error, "--seconds goes with --save-costs");
   a->task = a->save_costs == NULL ? a->task : TASK_COSTS;
   if (a->task != TASK_SHOW && a->format == FORMAT_DOT)
     return tool_error_set(error, "--dot draws a machine: --levels and --check are written as text or JSON");
@@ -154,7 +137,7 @@ static void unload(machine *m) {
 
 static char *save_costs(const arguments *a, tool_error *error) {
   topo_measured measured;
-  if (!topo_measure(NULL, a->seconds, &measured, error)) return NULL;
+  if (!topo_measure(NULL, a->seconds_ns > 0 ? (double)a->seconds_ns / 1e9 : 10, &measured, error)) return NULL;
   char *text = topo_measured_costs(&measured, error);
   return text != NULL && topo_output(a->save_costs, text, error) ? tool_format("%s", "") : NULL;
 }
@@ -172,7 +155,7 @@ static char *work(const arguments *a, const machine *m, int *exit_status, tool_e
 }
 
 int main(int argc, char **argv) {
-  arguments a = {.task = TASK_SHOW, .seconds = 10};
+  arguments a = {.task = TASK_SHOW};
   machine m = {.topo = NULL};
   tool_error error = {.text = ""};
   int exit_status;
