@@ -24,7 +24,7 @@ struct bny_pass {
   int32_t batch_most;
   bool is_taken;    /* in the run under way */
   bool is_outdated; /* a run has taken partials */
-  char text[2 * BNY_ERROR_TEXT_BYTES];
+  char text[256];
 };
 
 /* Returns the rows of a run that a rank attends to. */

@@ -179,9 +179,10 @@ static banyan_status choose(banyan_op *op, const offer *all) {
   if (status == BANYAN_OK) {
     keys_us = bny_op_query(keys).predicted_us + (results ? bny_op_query(results).predicted_us : 0);
     snprintf(pass->text, sizeof pass->text,
-             "%.600s; keys and values of all ranks are gathered, %s: %.0f us are predicted, and %.0f us for partials",
-             op->attention->text, op->comm->pass == BNY_PASS_KEYS ? "as BANYAN_PASS says" : "which costs less", keys_us,
-             partials_us);
+             "attention on the host (%s); keys and values of all ranks are gathered, %s: %.0f us are predicted, and "
+             "%.0f us for partials",
+             op->attention->kernels->name, op->comm->pass == BNY_PASS_KEYS ? "as BANYAN_PASS says" : "which costs less",
+             keys_us, partials_us);
     if (op->comm->pass == BNY_PASS_KEYS || keys_us < (1 - least_gain) * partials_us) {
       bny_log(BNY_LOG_DEBUG, "%s", pass->text);
       bind_stages(op, pass, keys, results);

@@ -22,8 +22,8 @@ sums       a sum of f32 by banyan, Open MPI, and of those that Python has: Commu
            "both ways" is UCX moving as many bytes in both directions at once between two nodes of one rank
 levels     1 Gbit/s and 0.1 ms between nodes: levels against recursive doubling, and bytes that a rank sends
 overlap    attention and combine between nodes, in one piece and in slices (banyan-decode --method overlap)
-passes     1 Gbit/s and 0.1 ms between two nodes: prompts by a combine of partials, and by calls of Python that gather the keys,
-           attend to a half of the heads on each rank, and gather the results
+passes     1 Gbit/s and 0.1 ms between two nodes: prompts that combine partials, that gather keys, and that choose by price
+           (BANYAN_PASS)
 
 Nodes are network namespaces (tests/hosts/hosts). Their ranks, and the process that is the switch of slow networks, have
 real-time priority if that is allowed, so that others on the machine do not count. BANYAN_BUILD names the folder of the
@@ -596,56 +596,50 @@ def overlap(options):
     table(options, ["network", "batch", "keys", "one piece, us", "2", "4", "8", "chosen", "ratio"], rows())
 
 
-# Rank by rank: milliseconds of a prompt over keys of two ranks by a combine of partials, and by a gather of keys.
+# Milliseconds of prompts over keys of the ranks, which own blocks in turn, and by which algorithm.
 PASSES = """
 import json, time
 import banyan, numpy as np
 comm = banyan.Communicator.from_env()
-heads, kv_heads, dim, group = 32, 8, 128, 4
+heads, kv_heads, dim = 32, 8, 128
 rule, found = banyan.Ownership("blocks", comm.nranks, block=16), []
 for queries, keys in (2048, 2048), (512, 2048), (512, 8192), (64, 8192):
-    owners, draw = rule.of_tokens(np.arange(keys))[0], np.random.default_rng(keys)
-    q = draw.standard_normal((queries, heads, dim), np.float32).astype(np.float16)
-    k, v = (np.ascontiguousarray(x[:, :, owners == comm.rank]) for x in draw.standard_normal((2, 1, kv_heads, keys, dim),
-                                                                                             np.float32).astype(np.float16))
+    draw = np.random.default_rng(comm.rank)
+    length = int((rule.of_tokens(np.arange(keys))[0] == comm.rank).sum())
+    q, k, v = (draw.standard_normal(shape, np.float32).astype(np.float16)
+               for shape in ((queries, heads, dim), (1, kv_heads, length, dim), (1, kv_heads, length, dim)))
     start, block, stride = rule.queries(comm.rank)
-    sees = {"query_start_loc": np.array([0, queries], np.int32), "query_start": np.array([keys - queries], np.int32)}
-    mine = {"key_start": np.array([start], np.int32), "key_block": block, "key_stride": stride, "keys_max": keys}
-    share = slice(comm.rank * heads // comm.nranks, (comm.rank + 1) * heads // comm.nranks)
-    kv_share = slice(share.start // group, share.stop // group)
-    def partials():
-        return comm.attention_combine(q, k, v, **sees, **mine)[0]
-    def gathered():
-        full = []
-        for x in k, v:
-            whole = np.empty((1, kv_heads // comm.nranks, keys, dim), np.float16)
-            for rank, shard in enumerate(comm.allgather(x)):
-                whole[:, :, owners == rank] = shard[:, kv_share]
-            full.append(whole)
-        out = banyan.attention(np.ascontiguousarray(q[:, share]), *full, **sees)[0]
-        return np.concatenate(list(comm.allgather(out)), 1)
-    times = []
-    assert np.allclose(partials(), gathered(), atol=5e-3)
-    for form in partials, gathered:
-        best = 1e9
-        for _ in range(3):
+    words = {"query_start_loc": np.array([0, queries], np.int32), "query_start": np.array([keys - queries], np.int32),
+             "key_start": np.array([start], np.int32), "key_block": block, "key_stride": stride, "keys_max": length}
+    for scatter in "none", "tokens":
+        op, best = comm.attention_combine_init(q, k, v, scatter=scatter, **words), 1e9
+        for _ in range(4):
             comm.barrier()
             since = time.perf_counter()
-            form()
+            op()
             comm.barrier()
             best = min(best, time.perf_counter() - since)
-        times.append(1e3 * best)
-    found.append([f"{queries} x {keys}", *times, times[0] / times[1]])
+        found.append([queries, keys, scatter, 1e3 * best, op.info()["algorithm"]])
 if comm.rank == 0:
     print(json.dumps({"rows": found}))
 """
 
 
 def passes(options):
-    with Nodes("2x1", "--rate", "1gbit", "--delay", "0.1ms") as nodes:
-        said = run(nodes.all_ranks([sys.executable, "-c", PASSES]))
-    head = ["queries x keys", "partials are combined, ms", "keys are gathered, ms", "ratio"]
-    table(options, head, json.loads(said[said.index("{"):])["rows"])
+    def rows():
+        with Nodes("2x1", "--rate", "1gbit", "--delay", "0.1ms") as nodes, tempfile.TemporaryDirectory() as folder:
+            costs, times, chosen = save_costs(nodes, folder), Times(), {}
+            for way in ("queries", "keys", "auto") * options.rounds:
+                said = run(nodes.all_ranks([sys.executable, "-c", PASSES]), {"BANYAN_PASS": way, "BANYAN_COSTS": costs})
+                for *key, ms, algorithm in json.loads(said[said.index("{"):])["rows"]:
+                    times.add(tuple(key), way, ms)
+                    chosen[tuple(key)] = "keys" if algorithm == "pass_kv" else "partials"
+            for key, taken in chosen.items():
+                yield [f"{key[0]:,} x {key[1]:,}", "all" if key[2] == "none" else key[2],
+                       *(cell(times(key, way), 0) for way in ("queries", "keys")), times.ratio(key, "queries", "keys"), taken,
+                       cell(times(key, "auto"), 0)]
+
+    table(options, ["queries x keys", "a rank gets", "partials, ms", "keys, ms", "partials / keys", "chosen", "ms"], rows())
 
 
 VIEWS = {"attention": (attention, 9), "prefill": (prefill, 5), "shares": (shares, 2), "shapes": (shapes, 3), "mla": (mla, 3), "paper": (paper, 3), "record": (record, 12),
