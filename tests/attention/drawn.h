@@ -30,6 +30,7 @@ enum {
   DRAWN_APART = 1 << 20,  /* each row of keys, values and scales has a page of memory of its own */
   DRAWN_BLOCKS = 1 << 21, /* parts begin at multiples of 256 keys, and there are more of these */
   DRAWN_PROMPT = 1 << 22, /* sequences have many rows, often of bf16 */
+  DRAWN_FAR = 1 << 23, /* queries, keys and values are near the largest floats or the least, and logits are as ever */
   DRAWN_QUERIES = DRAWN_SEVERAL | DRAWN_WINDOW | DRAWN_TREE | DRAWN_MASK | DRAWN_STARTS,
   DRAWN_SHAPES = DRAWN_QUERIES | DRAWN_CODES | DRAWN_ROPE | DRAWN_SINKS | DRAWN_CAP,
   DRAWN_BATCH = 4,
@@ -43,10 +44,12 @@ typedef struct drawn {
   banyan_kv_part parts[DRAWN_PARTS_MAX];       /* the only one is also desc.kv, unless it is a list of one */
   guarded q, rope, memory[DRAWN_PARTS_MAX][4]; /* rows of keys, of values, and their scales */
   int32_t *tables[DRAWN_PARTS_MAX], firsts[DRAWN_PARTS_MAX][DRAWN_BATCH], lengths[DRAWN_PARTS_MAX][DRAWN_BATCH];
+  int32_t page_keys; /* keys of every page; 0: drawn */
   int32_t features, count, longest, lens[DRAWN_BATCH], loc[DRAWN_BATCH + 1], start[DRAWN_BATCH], key_start[DRAWN_BATCH];
   uint64_t *tree;
   uint8_t *mask;
   float *sinks;
+  double q_size, k_size, v_size; /* powers of two */
 } drawn;
 
 static inline bool drawn_has(const drawn *p, int32_t feature) { return (p->features & feature) == feature; }
@@ -99,7 +102,8 @@ static inline void drawn_lay_out(drawn *p, banyan_kv_part *kv, int part, bool to
 
 static inline void drawn_page(drawn *p, banyan_kv_part *kv, int part) {
   static const int32_t usual[] = {1, 15, 16, 64};
-  const int32_t keys = random_range(0, 1) ? usual[random_range(0, 3)] : random_range(1, 40);
+  const int32_t drawn_keys = random_range(0, 1) ? usual[random_range(0, 3)] : random_range(1, 40);
+  const int32_t keys = p->page_keys ? p->page_keys : drawn_keys;
   const int32_t each = p->longest / keys + 1, all = each * p->desc.batch;
   int32_t *table = p->tables[part] = malloc((size_t)all * sizeof *table);
   for (int32_t i = 0; i < all; i++) table[i] = i;
@@ -136,6 +140,13 @@ static inline void drawn_cut(drawn *p, const banyan_dtype *dtypes, bool scales_b
     p->desc.parts = p->parts, p->desc.part_count = p->count, p->desc.kv.seq_lens = p->lens;
   else
     p->desc.kv = p->parts[0];
+}
+
+/* Returns a row of key `t` of the problem, which may have parts. */
+static inline char *drawn_row_of(const drawn *p, int which, int32_t b, int32_t h, int32_t t) {
+  int part = 0;
+  while (t - p->firsts[part][b] >= p->lengths[part][b]) part++;
+  return drawn_row(&p->parts[part], which, b, h, t - p->firsts[part][b]);
 }
 
 /* ---- what they are ----------------------------------------------------------------------------------------------- */
@@ -206,10 +217,11 @@ static inline void drawn_key(drawn *p, const banyan_kv_part *kv, int32_t b, int3
   const int64_t at = h * (d->heads / d->kv_heads) * d->q_head_stride;
   for (int32_t i = 0; i < d->head_dim; i++) {
     const double near = is_peaked && i < d->head_dim - d->rope.dim ? side * load(d->q, at + i, d->q_dtype) : 0;
-    store(k, i, kv->dtype, near + spread * random_normal());
+    store(k, i, kv->dtype, near + spread * p->k_size * random_normal());
   }
   for (int32_t i = 0; i < d->value_dim; i++)
-    store(v, i, kv->dtype, drawn_has(p, DRAWN_HUGE) ? 2.9e38 : large * (is_peaked && i % 2 ? 1 : random_normal()));
+    store(v, i, kv->dtype,
+          drawn_has(p, DRAWN_HUGE) ? 2.9e38 : large * p->v_size * (is_peaked && i % 2 ? 1 : random_normal()));
   if (is_nan && kv->dtype != BANYAN_I8) store(k, 0, kv->dtype, NAN);
   for (int i = 2; i < 4; i++) {
     const float scale = (float)exp2(0.5 * random_normal()) * drawn_scale_unit(kv);
@@ -220,8 +232,8 @@ static inline void drawn_key(drawn *p, const banyan_kv_part *kv, int32_t b, int3
 static inline void drawn_fill(drawn *p, uint64_t seed) {
   const banyan_attention_desc *d = &p->desc;
   random_state = seed;
-  fill(p->q.data, p->queries.tokens * d->q_batch_stride, d->q_dtype, 1);
-  if (d->rope.dim) fill(p->rope.data, p->queries.tokens * d->rope.batch_stride, d->q_dtype, 1);
+  fill(p->q.data, p->queries.tokens * d->q_batch_stride, d->q_dtype, p->q_size);
+  if (d->rope.dim) fill(p->rope.data, p->queries.tokens * d->rope.batch_stride, d->q_dtype, p->q_size);
   for (int i = 0; i < p->count; i++) /* one scale for each head, also of parts without keys */
     for (int j = 2; p->parts[i].scales.k && !p->parts[i].scales.token_stride && j < 4; j++)
       for (int32_t h = 0; h < d->kv_heads; h++)
@@ -241,13 +253,24 @@ static inline void drawn_fill(drawn *p, uint64_t seed) {
     }
 }
 
+/* Draws sizes that the types can hold. Products of bf16 may count numbers below 2^-126 as 0, with the scale. */
+static inline void drawn_sizes(drawn *p, banyan_dtype kv_dtype) {
+  banyan_attention_desc *d = &p->desc;
+  const bool is_wide = kv_dtype == BANYAN_F32 || kv_dtype == BANYAN_BF16;
+  const int most = d->q_dtype == BANYAN_BF16 && kv_dtype == BANYAN_BF16 ? 100 : 125;
+  const int q = d->q_dtype == BANYAN_F16 ? 0 : random_range(-60, most), k = is_wide ? random_range(-60, most) : 0;
+  const int room = q + k > 140 ? q + k - 140 : 0; /* the scale is a float */
+  p->q_size = exp2(q), p->k_size = exp2(k - room), p->v_size = is_wide ? exp2(random_range(-60, most)) : 1;
+  d->scale = (float)exp2(-3 - q - k + room);
+}
+
 /* ---- a problem --------------------------------------------------------------------------------------------------- */
 
 /* It has the features `must`, and some of `may`. */
 static inline void drawn_make(drawn *p, uint64_t seed, uint64_t layout, int32_t must, int32_t may) {
   static const int32_t groups[] = {1, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 40};
   static const banyan_dtype large[] = {BANYAN_F32, BANYAN_BF16};
-  *p = (drawn){.longest = 1};
+  *p = (drawn){.longest = 1, .q_size = 1, .k_size = 1, .v_size = 1};
   banyan_attention_desc *d = &p->desc;
   random_state = seed * 0x9e3779b97f4a7c15 + 1;
   const int32_t offered = (int32_t)(random_bits() & random_bits()), placed = (int32_t)bny_hash_of(layout);
@@ -280,6 +303,7 @@ static inline void drawn_make(drawn *p, uint64_t seed, uint64_t layout, int32_t 
   for (int i = 0; i < DRAWN_PARTS_MAX && is_bf16 && !(p->features & (DRAWN_CODES | DRAWN_LATENT)); i++)
     dtypes[i] = BANYAN_BF16;
   if (random_range(0, 3) == 0) d->scale = (float)(random_normal() / sqrt((double)d->head_dim)); /* may be negative */
+  if (drawn_has(p, DRAWN_FAR)) drawn_sizes(p, dtypes[0]);
   if (drawn_has(p, DRAWN_CAP)) d->soft_cap = (float)random_range(2, 20);
   if (drawn_has(p, DRAWN_NANS)) d->empty = BANYAN_EMPTY_NAN;
   for (int32_t b = 0; b < d->batch; b++) {
@@ -302,6 +326,58 @@ static inline void drawn_make(drawn *p, uint64_t seed, uint64_t layout, int32_t 
   random_state = bny_hash_of(layout + 77);
   drawn_cut(p, dtypes, scales_by_key);
   drawn_fill(p, data);
+}
+
+/* Makes `to` of some keys of `from`, which has no parts, and of some of its queries, with the same values. Keys lie as
+ * to->features and `layout` have it, and to->page_keys. Its to->desc.batch sequences are those from `first` on, without
+ * the first `skip` queries of each. */
+static inline void drawn_deal(const drawn *from, drawn *to, uint64_t layout, int32_t first, int32_t skip,
+                              bool (*owns)(const void *context, int32_t t), const void *context) {
+  const banyan_attention_desc *d = &from->desc;
+  const bool is_plain = d->kv.rows == BANYAN_KV_ROWS_PLAIN;
+  const size_t scale = d->kv.scales.token_stride ? sizeof(float) : 0, key = element_bytes(d->kv.dtype);
+  const size_t bytes[4] = {is_plain ? (size_t)d->head_dim * key : 656, is_plain ? (size_t)d->value_dim * key : 0, scale,
+                           scale};
+  const size_t q = (size_t)d->q_batch_stride * element_bytes(d->q_dtype);
+  const size_t rope = (size_t)d->rope.batch_stride * element_bytes(d->q_dtype);
+  const int32_t batch = to->desc.batch;
+  to->desc = *d, to->desc.batch = batch, to->queries = from->queries, to->longest = 1;
+  to->features |= from->features & DRAWN_LATENT;
+  attention_clear_keys(&to->desc);
+  to->q = guarded_make((size_t)from->queries.tokens * q), to->desc.q = to->q.data;
+  if (rope) to->rope = guarded_make((size_t)from->queries.tokens * rope), to->desc.rope.q = to->rope.data;
+  to->tree = malloc((size_t)from->queries.tokens * sizeof *to->tree);
+  to->mask = malloc((size_t)(batch * from->longest) + 1);
+  for (int32_t b = 0, token = 0; b < batch; b++) {
+    const int32_t of = first + b, all = from->loc[of + 1] - from->loc[of], skipped = all > skip ? skip : all - 1;
+    to->start[b] = from->start[of] + skipped;
+    for (int32_t t = from->loc[of] + skipped; t < from->loc[of + 1]; t++, token++) {
+      memcpy((char *)to->q.data + (size_t)token * q, (const char *)from->q.data + (size_t)t * q, q);
+      if (rope)
+        memcpy((char *)to->rope.data + (size_t)token * rope, (const char *)from->rope.data + (size_t)t * rope, rope);
+      to->tree[token] = from->tree[t];
+    }
+    to->loc[b + 1] = token;
+    for (int32_t t = 0; t < from->lens[of]; t++) {
+      if (!owns(context, t)) continue;
+      if (to->lens[b] == 0) to->key_start[b] = t;
+      to->mask[b * from->longest + to->lens[b]++] = from->mask[of * from->longest + t];
+    }
+    to->longest = to->lens[b] > to->longest ? to->lens[b] : to->longest;
+  }
+  random_state = bny_hash_of(layout + 77);
+  drawn_cut(to, &d->kv.dtype, scale > 0);
+  for (int i = 0; i < to->count; i++) /* one scale for each head */
+    for (int j = 2; d->kv.scales.k && !scale && j < 4; j++)
+      memcpy(to->memory[i][j].data, from->memory[0][j].data, (size_t)d->kv_heads * sizeof(float));
+  for (int32_t b = 0; b < batch; b++)
+    for (int32_t t = 0, kept = 0; t < from->lens[first + b]; t++) {
+      if (!owns(context, t)) continue;
+      for (int32_t h = 0; h < d->kv_heads; h++)
+        for (int r = 0; r < 4; r++)
+          if (bytes[r]) memcpy(drawn_row_of(to, r, b, h, kept), drawn_row_of(from, r, first + b, h, t), bytes[r]);
+      kept++;
+    }
 }
 
 static inline void drawn_free(drawn *p) {

@@ -58,6 +58,15 @@ TEST_RANDOM(results_are_right, 240 / LAWS_FEWER) {
   drawn_free(&p);
 }
 
+/* Sums of products and of values leave the range of floats, and so does the scale in base 2. */
+TEST_RANDOM(results_of_far_numbers_are_right, 120 / LAWS_FEWER) {
+  drawn p;
+  make(&p, _i, _i, DRAWN_FAR | DRAWN_FEW,
+       DRAWN_QUERIES | DRAWN_CODES | DRAWN_ROPE | DRAWN_SINKS | DRAWN_CAP | DRAWN_PAGES);
+  compare_all(&p.desc, 0.1, 1e-6);
+  drawn_free(&p);
+}
+
 TEST_RANDOM(prompts_are_right, 12) {
   drawn p;
   make(&p, _i, _i,
@@ -67,6 +76,44 @@ TEST_RANDOM(prompts_are_right, 12) {
                      : DRAWN_MASK),
        (DRAWN_SHAPES & ~DRAWN_TREE) | DRAWN_NANS | DRAWN_PAGES | DRAWN_PARTS | DRAWN_MIXED);
   compare_all(&p.desc, 0.1, 1e-6);
+  drawn_free(&p);
+}
+
+/* A NaN or an infinity in a query, a key or a value has the effect that it has in plain C. Rows of other queries keep
+ * their bits. */
+TEST_RANDOM(special_numbers_are_as_in_plain_c, 120 / LAWS_FEWER) {
+  static const double specials[] = {NAN, INFINITY, -INFINITY};
+  drawn p;
+  make(&p, _i, _i, DRAWN_FEW, DRAWN_WINDOW | DRAWN_MASK | DRAWN_SINKS | DRAWN_CAP | DRAWN_PAGES);
+  const banyan_attention_desc *d = &p.desc;
+  const int which = _i % 3; /* 0: in a query, 1: in a key, 2: in a value */
+  const int32_t b = random_range(0, d->batch - 1), h = random_range(0, d->heads - 1);
+  const banyan_dtype dtype = which ? d->kv.dtype : d->q_dtype;
+  void *at = (char *)p.q.data + (size_t)(b * d->q_batch_stride + h * d->q_head_stride) * element_bytes(dtype);
+  if (which && p.lens[b]) at = drawn_row(&d->kv, which - 1, b, h % d->kv_heads, random_range(0, p.lens[b] - 1));
+  const int32_t column = random_range(0, (which == 2 ? d->value_dim : d->head_dim) - 1);
+  const double special = specials[random_range(0, 2)];
+  result before[16], plain;
+  int count = 0;
+  EACH_TABLE(table) before[count++] = run(table, d);
+  if (element_bytes(dtype) > 1 && (!which || p.lens[b])) store(at, column, dtype, special); /* eight bits saturate */
+  plain = run(&bny_attention_portable, d);
+  count = 0;
+  EACH_TABLE(table) {
+    result r = run(table, d);
+    for (int32_t i = 0; i < bny_attention_tokens(d) * d->heads * d->value_dim; i++) {
+      const int32_t row = i / d->value_dim;
+      const bool is_other = !which && row != b * d->heads + h;
+      ck_assert_msg(is_alike((double)plain.lse[row], (double)r.lse[row]) &&
+                        is_alike((double)plain.values[i], (double)r.values[i]) &&
+                        (!is_other || memcmp(&before[count].values[i], &r.values[i], sizeof(float)) == 0),
+                    "%s: %g in %d: row %d, column %d: %g, lse %g, and in plain C %g, %g (features %#x)", table->name,
+                    special, which, row, i % d->value_dim, (double)r.values[i], (double)r.lse[row],
+                    (double)plain.values[i], (double)plain.lse[row], (unsigned)p.features);
+    }
+    result_free(&r), result_free(&before[count++]);
+  }
+  result_free(&plain);
   drawn_free(&p);
 }
 
@@ -239,4 +286,10 @@ TEST_RANDOM(hidden_keys_are_never_read, 240 / LAWS_FEWER) {
   drawn_free(&p);
 }
 
-int main(void) { return suite_main(suite_of("laws", 120)); }
+int main(void) {
+  printf("kernels:");
+  EACH_TABLE(table) printf(" %s", table->name);
+  printf("\n");
+  fflush(stdout); /* before tests fork */
+  return suite_main(suite_of("laws", 120));
+}

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 unit_tests += \
-  %D%/test_attention_tables \
   %D%/test_exact \
   %D%/test_f8 \
   %D%/test_kernels \
@@ -8,10 +7,11 @@ unit_tests += \
   %D%/test_partial_check \
   %D%/test_select
 test_scripts += %D%/test_neon.sh
+EXTRA_DIST += %D%/neon/check.h
 
 # Kernels for AVX512-BF16 and AMX, on any processor with AVX-512 and VBMI. The list of kernels asks whether this is one.
 if AVX512
-unit_tests += %D%/test_emulated_laws %D%/test_emulated_tables
+unit_tests += %D%/test_emulated_laws %D%/test_emulated_rows
 check_LTLIBRARIES += libbanyan_emulated_kernels.la libbanyan_emulated_table.la
 endif
 libbanyan_emulated_kernels_la_SOURCES = \
@@ -24,5 +24,5 @@ emulated_libs = libbanyan_emulated_table.la libbanyan_emulated_kernels.la $(LDAD
 %C%_test_emulated_laws_SOURCES = tests/attention/test_laws.c
 %C%_test_emulated_laws_CPPFLAGS = $(AM_CPPFLAGS) -DLAWS_FEWER=12
 %C%_test_emulated_laws_LDADD = $(emulated_libs)
-%C%_test_emulated_tables_SOURCES = %D%/test_attention_tables.c
-%C%_test_emulated_tables_LDADD = $(emulated_libs)
+%C%_test_emulated_rows_SOURCES = tests/api/test_attention_rows.c
+%C%_test_emulated_rows_LDADD = $(emulated_libs)
