@@ -5,14 +5,13 @@ unit_tests += \
   %D%/test_device \
   %D%/test_device_attention_fail \
   %D%/test_device_numbers \
-  %D%/test_device_rejected \
   %D%/test_program_replay
 driver_tests = \
   %D%/test_device_arenas \
   %D%/test_device_reach
 emulated_tests = \
   %D%/test_device_attention \
-  %D%/test_device_bytes \
+  %D%/test_device_calls \
   %D%/test_device_combine \
   %D%/test_device_user \
   %D%/test_device_valid \

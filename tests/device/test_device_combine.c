@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tests combines on devices over the fake driver: the bits of the host, the driver's calls, the number of blocks, and
- * failures. */
+ * Tests combines on devices over the fake driver: the bits of the host, the driver's calls, and the number of blocks.
+ * test_device_calls.c tests how calls fail. */
 #include "comm/comm.h"
 #include "tests/device/device_util.h"
 #include "tests/support/combine_task.h"
 #include "tests/support/world.h"
-
-static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
 
 /* ---- attempts ---------------------------------------------------------------------------------------------------- */
 
@@ -18,12 +16,6 @@ static void add_attempt(combine_task *task, const char *algorithm, banyan_scatte
                    (banyan_combine_desc){
                        .wire = BANYAN_BF16, .scatter = scatter, .order = BANYAN_ORDER_PLAN, .algorithm = algorithm},
                    true);
-}
-
-static void add_random(combine_task *task, const char *algorithm) {
-  world_random *random = &task->random;
-  add_attempt(task, algorithm, BANYAN_SCATTER_NONE, 1 + random_below(random, 3), 1 + random_below(random, 7),
-              random_below(random, 160));
 }
 
 static const banyan_partial *out_of(const combine_attempt *attempt, int32_t rank) {
@@ -59,33 +51,6 @@ static void combine_all(world_rank *self) {
 }
 
 /* ---- streams and multiprocessors --------------------------------------------------------------------------------- */
-
-/* The second call of a shape allocates nothing, waits for nothing, and makes no driver calls but a launch. */
-static void call_twice(world_rank *self) {
-  const combine_task *task = self->argument;
-  char left[256];
-  int valid = FAKE_CUDA(fake_cuda_live)(left, sizeof left);
-  if (!world_meet(self)) return;
-  for (int32_t i = 0; i < task->nattempts; i++)
-    if (!world_ok(self, start(self, &task->attempts[i], NULL), "combine") || !world_finish(self)) return;
-  /* The first call does not make or free anything either, because the driver might then wait for kernels. */
-  world_check(self, FAKE_CUDA(fake_cuda_live)(left, sizeof left) == valid, "%d objects before, now %s", valid, left);
-  uint64_t before = FAKE_CUDA(fake_cuda_setup_calls)();
-  if (!world_meet(self)) return;
-  for (int32_t i = 0; i < task->nattempts; i++)
-    if (!world_ok(self, start(self, &task->attempts[i], NULL), "combine")) return;
-  if (!world_meet(self)) return;
-  uint64_t calls = FAKE_CUDA(fake_cuda_setup_calls)() - before;
-  world_check(self, calls == 0, "%llu calls that allocate or wait", (unsigned long long)calls);
-  world_finish(self);
-}
-
-TEST(hot_calls_do_not_allocate) {
-  combine_task *task = combine_task_new(3, 60);
-  for (int a = 0; a < 6; a++) add_random(task, algorithms[a]);
-  run(task, (world_setup){.nranks = 3}, call_twice);
-  check_and_free(task);
-}
 
 static void describe(world_rank *self) {
   char text[512];
@@ -361,191 +326,6 @@ TEST_LOOP(bits_of_many_ranks, 5) {
   static const int32_t nranks[] = {16, 19, 23, 36, 72};
   compare(nranks[_i], add_small, &world_threads, NULL, combine_by_turns);
 }
-
-/* ---- failures ---------------------------------------------------------------------------------------------------- */
-
-/* All ranks that query the communicator learn of the failure and of its culprit. */
-static void check_failure(world_rank *self, banyan_status status, int32_t culprit, const char *says) {
-  world_fails(self, status, culprit, says);
-  world_check(self, start(self, &((const combine_task *)self->argument)->attempts[0], NULL) == status,
-              "later calls do not fail");
-}
-
-static void leave_one_out(world_rank *self) {
-  const combine_task *task = self->argument;
-  if (!world_ok(self, start(self, &task->attempts[0], NULL), "combine") || !world_finish(self)) return;
-  if (self->rank != 1 && !world_ok(self, start(self, &task->attempts[0], NULL), "combine")) return;
-  if (!world_finish(self)) return;
-  /* Rank 1 calls late and does not know of the failure. Its run ends at once, and its device reports the failure. */
-  if (self->rank == 1 && !world_ok(self, start(self, &task->attempts[0], NULL), "combine")) return;
-  if (!world_finish(self)) return;
-  if (self->rank == 1) check_failure(self, BANYAN_ERR_TIMEOUT, 1, "rank 1 did not arrive in time");
-  if (!world_meet(self)) return;
-  check_failure(self, BANYAN_ERR_TIMEOUT, 1, "rank 1 did not arrive in time");
-}
-
-TEST_LOOP(who_does_not_come_is_named, 2) {
-  combine_task *task = combine_task_new(3, 100);
-  add_attempt(task, _i ? "oneshot" : "ring", BANYAN_SCATTER_NONE, 1, 4, 64);
-  run(task, (world_setup){.words = "step-ns=20000", .timeout_ns = 4000000000}, leave_one_out);
-  combine_task_free(task);
-}
-
-static void abort_one(world_rank *self) {
-  const combine_task *task = self->argument;
-  if (!world_ok(self, start(self, &task->attempts[0], NULL), "combine") || !world_finish(self)) return;
-  if (self->rank != 2 && !world_ok(self, start(self, &task->attempts[0], NULL), "combine")) return;
-  if (!world_meet(self)) return;
-  if (self->rank == 2) banyan_comm_abort(self->comm, "enough");
-  if (!world_finish(self)) return;
-  check_failure(self, BANYAN_ERR_ABORTED, 2, "rank 2 called banyan_comm_abort()");
-}
-
-TEST_LOOP(aborts_end_what_runs, 2) {
-  combine_task *task = combine_task_new(3, 110);
-  add_attempt(task, _i ? "oneshot" : "twoshot", BANYAN_SCATTER_NONE, 1, 4, 64);
-  run(task, (world_setup){.nranks = 3}, abort_one);
-  combine_task_free(task);
-}
-
-enum { NAN_TOKENS = 300, NAN_HEADS = 4, NAN_DIM = 8 };
-
-/* Rank 1 names the row by its position in the caller's partial, even if the call is split into parts. */
-static void give_nan(world_rank *self) {
-  const combine_task *task = self->argument;
-  const combine_attempt *attempt = &task->attempts[0];
-  static float values[NAN_TOKENS * NAN_HEADS * NAN_DIM], lse[NAN_TOKENS * NAN_HEADS];
-  banyan_partial in, out = *out_of(attempt, self->rank);
-  const int32_t token = attempt->desc.tokens - 1;
-  char where[80];
-  banyan_partial_init(&in, values, BANYAN_F32, lse, BANYAN_F32, NAN_HEADS, NAN_DIM);
-  if (self->rank == 1) lse[token * NAN_HEADS + 2] = NAN;
-  const banyan_partial *given = self->rank == 1 ? &in : &attempt->of->in[self->rank].partial;
-  if (!world_ok(self, banyan_combine(self->comm, &attempt->desc, given, &out), "combine") || !world_finish(self))
-    return;
-  snprintf(where, sizeof where, "or a negative d, in token %d, head 2", token);
-  check_failure(self, BANYAN_ERR_DATA, 1, self->rank == 1 ? where : "rank 1 passed invalid statistics");
-}
-
-TEST_LOOP(bad_data_is_named, 4) {
-  combine_task *task = combine_task_new(3, 120);
-  add_attempt(task, _i % 2 ? "oneshot" : "ring", BANYAN_SCATTER_NONE, _i / 2 ? NAN_TOKENS : 1, NAN_HEADS, NAN_DIM);
-  run(task, (world_setup){.nranks = 3, .arena_bytes = 1 << 20}, give_nan);
-  combine_task_free(task);
-}
-
-static banyan_status create(world_rank *self, const char *device) {
-  banyan_comm_config config = world_config(self);
-  config.device = device;
-  return banyan_comm_create(&self->bootstrap, &config, &self->comm);
-}
-
-static void fail_to_create(world_rank *self) {
-  const struct {
-    const char *name;
-    banyan_status status;
-    const char *says;
-  } cases[] = {{"cuda:0", BANYAN_OK, ""},
-               {self->rank == 1 ? NULL : "cuda:0", BANYAN_ERR_MISMATCH, "config.device is"},
-               {"abacus", BANYAN_ERR_ARGUMENT, "\"abacus\""},
-               {"cuda:x", BANYAN_ERR_ARGUMENT, "\"cuda:x\" is not a device"},
-               {"cuda:9", BANYAN_ERR_ARGUMENT, "device 9 was asked for"},
-               {"cuda", BANYAN_ERR_ARGUMENT, "no CUDA device is current"}};
-  for (int i = 0; i < 6; i++) {
-    banyan_status status = create(self, cases[i].name);
-    world_check(self, status == cases[i].status && (status == BANYAN_OK || strstr(banyan_last_error(), cases[i].says)),
-                "case %d: status %d, %s", i, status, banyan_last_error());
-    banyan_comm_destroy(self->comm);
-    self->comm = NULL;
-    if (!world_meet(self)) return;
-  }
-}
-
-TEST(devices_that_are_not_there) { WORLD_RUN(fail_to_create, .nranks = 2, .on = &world_emulated, .bare = true); }
-
-/* One rank has no device. All ranks learn of it. */
-static void lack_a_device(world_rank *self) {
-  banyan_status status = create(self, self->rank == 1 ? "cuda:9" : "cuda:0");
-  world_check(self,
-              status == BANYAN_ERR_ARGUMENT &&
-                  strstr(banyan_last_error(), self->rank == 1 ? "device 9" : "rank 1 could not make its communicator"),
-              "status %d, %s", status, banyan_last_error());
-}
-
-TEST(one_that_fails_is_reported_to_all) { WORLD_RUN(lack_a_device, .nranks = 3, .on = &world_emulated, .bare = true); }
-
-/* ---- deadlines --------------------------------------------------------------------------------------------------- */
-
-typedef struct patience {
-  const char *timeout_ms, *first_ms; /* values of environment variables; NULL: not set */
-  int64_t timeout_ns, first_ns;      /* values of options; 0: not set */
-  bool host;
-  double wanted_s, wanted_first_s;
-} patience;
-
-static void look_at_deadlines(world_rank *self) {
-  const patience *what = self->argument;
-  banyan_comm_config config = {.size = sizeof config,
-                               .timeout_ns = what->timeout_ns,
-                               .first_timeout_ns = what->first_ns,
-                               .device = what->host ? NULL : "cuda:0"};
-  if (!world_ok(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), "create")) return;
-  world_check(self, (double)self->comm->exec->timeout_ns == what->wanted_s * 1e9, "%g ns",
-              (double)self->comm->exec->timeout_ns);
-  world_check(self, (double)self->comm->first_timeout_ns == what->wanted_first_s * 1e9, "%g ns of first calls",
-              (double)self->comm->first_timeout_ns);
-}
-
-TEST_LOOP(deadlines_of_devices_are_longer, 7) {
-  static const patience all[] = {
-      {.wanted_s = 600, .wanted_first_s = 600},
-      {.host = true, .wanted_s = 30, .wanted_first_s = 30},
-      {.timeout_ms = "5000", .wanted_s = 5, .wanted_first_s = 600},
-      {.timeout_ms = "5000", .host = true, .wanted_s = 5, .wanted_first_s = 5},
-      {.timeout_ms = "5000", .first_ms = "7000", .wanted_s = 5, .wanted_first_s = 7},
-      {.timeout_ms = "5000",
-       .first_ms = "7000",
-       .timeout_ns = 2000000000,
-       .first_ns = 3000000000,
-       .wanted_s = 2,
-       .wanted_first_s = 3},
-      {.timeout_ns = 900000000000, .wanted_s = 900, .wanted_first_s = 900},
-  };
-  patience what = all[_i];
-  if (what.timeout_ms) setenv("BANYAN_TIMEOUT_MS", what.timeout_ms, 1);
-  if (what.first_ms) setenv("BANYAN_FIRST_TIMEOUT_MS", what.first_ms, 1);
-  WORLD_RUN(look_at_deadlines, .nranks = 1, .on = &world_emulated, .bare = true, .argument = &what);
-}
-
-/* With the deadline of calls, rank 0 would give up on rank 1 at once. With the deadline of first calls it waits, and
- * fails only at the end. */
-static void come_late(world_rank *self) {
-  banyan_comm_config config = {
-      .size = sizeof config, .timeout_ns = WORLD_GUARD_NS, .device = self->rank ? "cuda:1" : "cuda:0"};
-  float o[8] = {0}, lse[4] = {0}, out_o[8], out_lse[4];
-  banyan_partial in, out;
-  banyan_op *op = NULL;
-  if (!world_ok(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), "create")) return;
-  bny_exec *exec = self->comm->exec;
-  exec->timeout_ns = 1;
-  self->comm->first_timeout_ns = WORLD_GUARD_NS;
-  banyan_partial_init(&in, o, BANYAN_F32, lse, BANYAN_F32, 2, 2);
-  banyan_partial_init(&out, out_o, BANYAN_F32, out_lse, BANYAN_F32, 2, 2);
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = 2, .value_dim = 2};
-  if (self->rank == 1) world_sleep_ms(100);
-  if (world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &op), "init")) banyan_op_free(op);
-  world_check(self, exec->timeout_ns == 1, "the deadline of calls is another now");
-  if (self->rank == 0) {
-    desc.tokens = 2;
-    self->comm->first_timeout_ns = 50000000;
-    world_check(self, banyan_combine_init(self->comm, &desc, &in, &out, &op) == BANYAN_ERR_TIMEOUT, "a rank came");
-    world_check(self, strstr(banyan_last_error(), "rank 1 did not reach the collective within 0.050 s") != NULL, "%s",
-                banyan_last_error());
-  }
-  world_meet(self);
-}
-
-TEST(first_calls_have_their_own) { WORLD_RUN(come_late, .nranks = 2, .on = &world_emulated, .bare = true); }
 
 /* ---- two communicators ------------------------------------------------------------------------------------------- */
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tests failures of combines on devices of several nodes: the culprit, the time, and the state afterwards. */
+ * Tests failures of combines that only devices of several nodes have: the culprit, the time, and the state afterwards.
+ * test_device_calls.c has those of all devices. */
 #include <signal.h>
 
 #include "comm/comm.h"
@@ -19,50 +20,6 @@ static const combine_attempt *run_first(world_rank *self) {
   bool good =
       world_ok(self, device_nodes_start(self, attempt, 0), "combine") && device_nodes_finish(self) && world_meet(self);
   return good ? attempt : NULL;
-}
-
-/* Rank 1 makes no more calls. */
-static void leave_one_out(world_rank *self) {
-  const combine_attempt *attempt = run_first(self);
-  if (!attempt) return;
-  double began = world_now_s();
-  if (self->rank != 1) {
-    if (!world_ok(self, device_nodes_start(self, attempt, 1), "combine")) return;
-    expect(self, BANYAN_ERR_TIMEOUT, 1, "rank 1");
-    double took = world_now_s() - began, timeout = (double)self->setup->timeout_ns * 1e-9;
-    world_check(self, world_is_sanitized() || took < 1.25 * timeout + 0.2, "%.2f s for a deadline of %.2f s", took,
-                timeout);
-    world_check(self, device_nodes_start(self, attempt, 1) == BANYAN_ERR_TIMEOUT, "later calls do not fail");
-  }
-  world_meet(self);
-  if (self->rank == 1) expect(self, BANYAN_ERR_TIMEOUT, 1, "rank 1");
-  world_meet(self);
-}
-
-static void abort_one(world_rank *self) {
-  const combine_attempt *attempt = run_first(self);
-  if (!attempt) return;
-  double began = world_now_s();
-  if (self->rank != 2 && !world_ok(self, device_nodes_start(self, attempt, 1), "combine")) return;
-  if (self->rank == 2) world_sleep_ms(20), banyan_comm_abort(self->comm, "enough");
-  expect(self, BANYAN_ERR_ABORTED, 2, "rank 2 called banyan_comm_abort()");
-  world_check(self, world_now_s() - began < 10, "an abort took %.1f s", world_now_s() - began);
-  world_meet(self);
-}
-
-static void give_nan(world_rank *self) {
-  static float values[4 * 8], lse[4] = {1, 2, NAN, 4};
-  float out_values[4 * 8], out_lse[4];
-  banyan_partial in, out;
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = 4, .value_dim = 8, .stream = self->stream};
-  banyan_partial_init(&in, values, BANYAN_F32, lse, BANYAN_F32, 4, 8);
-  banyan_partial_init(&out, out_values, BANYAN_F32, out_lse, BANYAN_F32, 4, 8);
-  if (self->rank != 1) in.empty |= BANYAN_EMPTY_NAN;
-  /* A rank may still plan when another rank's device finds the failure. */
-  banyan_status status = banyan_combine(self->comm, &desc, &in, &out);
-  world_check(self, status == BANYAN_OK || status == BANYAN_ERR_DATA, "combine: %s", banyan_last_error());
-  expect(self, BANYAN_ERR_DATA, 1, "rank 1 passed invalid statistics");
-  world_meet(self);
 }
 
 /* The proxy of one device is gone. The device ends by itself, and the other ranks end by their deadline. */
@@ -94,8 +51,7 @@ static void abort_and_leave(world_rank *self) {
 static const struct {
   world_body body;
   int64_t timeout_ns;
-} failures[] = {
-    {leave_one_out, SECOND_NS}, {abort_one, 0}, {give_nan, 0}, {lose_a_proxy, SECOND_NS}, {abort_and_leave, 0}};
+} failures[] = {{lose_a_proxy, SECOND_NS}, {abort_and_leave, 0}};
 
 TEST_LOOP(failures_are_named, (int)(sizeof failures / sizeof failures[0])) {
   combine_task *of = combine_task_new(3, 40);
