@@ -81,6 +81,21 @@ for line in sys.stdin:
   [ "$answer" = yes ] || complain "JSON: not so: $1: $answer"
 }
 
+# rejects PATTERN ARGUMENT...: the command line is a usage error, which says why on one line of standard error.
+rejects() {
+  local why=$1
+  shift
+  run 2 "$@"
+  says "$why" err
+}
+# law EXPRESSION ARGUMENT...: the Python expression is true for the JSON of a run.
+law() {
+  local is=$1
+  shift
+  run 0 "$@" --json
+  json "$is"
+}
+
 # same WHAT GOT WANT: GOT equals WANT. WHAT describes it.
 same() {
   checks=$((checks + 1))

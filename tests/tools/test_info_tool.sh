@@ -129,7 +129,6 @@ fi
 # ---- usage ----
 run 2 selection
 run 2 --ranks 0
-run 2 nonsense
-says 'nonsense: no section' err
+rejects 'nonsense: no section' nonsense
 
 finish

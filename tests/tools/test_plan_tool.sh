@@ -68,8 +68,7 @@ says '^island +4 +4 +nvlink'
 says '^leaf +-  each leaf switch carries a rail'
 says '^ +1 KiB '
 says '^ +64 MiB '
-run 0 --from "$cluster" --bytes 1M --json
-json 'o["ranks"] == 16 and [l["name"] for l in o["levels"]] == ["island", "pod", "spine"]'
+law 'o["ranks"] == 16 and [l["name"] for l in o["levels"]] == ["island", "pod", "spine"]' --from "$cluster" --bytes 1M
 json '[s["bytes"] for s in o["sizes"]] == [2**k for k in range(10, 27)]'
 json 'o["choice"] == [m["name"] for m in o["methods"] if m["chosen"]][0]'
 json 'all(m["predicted_us"] >= o["predicted_us"] for m in o["methods"] if m["serves"])'
@@ -80,22 +79,18 @@ says '^fabric .* 50 measured'
 run 0 --from "$cluster" --tokens 4 --keys 8192 --kv-heads 4
 tells ' ring attention [0-9.]+ .?s .* times the time'
 tells ' three allreduces [0-9.]+ .?s .* times the time'
-run 0 --from "$cluster" --tokens 4 --keys 8192 --kv-heads 4 --wire bf16 --json
-json '{"ring attention", "three allreduces", "oneshot"} <= {m["name"] for m in o["methods"]}'
+law '{"ring attention", "three allreduces", "oneshot"} <= {m["name"] for m in o["methods"]}' --from "$cluster" --tokens 4 --keys 8192 --kv-heads 4 --wire bf16
 # 15 steps send the shard's keys and values: 8192 keys x 4 heads x 128 values of 2 bytes.
 json '[m for m in o["methods"] if m["name"] == "ring attention"][0]["bytes_sent_per_rank"] == 15 * 2 * 8192 * 4 * 128 * 2'
 json 'sorted(m["predicted_us"] for m in o["methods"] if m["serves"]) == [m["predicted_us"] for m in o["methods"] if m["serves"]]'
 json 'all(m["why"] for m in o["methods"])'
 # A row of exact sums has 17 bytes per value and 40 bytes more. Messages are padded.
-run 0 --ranks 2 --tokens 1 --heads 1 --head-dim 128 --order exact --json
-json '17 * 128 + 40 <= [m for m in o["methods"] if m["chosen"]][0]["bytes_sent_per_rank"] < 17 * 128 + 40 + 128'
+law '17 * 128 + 40 <= [m for m in o["methods"] if m["chosen"]][0]["bytes_sent_per_rank"] < 17 * 128 + 40 + 128' --ranks 2 --tokens 1 --heads 1 --head-dim 128 --order exact
 run 0 --ranks 16 --collective broadcast
 # GPUs of a package share its link to the next package, so a large box crosses that link once per lane.
-run 0 --from 'host package:2 numa bridge pci gpu:4@sm89@gen4x16' --bytes 1M --json
-json 'o["choice"] == "levels_whole"'
+law 'o["choice"] == "levels_whole"' --from 'host package:2 numa bridge pci gpu:4@sm89@gen4x16' --bytes 1M
 # Rounds over nodes send owners no fewer bytes than a single round.
-run 0 --from 'leaf host:8 package:2 numa nic@100g' --bytes 1M --scatter heads --json
-json 'o["choice"] == "oneshot"'
+law 'o["choice"] == "oneshot"' --from 'leaf host:8 package:2 numa nic@100g' --bytes 1M --scatter heads
 run 0 --ranks 64 --algorithm ring
 says '^ring: .* predicted, named$'
 run 0 --print --ranks 3 --tokens 1 --heads 3 --head-dim 4
@@ -105,64 +100,54 @@ run 0 --print --ranks 20
 says '^Of rank 0 of 20'
 run 0 --print --ranks 20 --rank 19
 says '^combine of rank 19 of 20'
-run 0 --print --ranks 4 --json
-json 'len(o["plans"]) == 4 and all(p["steps"][-1]["step"] == "deliver" for p in o["plans"])'
+law 'len(o["plans"]) == 4 and all(p["steps"][-1]["step"] == "deliver" for p in o["plans"])' --print --ranks 4
 json 'sum(len(s["ranks"]) for p in o["plans"] for s in p["steps"] if s["step"] == "send") == sum(s["step"] == "wait" for p in o["plans"] for s in p["steps"])'
-run 0 --prove --from "$cluster" --json
-json 'o["proved"] and o["steps"] > 0 and len(o["holds"]) >= 4 and o["error"] is None'
+law 'o["proved"] and o["steps"] > 0 and len(o["holds"]) >= 4 and o["error"] is None' --prove --from "$cluster"
 run 0 --prove --ranks 4096 --levels 8 --algorithm recursive_doubling
 says 'proved'
 
 # A name that is no UTF-8 does not spoil JSON.
 cp "$top/tests/topologies/one-gpu.txt" "$work/"$'\xff'
-run 0 --from "$work/"$'\xff' --json
-json 'o["topology"].endswith("/?")'
+law 'o["topology"].endswith("/?")' --from "$work/"$'\xff'
 
 # ---- simulation ----
-simulated() { # EXPRESSION ARGUMENT...: the expression is true for the JSON of --simulate
-  local law=$1
-  shift
-  run 0 --simulate "$@" --json
-  json "$law"
-}
 if "$program" --simulate --ranks 2 >/dev/null 2>"$work/err"; then
   # A single transfer has a closed form: latency plus bytes divided by the speed of the slowest link.
   shift='--collective shift --bytes 8M'
   near='lambda a, b: abs(a - b) <= 0.02 * b'
   # Two GPUs of a node share a NIC of 50 GB/s, or have one each. Each rank also copies 8 MiB from and to memory.
-  simulated "($near)(o['simulated_us'], 2 * 8388.608 / 50 + 3.6 + 10)" --from 'host:2 nvswitch gpu:2@sm90 nic@400g' $shift --distance 2
-  simulated "($near)(o['simulated_us'], 8388.608 / 50 + 3.6 + 10)" --from 'host:2 nvswitch gpu:2@sm90 nic:2@400g' $shift --distance 2
+  law "($near)(o['simulated_us'], 2 * 8388.608 / 50 + 3.6 + 10)" --simulate --from 'host:2 nvswitch gpu:2@sm90 nic@400g' $shift --distance 2
+  law "($near)(o['simulated_us'], 8388.608 / 50 + 3.6 + 10)" --simulate --from 'host:2 nvswitch gpu:2@sm90 nic:2@400g' $shift --distance 2
   says '"nic of rank'
   # CPU ranks have no PCIe link. Reading and writing 8 MiB takes 30 us per MB.
-  simulated "($near)(o['simulated_us'], 8388.608 * (1 / 12.5 + 0.06) + 2.5)" --from 'leaf host:3 package numa nic@100g' $shift
+  law "($near)(o['simulated_us'], 8388.608 * (1 / 12.5 + 0.06) + 2.5)" --simulate --from 'leaf host:3 package numa nic@100g' $shift
   # Four NICs are below a leaf switch whose uplink has the speed of one NIC.
-  simulated "($near)(o['simulated_us'], 4 * 8388.608 / 50 + 4 + 10)" --from 'leaf:2@400g host:4 nvswitch gpu:1@sm90 nic:1@400g' $shift --distance 4
+  law "($near)(o['simulated_us'], 4 * 8388.608 / 50 + 4 + 10)" --simulate --from 'leaf:2@400g host:4 nvswitch gpu:1@sm90 nic:1@400g' $shift --distance 4
   json 'o["busiest"].startswith("leaf switch of rank") and max(l["load"] for l in o["links"]) <= 1.0001'
   # The link from a spine switch to the core: each of 16 ranks sends 8 MiB over its 6.25 GB/s.
-  simulated "($near)(o['simulated_us'], 16 * 8388.608 / 6.25)" --from 'spine:2@50g leaf:2@3200g host:2 nvswitch gpu:4@sm90 nic:2@100g' $shift --distance 16
+  law "($near)(o['simulated_us'], 16 * 8388.608 / 6.25)" --simulate --from 'spine:2@50g leaf:2@3200g host:2 nvswitch gpu:4@sm90 nic:2@100g' $shift --distance 16
   json 'o["busiest"].startswith("spine switch of rank")'
   # Groups of 2 and 4 in one of 8: rank 0 sends at the speed of level 1, rank 2 at that of level 2, 4 and 16 times slower.
-  simulated "($near)(o['first_us'], 8388.608 * (0.12 + 0.06) + 2) and ($near)(o['simulated_us'], 8388.608 * (0.48 + 0.06) + 16)" \
+  law "($near)(o['first_us'], 8388.608 * (0.12 + 0.06) + 2) and ($near)(o['simulated_us'], 8388.608 * (0.48 + 0.06) + 16)" --simulate \
     --ranks 8 --levels 2,4 $shift --distance 2
   # The link between packages is not known, so it has 10 GB/s, not the speed of the PCIe links at its ends.
-  simulated "($near)(o['simulated_us'], 2 * 8388.608 / 10 + 8388.608 * 0.0067 + 3.5)" --from 'host package:2 numa gpu:2@sm86@gen4x16' $shift --distance 2
+  law "($near)(o['simulated_us'], 2 * 8388.608 / 10 + 8388.608 * 0.0067 + 3.5)" --simulate --from 'host package:2 numa gpu:2@sm86@gen4x16' $shift --distance 2
   json 'o["busiest"].startswith("package of rank")'
   # Two runs agree, and shorter latencies do not make a machine slower.
-  simulated 'o["messages"] > 0 and o["first_us"] <= o["simulated_us"] and o["ring_us"] > o["attention_us"]' --from "$cluster"
+  law 'o["messages"] > 0 and o["first_us"] <= o["simulated_us"] and o["ring_us"] > o["attention_us"]' --simulate --from "$cluster"
   cp "$work/out" "$work/once"
-  run 0 --simulate --from "$cluster" --json
-  json "all(o[k] == json.load(open('$work/once'))[k] for k in ('simulated_us', 'first_us', 'ring_us', 'allreduces_us'))"
-  simulated "o['simulated_us'] <= json.load(open('$work/once'))['simulated_us']" --from "$cluster" --scale latency=0.5
+  law "all(o[k] == json.load(open('$work/once'))[k] for k in ('simulated_us', 'first_us', 'ring_us', 'allreduces_us'))" --simulate --from "$cluster"
+  law "o['simulated_us'] <= json.load(open('$work/once'))['simulated_us']" --simulate --from "$cluster" --scale latency=0.5
   # A group of one rank sends all that it sends to other groups, which predictions know.
   for uneven in '9 --levels 8 --bytes 1K' '9 --levels 8 --bytes 64K' '17 --levels 8 --bytes 4K' '13 --levels 6 --bytes 64K'; do
     # shellcheck disable=SC2086
-    simulated '0.7 < o["predicted_us"] / o["simulated_us"] < 1.4' --ranks $uneven
+    law '0.7 < o["predicted_us"] / o["simulated_us"] < 1.4' --simulate --ranks $uneven
   done
   # The ring's best case: a transfer hides behind attention, or attention behind the transfer.
-  simulated "($near)(o['ring_us'], 16 * o['attention_us'])" --from "$cluster" --keys 65536 --scale nic=1000 --scale memory=0.01
-  simulated 'o["first_us"] > 0' --from 'host:128 nvswitch gpu:8@sm90 nic:8@400g' --algorithm levels --keys 1
+  law "($near)(o['ring_us'], 16 * o['attention_us'])" --simulate --from "$cluster" --keys 65536 --scale nic=1000 --scale memory=0.01
+  law 'o["first_us"] > 0' --simulate --from 'host:128 nvswitch gpu:8@sm90 nic:8@400g' --algorithm levels --keys 1
   # Ranks that share a core send only in their turn, so each call costs at least one context switch.
-  simulated 'o["simulated_us"] > 3' --ranks 4 --cores 2 --bytes 1K --heads 1
+  law 'o["simulated_us"] > 3' --simulate --ranks 4 --cores 2 --bytes 1K --heads 1
   run 0 --simulate --from "$cluster" --timeline "$work/timeline.json"
   says '^busiest of all: '
   run 0 --simulate --collective barrier --ranks 1 --timeline "$work/empty.json"
@@ -174,8 +159,7 @@ spans = [e for e in events if e["ph"] == "X"]
 assert {e["pid"] for e in spans} == set(range(16)) and {"send", "compute", "wait"} == {e["cat"] for e in spans}
 assert [e["ph"] for e in json.load(open(sys.argv[1] + "/empty.json"))] == ["M"]
 PYTHON
-  run 0 --regret --from "$cluster" --json
-  json 'o["regret"] >= 0 and sum(m["chosen"] for m in o["methods"]) == 1 and min(m["simulated_us"] for m in o["methods"] if m["simulated_us"]) * (1 + o["regret"]) <= 1.0001 * [m for m in o["methods"] if m["chosen"]][0]["simulated_us"]'
+  law 'o["regret"] >= 0 and sum(m["chosen"] for m in o["methods"]) == 1 and min(m["simulated_us"] for m in o["methods"] if m["simulated_us"]) * (1 + o["regret"]) <= 1.0001 * [m for m in o["methods"] if m["chosen"]][0]["simulated_us"]' --regret --from "$cluster"
   # The choice on machines where several ranks of a plan share a link, groups are uneven, or one rank gets all.
   while read -r arguments; do
     eval "run 0 --regret --json $arguments"
@@ -193,8 +177,7 @@ PYTHON
 END
   # Rails that no switch joins: what sends from one to another is not chosen, and cannot be simulated.
   rails='leaf@rails host:2 nvswitch gpu:4@sm90 nic:4@400g'
-  run 0 --regret --from "$rails" --bytes 64K --json
-  json 'o["methods"][0]["chosen"] and o["methods"][0]["name"].startswith("levels") and o["methods"][0]["simulated_us"] > 0'
+  law 'o["methods"][0]["chosen"] and o["methods"][0]["name"].startswith("levels") and o["methods"][0]["simulated_us"] > 0' --regret --from "$rails" --bytes 64K
   run 1 --simulate --from "$rails" --algorithm twoshot
   says 'a message from rank [0-9]+ to rank [0-9]+ has no way: no switch joins their NICs' err
   run 2 --simulate --ranks 4 --scale wheels=2
@@ -214,35 +197,28 @@ run 1 --ranks 16 --algorithm oneshot --bytes 1M --outbox 64K
 says 'outbox' err
 run 1 --ranks 16 --algorithm nonsense
 says 'unknown algorithm "nonsense"' err
-run 2 --ranks 16385
-says 'whole number from 1 to 16384' err
-run 2 --from 'host:2049 gpu:8'
-says '16392 ranks; plans are made for up to 16384' err
-run 2 --from "$work/none-such"
-says 'none-such' err
+rejects 'whole number from 1 to 16384' --ranks 16385
+rejects '16392 ranks; plans are made for up to 16384' --from 'host:2049 gpu:8'
+rejects 'none-such' --from "$work/none-such"
 run 2 --from 'host:2 gpu:x'
 head -c 100 "$work/uneven.json" >"$work/broken.json"
-run 2 --from "$work/broken.json"
-says 'broken.json:[0-9]+: ' err
+rejects 'broken.json:[0-9]+: ' --from "$work/broken.json"
 run 2 --from 'host:2 gpu:8' --ranks 4
 run 2 --levels 4
-run 2 --ranks 8 --levels 4,x
-says 'levels "4,x"' err
+rejects 'levels "4,x"' --ranks 8 --levels 4,x
 run 2 --ranks 8 --levels 4,6
 run 2 --ranks 8 --cost --prove
 run 2 --ranks 8 --bytes 1K --tokens 4
 run 0 --ranks 3 --collective allreduce --tokens 5 --heads 3 --head-dim 33 --wire e4m3 --scatter heads --prove
 run 0 --ranks 8 --collective allreduce --order exact --prove
-run 2 --ranks 8 --collective select --wire bf16
-says 'a selection has no --wire' err
+rejects 'a selection has no --wire' --ranks 8 --collective select --wire bf16
 run 2 --ranks 8 --collective allgather --heads 4
 run 2 --ranks 8 --rank 3
 run 2 --ranks 8 --root 3
 run 2 --ranks 8 --distance 2
 run 2 --ranks 8 --collective shift --keys 3
 run 2 --ranks 8 --step-ns 0
-run 2 --ranks 8 --keys 1099511627776 --kv-heads 1048576
-says 'more than 1 PiB' err
+rejects 'more than 1 PiB' --ranks 8 --keys 1099511627776 --kv-heads 1048576
 run 2 --ranks 8 --print --rank 8
 run 2 --ranks 8 --scatter root --root 8
 run 2 --ranks 8 --wire f64

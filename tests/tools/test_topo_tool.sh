@@ -85,8 +85,7 @@ run 0 --from "host:4 nvswitch gpu:8 nic:8@400g" --dot
 says 'label="host0 and 3 alike"'
 [ "$(grep -c 'label="GPU' "$work/out")" = 8 ] || fail "one of four equal hosts is drawn"
 says ' -- .*18 x'
-run 2 --from "host gpu:2 nic:1" --json --dot
-says '^banyan-topo: --json, --dot: one at a time' err
+rejects '^banyan-topo: --json, --dot: one at a time' --from "host gpu:2 nic:1" --json --dot
 
 # ---- levels and check ------------------------------------------------------------------------------------------------
 run 0 --from dgx-h100.txt --check
@@ -100,8 +99,7 @@ run 3 --from "host:2 gpu:2" --check --json
 says '^"status": "fault"'
 run 0 --from dgx-h100.txt --check --json
 says '^"status": "healthy"'
-run 2 --from nowhere.xml --check
-says '^banyan-topo: nowhere\.xml: No such file' err
+rejects '^banyan-topo: nowhere\.xml: No such file' --from nowhere.xml --check
 if [ $xml = yes ]; then
   run 3 --from hgx-h100-faults.xml --check
   says '^fault: nvlink-fewer: GPU3: 12 of 18 NVLinks'
@@ -123,15 +121,13 @@ for input in - /dev/stdin; do
   cmp -s "$work/out" <(tail -n +2 "$work/plain") || fail "$input is not read"
 done
 mkdir "$work/folder"
-run 2 "$work/folder"
-says 'neither a file nor a pipe' err
+rejects 'neither a file nor a pipe' "$work/folder"
 
 # ---- words that people use -------------------------------------------------------------------------------------------
 run 0 hgx-a100-4nic.txt --levels
 says '^package +2 +4'
 echo "ROCm System Management Interface" >"$work/bad.txt"
-run 2 "$work/bad.txt"
-says "rocm-smi, .* give the XML of NCCL_TOPO_DUMP_FILE or lstopo" err
+rejects "rocm-smi, .* give the XML of NCCL_TOPO_DUMP_FILE or lstopo" "$work/bad.txt"
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 mkdir "$work/files"
@@ -146,10 +142,8 @@ run 0 --from one-gpu.txt -o "$work/files/link.txt"
 [ -L "$work/files/link.txt" ] || fail "-o replaces a link by a file"
 grep -q 'one-gpu' "$work/files/a.txt" || fail "-o does not write through a link"
 [ "$(stat -c %a "$work/files/a.txt")" = 640 ] || fail "-o changes the mode of a file"
-run 2 --from dgx-h100.txt --json -o "$work/none/a.json"
-says "cannot write $work/none/a.json: No such file or directory" err
-run 2 --from dgx-h100.txt -o "$work/files"
-says 'Is a directory' err
+rejects "cannot write $work/none/a.json: No such file or directory" --from dgx-h100.txt --json -o "$work/none/a.json"
+rejects 'Is a directory' --from dgx-h100.txt -o "$work/files"
 cp "$work/files/a.json" "$work/before"
 (
   trap '' XFSZ # the file cannot grow, so the write fails halfway
@@ -161,8 +155,7 @@ cmp -s "$work/before" "$work/files/a.json" || fail "-o left half of a file"
 if [ -c /dev/full ]; then
   "$program" --from dgx-h100.txt >/dev/full 2>"$work/err"
   [ $? = 2 ] || fail "a full device goes unnoticed"
-  run 2 --from dgx-h100.txt --json -o /dev/full
-  says 'cannot write /dev/full: No space left' err
+  rejects 'cannot write /dev/full: No space left' --from dgx-h100.txt --json -o /dev/full
 fi
 [ "$(ls "$work/files" | tr '\n' ' ')" = "a.json a.txt link.txt " ] || fail "left behind: $(ls "$work/files")"
 
@@ -183,39 +176,27 @@ if [ -e "$work/costs.json" ]; then
   says "merging: $merging"
   sed 's/"packages": [0-9]*/"packages": 77/' "$work/costs.json" >"$work/other.json"
   export BANYAN_COSTS=$work/other.json
-  run 2 --bytes 16K
-  says 'measured on another machine: packages is 77 there' err
+  rejects 'measured on another machine: packages is 77 there' --bytes 16K
   run 0 --from dgx-h100.txt --bytes 16K
   tool banyan-topo
   unset BANYAN_COSTS
 fi
 
 # ---- rejected input ---------------------------------------------------------------------------------------------------
-run 2 one-gpu.txt dgx-h100.txt
-says 'dgx-h100.txt: one file at a time' err
-run 2 --from one-gpu.txt dgx-h100.txt
-says 'one file at a time' err
-run 2 --check --levels
-says 'one at a time' err
-run 2 --levels --dot
-says '--levels and --check are written as text or JSON' err
-run 2 --save-costs "$work/none.json" --from one-gpu.txt
-says '--save-costs measures this machine' err
-run 2 --seconds 1
-says '--seconds goes with --save-costs' err
-run 2 --save-costs "$work/none.json" --seconds nan
-says 'not a whole number' err
-run 2 "Package:2 Core:4 PU:2"
-says 'No such file or directory, and no description' err
-run 2 --from "host gpu:0"
-says '^banyan-topo: ' err
+rejects 'dgx-h100.txt: one file at a time' one-gpu.txt dgx-h100.txt
+rejects 'one file at a time' --from one-gpu.txt dgx-h100.txt
+rejects 'one at a time' --check --levels
+rejects '--levels and --check are written as text or JSON' --levels --dot
+rejects '--save-costs measures this machine' --save-costs "$work/none.json" --from one-gpu.txt
+rejects '--seconds goes with --save-costs' --seconds 1
+rejects 'not a whole number' --save-costs "$work/none.json" --seconds nan
+rejects 'No such file or directory, and no description' "Package:2 Core:4 PU:2"
+rejects '^banyan-topo: ' --from "host gpu:0"
 printf '{"nodes": [\n {"id": 1,, }' >"$work/bad.json"
-run 2 --from "$work/bad.json"
-says "bad\.json:2: " err
+rejects "bad\.json:2: " --from "$work/bad.json"
 if [ $xml = yes ]; then
   head -n 20 hgx-h100-faults.xml >"$work/cut.xml"
-  run 2 --from "$work/cut.xml"
-  says 'cut\.xml:[0-9]+: ' err
+  rejects 'cut\.xml:[0-9]+: ' --from "$work/cut.xml"
   [ ! -s "$work/out" ] || fail "something is shown of a file that is rejected"
 fi
 printf '{"nodes": [{"id": "h", "kind": "host", "name": "a\\u001b[31mb\\u0007"}]}' >"$work/escape.json"

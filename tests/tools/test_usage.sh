@@ -50,8 +50,7 @@ END
 while read -r name arguments; do
   tool "banyan-$name"
   # shellcheck disable=SC2086
-  run 0 $arguments --json
-  json 'list(o)[:4] == ["version", "command", "date", "node"]'
+  law 'list(o)[:4] == ["version", "command", "date", "node"]' $arguments
   json 'list(o["node"]) == ["hostname", "cpus", "kernel"] and o["node"]["cpus"] > 0 and o["node"]["kernel"].startswith("Linux ")'
   json '__import__("datetime").datetime.strptime(o["date"], "%Y-%m-%dT%H:%M:%SZ").year > 2000'
   json "sorted(o['command'].split()[1:]) == sorted('$arguments --json'.split())" # getopt moves options to the front
@@ -94,8 +93,7 @@ for name in plan topo; do
 done
 
 tool banyan-topo
-run 0 --from 'host gpu:2' --json
-json "o['command'].endswith(\"--from 'host gpu:2' --json\")"
+law "o['command'].endswith(\"--from 'host gpu:2' --json\")" --from 'host gpu:2'
 
 for name in perf decode plan topo info; do
   tool "banyan-$name"
