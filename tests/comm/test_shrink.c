@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Shrinks a failed communicator to its surviving ranks, and tests who is a member, that the result works, and what
- * excluded ranks get. */
+ * excluded ranks get. In test_shrink_faults.c a rank dies in the middle of it. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -15,8 +15,6 @@ typedef enum deed { DIE, STOP, ABORT, LEAVE, LATE } deed;
 typedef struct scenario {
   deed deed;
   uint32_t culprits; /* bit r: rank r fails */
-  uint32_t later;    /* ranks that die in the middle of shrinking */
-  double later_ms;
   int shrunk[WORLD_RANKS_MAX];
 } scenario;
 
@@ -57,12 +55,6 @@ static void do_deed(world_rank *self, const scenario *scenario) {
   }
 }
 
-static void *die_later(void *argument) {
-  world_sleep_ms(*(const double *)argument);
-  raise(SIGKILL);
-  return NULL;
-}
-
 /* Calls until an error is reported, as a program does. */
 static banyan_status go_on(world_rank *self) {
   float ignored;
@@ -82,23 +74,16 @@ static bool check_members(world_rank *self, const scenario *scenario, banyan_com
   uint32_t all = (1u << self->nranks) - 1;
   return world_check(self, members[banyan_comm_rank(comm)] == self->rank, "rank %d is member %d", self->rank,
                      banyan_comm_rank(comm)) &&
-         world_check(self, !(seen & out) && (seen | out | scenario->later) == all,
-                     "members are %x without %x and perhaps %x", seen, out, scenario->later);
+         world_check(self, !(seen & out) && (seen | out) == all, "members are %x without %x", seen, out);
 }
 
 static void shrink_and_go_on(world_rank *self, scenario *scenario) {
   int32_t members[WORLD_RANKS_MAX];
   banyan_comm *left = NULL;
-  pthread_t killer;
-  if (is_in(scenario->later, self->rank)) pthread_create(&killer, NULL, die_later, &scenario->later_ms);
   if (!world_ok(self, banyan_comm_shrink(self->comm, members, &left), "shrink")) return;
   banyan_comm_destroy(self->comm);
   self->comm = left;
-  if (is_in(scenario->later, self->rank)) {
-    pthread_join(killer, NULL); /* the killer ends the whole process */
-  }
   if (!check_members(self, scenario, left, members)) return;
-  if (scenario->later) return; /* a rank that dies right after the agreement still counts as a member */
   for (int i = 0; i < 10; i++)
     if (!check_mean(self, left, members)) return;
   scenario->shrunk[self->rank] = 1;
@@ -151,11 +136,11 @@ static void run_scenario(scenario scenario, int32_t nranks, bool processes, cons
   *shared = scenario;
   WORLD_RUN(play, .nranks = nranks, .processes = processes, .argument = shared,
             .conduct = processes ? kill_stopped : NULL,
-            .deaths = processes && (scenario.deed == DIE || scenario.deed == STOP || scenario.later),
+            .deaths = processes && (scenario.deed == DIE || scenario.deed == STOP),
             .timeout_ns = (int64_t)(timeout_s * (world_is_sanitized() ? 4e9 : 1e9)));
   for (int32_t r = 0; r < nranks; r++) {
     bool out = scenario.deed != ABORT && is_in(scenario.culprits, r);
-    if (!scenario.later) ck_assert_msg(shared->shrunk[r] == !out, "rank %d: %d", r, shared->shrunk[r]);
+    ck_assert_msg(shared->shrunk[r] == !out, "rank %d: %d", r, shared->shrunk[r]);
   }
   world_unshare(shared, sizeof *shared);
 }
@@ -181,14 +166,6 @@ TEST_LOOP(without_those_who_left, 6) {
 
 TEST_LOOP(a_rank_that_was_given_up_is_told, 6) {
   run_scenario((scenario){.deed = LATE, .culprits = 1u << 1}, 4, _i % 2, node_lists[_i / 2], 0.4);
-}
-
-/* Deaths at any moment of a shrink. On one node only, because UCX before 1.14 ends a process by an assertion if a peer
- * dies while it connects. */
-TEST(one_more_dies_meanwhile) {
-  for (int i = 0; i < 12; i++)
-    run_scenario((scenario){.deed = DIE, .culprits = 1u << 5, .later = 1u << (i % 3), .later_ms = 0.3 * i}, 6, true,
-                 NULL, 4);
 }
 
 /* ---- repeated shrinks and rejections ----------------------------------------------------------------------------- */
