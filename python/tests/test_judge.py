@@ -210,6 +210,8 @@ def test_windows_and_sinks():
         return kernel()(q, k, v, lengths, scale)
 
     assert banyan.check(ignores, window=16).faults == {"ignored": "a window: the result is that without a window"}
+    wide = banyan.check(kernel(), window=1000)  # hides no key, so ignoring it is no fault
+    assert wide.ok and "a window was not judged" in wide.notes[0]
     assert "ignored" in banyan.check(ignores, sinks=True).faults
     for inside in (0, 1):
 
@@ -243,8 +245,14 @@ def test_padded_and_other_shapes():
     assert set(lse_in_bf16.faults) == {"lse_rounded"} and "lse is bf16: " in lse_in_bf16.faults["lse_rounded"]
 
 
+def test_results_that_are_no_arrays():
+    report = banyan.check(lambda *given: (kernel()(*given)[0], 1.5))
+    assert list(report.faults) == ["result"] and "a float among its results" in report.faults["result"]
+
+
 def test_wrong_arguments():
-    for name, word in (("dtype", "f64"), ("form", "pages"), ("preset", "fa2"), ("kv_heads", 3), ("dtype", "bf16")):
+    words = [("dtype", "f64"), ("form", "pages"), ("preset", "fa2"), ("kv_heads", 3), ("window", 0), ("dtype", "bf16")]
+    for name, word in words:
         with pytest.raises(ValueError, match=f"^{name}"):
             banyan.check(kernel(), **{name: word})
     with pytest.raises(TypeError, match="kernel: it is a function, and not a str"):
