@@ -1,20 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes of a vLLM server notice each other. Connections that prove nothing neither pile up nor keep a node out."""
+"""Nodes of a vLLM server notice each other. Connections that prove nothing neither pile up nor keep a node out. The
+secret that they share is whole when it is seen."""
 
 import importlib.util
 import pathlib
 import queue
 import socket
 import threading
+import types
 
-SOURCE = pathlib.Path(__file__).parents[2] / "integrations/vllm/banyan_vllm/nodes.py"
+import pytest
+
+SOURCE = pathlib.Path(__file__).parents[2] / "integrations/vllm/banyan_vllm"
 SILENT, PATIENCE_S = 70, 30
 
 
+def read(name):
+    spec = importlib.util.spec_from_file_location(name, SOURCE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def load(monkeypatch, met):
-    spec = importlib.util.spec_from_file_location("nodes", SOURCE)
-    nodes = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(nodes)
+    nodes = read("nodes")
     monkeypatch.setattr(nodes, "PROOF_S", 1)
     monkeypatch.setattr(nodes.Watch, "_await_end", lambda watch, peer, node, host: met.put((watch.node, node, peer)))
     monkeypatch.setattr(nodes.Watch, "_end", lambda watch, why: met.put(why))
@@ -61,3 +70,17 @@ def test_other_secret(monkeypatch):
     first = nodes.Watch(0, 2, ("127.0.0.1", 0), 1, b"secret")
     nodes.Watch(1, 2, first.listener.getsockname(), 1, b"another")
     assert "has another secret" in met.get(timeout=PATIENCE_S)
+
+
+def test_a_secret_is_seen_whole(monkeypatch, tmp_path):
+    command, path = read("command"), tmp_path / "secret"
+    monkeypatch.delenv("BANYAN_SECRET", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("BANYAN_SECRET_FILE", "~/secret")
+    monkeypatch.setattr(command.secrets, "token_hex", lambda n: "" if path.exists() else "5a" * n)
+    assert "made now" in command.find_secret(types.SimpleNamespace(node_rank=0))
+    assert command.read_secret() == b"5a" * 32 and path.stat().st_mode & 0o777 == 0o600
+    assert command.find_secret(types.SimpleNamespace(node_rank=1)) == str(path)
+    path.write_text("\n")
+    with pytest.raises(SystemExit, match="is empty"):
+        command.read_secret()

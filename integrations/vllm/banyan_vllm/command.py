@@ -89,12 +89,14 @@ def find_secret(args):
     """Returns where the secret is that all nodes share. Node 0 makes one if there is none."""
     if os.environ.get("BANYAN_SECRET"):
         return "BANYAN_SECRET"
-    path = os.path.expanduser(os.environ.setdefault("BANYAN_SECRET_FILE", os.path.expanduser(SECRET)))
+    path = os.environ["BANYAN_SECRET_FILE"] = os.path.expanduser(os.environ.get("BANYAN_SECRET_FILE") or SECRET)
     if os.path.exists(path):
         return path
     if args.node_rank == 0:
-        with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+        made = f"{path}.{os.getpid()}"  # nodes that see this folder find a whole secret or none
+        with open(os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
             file.write(secrets.token_hex(32))
+        os.rename(made, path)
         return f"{path}, made now: copy it to each node (mode 0600), or set BANYAN_SECRET to what it holds"
     try:
         repeat(lambda: os.stat(path), FileNotFoundError)
@@ -107,8 +109,9 @@ def find_secret(args):
 def read_secret():
     if os.environ.get("BANYAN_SECRET"):
         return os.environ["BANYAN_SECRET"].encode()
-    with open(os.environ["BANYAN_SECRET_FILE"], "rb") as file:
-        return file.read().strip()
+    path = os.environ["BANYAN_SECRET_FILE"]
+    with open(path, "rb") as file:
+        return file.read().strip() or fail(f"the secret in {path} is empty: remove the file on all nodes, and node 0 makes one")
 
 
 def find_nodes(args):
