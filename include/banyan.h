@@ -74,9 +74,9 @@ typedef enum banyan_status {
 
 /* Errors.
  *
- * - A call that can fail returns a banyan_status. It writes its results only if it returns BANYAN_OK.
- *   banyan_last_error() returns the text of this thread's last failure: what was wrong, where, on which rank, and what
- *   to do.
+ * - A call that can fail returns a banyan_status. If that is not BANYAN_OK, results may be written in part, and none
+ *   if this rank rejected the call. So a sum in place may have lost its input. banyan_last_error() returns the text of
+ *   this thread's last failure: what was wrong, where, on which rank, and what to do.
  * - A failure that involves other ranks (timeout, dead peer, mismatch, abort, bad data) ends the communicator on every
  *   rank. Later calls return the same status. banyan_comm_shrink() makes a new communicator from the surviving ranks.
  * - If this rank rejects a collective (a wrong argument, no memory), the rejection counts as its call. Peers do not
@@ -439,7 +439,7 @@ typedef enum banyan_scatter {
 } banyan_scatter;
 
 /* The order in which partials are merged. Each order gives the same bits on every rank and in every run. The sign and
- * payload of a NaN may depend on the algorithm in every order.
+ * payload of a NaN may depend on the algorithm and on a rank's processor in every order.
  *
  * - PLAN: the order that suits the chosen algorithm.
  * - CANONICAL: a fixed balanced tree over ranks. The bits do not depend on algorithm, transport, placement of ranks or
