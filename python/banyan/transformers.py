@@ -185,7 +185,11 @@ def attention(
     if layer is not None:
         layer.cache.agree()
         words.update(layer.cache.shard(batch, layer.here, attention_mask))
-        out, _ = layer.cache.comm.attention_combine(rows, key, value, **words)
+        before = layer.cache.comm.set_tag(layer.length)  # a rank that dropped other tokens is MismatchError
+        try:
+            out, _ = layer.cache.comm.attention_combine(rows, key, value, **words)
+        finally:
+            layer.cache.comm.set_tag(before)
     else:
         padding = None if attention_mask.padding is None else attention_mask.padding[:, first:end]
         out, _ = _core.attention(rows, key, value, key_start=_int32([first] * batch), key_mask=padding, **words)
