@@ -55,8 +55,9 @@ static tree make_packages(void) {
   for (int32_t i = 0; i < count; i++) {
     char cpu[64], text[32];
     snprintf(cpu, sizeof cpu, "devices/system/cpu/cpu%d", places[i].cpu);
-    snprintf(text, sizeof text, "%d-%d", 2 * i, 2 * i + 1);
+    snprintf(text, sizeof text, "%d", i);
     tree_file(&t, text, "%s/topology/physical_package_id", cpu);
+    snprintf(text, sizeof text, "%d-%d", 2 * i, 2 * i + 1);
     tree_file(&t, "1", "%s/cache/index0/level", cpu);
     tree_file(&t, "3", "%s/cache/index1/level", cpu);
     tree_file(&t, text, "%s/cache/index1/shared_cpu_list", cpu);
@@ -69,7 +70,7 @@ TEST(places_are_read) {
   tree t = make_packages();
   int32_t count = topo_places(t.root, places, CPU_SETSIZE);
   ck_assert_int_ge(count, 1);
-  for (int32_t i = 0; i < count; i++) ck_assert(places[i].cache == 2 * i && places[i].package == 2 * i);
+  for (int32_t i = 0; i < count; i++) ck_assert(places[i].cache == 2 * i && places[i].package == i);
   ck_assert_int_eq(topo_places("/nonexistent", places, CPU_SETSIZE), count);
   ck_assert(places[0].cache == -1 && places[0].package == -1);
 }

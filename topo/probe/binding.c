@@ -10,12 +10,12 @@
 enum { CPU_BYTES = 1024, CPUS = 8 * CPU_BYTES, INDICES = 16 };
 
 /* Above level 1 a level is unique, because instruction caches exist only there. */
-int32_t bny_topo_cpu_cache(const char *sysfs, int32_t cpu, int32_t level) {
+int32_t bny_topo_cpu_cache(const char *sysfs, int32_t cpu) {
   int64_t highest = 0, first = -1;
   for (int index = 0; index < INDICES; index++) {
     int64_t here = bny_sysfs_number("%s/devices/system/cpu/cpu%d/cache/index%d/level", sysfs, cpu, index);
     if (here < 0) break;
-    if (level > 0 ? here != level : here <= highest) continue;
+    if (here <= highest) continue;
     int64_t shared = bny_sysfs_number("%s/devices/system/cpu/cpu%d/cache/index%d/shared_cpu_list", sysfs, cpu, index);
     if (shared >= 0) highest = here, first = shared;
   }
@@ -35,7 +35,7 @@ int32_t bny_topo_cpu_numa(const char *sysfs, int32_t cpu) {
   return numa;
 }
 
-static int32_t package_of(const char *sysfs, int cpu) {
+int32_t bny_topo_cpu_package(const char *sysfs, int32_t cpu) {
   return (int32_t)bny_topo_probe_number(0, INT32_MAX, -1, "%s/devices/system/cpu/cpu%d/topology/physical_package_id",
                                         sysfs, cpu);
 }
@@ -46,7 +46,7 @@ static void meet(int32_t *common, int32_t one, bool is_first) { *common = is_fir
 static int32_t packages_of(const char *sysfs) {
   int32_t first = -1;
   for (int cpu = 0; cpu < CPUS; cpu++) {
-    int32_t package = package_of(sysfs, cpu);
+    int32_t package = bny_topo_cpu_package(sysfs, cpu);
     if (package < 0 && !bny_topo_probe_exists("%s/devices/system/cpu/cpu%d", sysfs, cpu)) break;
     if (package >= 0 && first >= 0 && package != first) return 2;
     if (first < 0) first = package;
@@ -58,9 +58,9 @@ static void look(const char *sysfs, const unsigned char *cpus, bny_topo_binding 
   bool is_first = true;
   for (int cpu = 0; cpu < CPUS; cpu++) {
     if (!(cpus[cpu / 8] >> cpu % 8 & 1)) continue;
-    if (is_first || binding->cache >= 0) meet(&binding->cache, bny_topo_cpu_cache(sysfs, cpu, 0), is_first);
+    if (is_first || binding->cache >= 0) meet(&binding->cache, bny_topo_cpu_cache(sysfs, cpu), is_first);
     if (is_first || binding->numa >= 0) meet(&binding->numa, bny_topo_cpu_numa(sysfs, cpu), is_first);
-    if (is_first || binding->package >= 0) meet(&binding->package, package_of(sysfs, cpu), is_first);
+    if (is_first || binding->package >= 0) meet(&binding->package, bny_topo_cpu_package(sysfs, cpu), is_first);
     is_first = false;
     if (binding->cache < 0 && binding->numa < 0 && binding->package < 0) break;
   }

@@ -16,7 +16,8 @@ typedef struct bny_topo_binding {
 /* `sysfs` NULL means "/sys". */
 void bny_topo_binding_find(const char *sysfs, bny_topo_binding *binding);
 
-/* Return the cache of a processor at a level (0: the last), by the lowest processor that shares it, and its NUMA node,
- * as sysfs has them; -1 if unknown. */
-int32_t bny_topo_cpu_cache(const char *sysfs, int32_t cpu, int32_t level);
+/* Return the last cache of a processor, by the lowest processor that shares it, its NUMA node and its package, as sysfs
+ * has them; -1 if unknown. */
+int32_t bny_topo_cpu_cache(const char *sysfs, int32_t cpu);
 int32_t bny_topo_cpu_numa(const char *sysfs, int32_t cpu);
+int32_t bny_topo_cpu_package(const char *sysfs, int32_t cpu);

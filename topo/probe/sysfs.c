@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/utsname.h>
 
+#include "topo/probe/binding.h"
 #include "topo/probe/util.h"
 #include "topo/model/speed.h"
 
@@ -20,11 +21,6 @@ typedef struct looking {
 
 /* ---- processors and memory --------------------------------------------------------------------------------------- */
 
-static int32_t package_of_cpu(const looking *w, long cpu) {
-  return (int32_t)bny_topo_probe_number(0, MOST_CPUS, -1, "%s/devices/system/cpu/cpu%ld/topology/physical_package_id",
-                                        w->sysfs, cpu);
-}
-
 /* Finds the package of a list such as "0-23,48-71" from the ends of its ranges; -1 if there are several or none.
  * Returns false if the list is empty. */
 static bool package_of_list(const looking *w, const char *list, int32_t *package) {
@@ -36,7 +32,7 @@ static bool package_of_list(const looking *w, const char *list, int32_t *package
     ends[0] = ends[1] = strtol(list, &end, 10);
     if (*end == '-') ends[1] = strtol(end + 1, &end, 10);
     for (int i = 0; i < 2; i++) {
-      int32_t one = ends[i] >= 0 && ends[i] < MOST_CPUS ? package_of_cpu(w, ends[i]) : -1;
+      int32_t one = ends[i] >= 0 && ends[i] < MOST_CPUS ? bny_topo_cpu_package(w->sysfs, (int32_t)ends[i]) : -1;
       several = several || (any && one != *package);
       *package = one;
       any = true;

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <sched.h>
 
-#include "base/sysfs.h"
 #include "topo/probe/binding.h"
 
 enum { SWEEPS_MAX = 64, CPUS_MAX = 8 * CPU_SETSIZE };
@@ -20,9 +19,7 @@ int32_t topo_places(const char *sysfs, topo_place *places, int32_t max) {
   for (int32_t cpu = 0; cpu < CPUS_MAX && count < max; cpu++)
     if (CPU_ISSET_S(cpu, sizeof set, set))
       places[count++] = (topo_place){
-          .cpu = cpu,
-          .cache = bny_topo_cpu_cache(sysfs, cpu, 0),
-          .package = (int32_t)bny_sysfs_number("%s/devices/system/cpu/cpu%d/topology/physical_package_id", sysfs, cpu)};
+          .cpu = cpu, .cache = bny_topo_cpu_cache(sysfs, cpu), .package = bny_topo_cpu_package(sysfs, cpu)};
   return count;
 }
 
