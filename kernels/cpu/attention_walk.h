@@ -136,7 +136,7 @@ static int32_t attention_tile(const bny_attention_task *task);
 INLINE int32_t attention_tile(const bny_attention_task *task) {
   int32_t row_bytes = task->head_dim * (int32_t)attention_element_bytes(task->kv_dtype);
   if (row_bytes < 256) return row_bytes <= 64 ? ATTENTION_TILE : 32;
-  return row_bytes >= 576 && row_bytes < 1024 ? ATTENTION_LONG_TILE : 8;
+  return row_bytes < 1024 ? ATTENTION_LONG_TILE : 8;
 }
 #endif
 

@@ -84,7 +84,7 @@ static banyan_dtype attention_form(const bny_attention_task *task) {
 INLINE int32_t attention_ahead(const bny_attention_task *task, banyan_dtype dtype) {
   int32_t row_bytes = task->head_dim * (int32_t)attention_element_bytes(dtype);
   if (row_bytes < LINE_BYTES) row_bytes = LINE_BYTES;
-  return row_bytes < 512 ? 6144 / row_bytes : 8;
+  return row_bytes < 512 ? 6144 / row_bytes : row_bytes < 1024 ? 16 : 8;
 }
 
 INLINE void prefetch_bytes(const char *first, int64_t bytes, bool far) {
