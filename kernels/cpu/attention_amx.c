@@ -89,13 +89,6 @@ INLINE bool is_bytes(banyan_dtype form) { return type_of(form) == BANYAN_E4M3 ||
 
 INLINE bool is_cut(banyan_dtype form) { return type_of(form) == BANYAN_F16; }
 
-INLINE void bf16_of_bytes(__m512i bytes, banyan_dtype form, __m512i *low, __m512i *high) {
-  if (type_of(form) == BANYAN_I8)
-    bf16_of_i8(bytes, low, high);
-  else
-    bf16_of_e4m3(bytes, low, high);
-}
-
 static banyan_dtype attention_form(const bny_attention_task *task) {
   return (banyan_dtype)((int)task->kv_dtype | ATTENTION_MATRIX);
 }
@@ -223,7 +216,7 @@ INLINE void convert_key(banyan_dtype form, const char *from, uint16_t *first, ui
     cut_halves(_mm256_loadu_si256(halves), _mm256_loadu_si256(halves + 1), &b, &a);
   } else if (is_bytes(form)) {
     __m512i low, high;
-    bf16_of_bytes(line, form, &low, &high);
+    bf16_of_bytes(line, type_of(form), &low, &high);
     a = _mm512_unpacklo_epi8(low, high);
     b = _mm512_unpackhi_epi8(low, high);
   } else {
@@ -434,7 +427,7 @@ INLINE void pair_values(banyan_dtype form, __m512i a, __m512i b, int32_t at, uin
   __m512i bytes[2] = {_mm512_unpacklo_epi8(a, b), _mm512_unpackhi_epi8(a, b)};
   UNROLL for (int i = 0; i < 2; i++) {
     __m512i low, high;
-    bf16_of_bytes(bytes[i], form, &low, &high);
+    bf16_of_bytes(bytes[i], type_of(form), &low, &high);
     _mm512_store_si512(to[2 * i][at], _mm512_unpacklo_epi8(low, high));
     _mm512_store_si512(to[2 * i + 1][at], _mm512_unpackhi_epi8(low, high));
   }

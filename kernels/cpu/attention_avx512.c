@@ -7,7 +7,9 @@
   ATTENTION_TYPES                                                             \
   X(attention_over_bf16_grouped, BANYAN_BF16 | ATTENTION_GROUPED)             \
   X(attention_over_bf16_dot, BANYAN_BF16 | ATTENTION_GROUPED | ATTENTION_DOT) \
-  X(attention_over_e4m3_dot, BANYAN_E4M3 | ATTENTION_GROUPED | ATTENTION_DOT)
+  X(attention_over_e4m3_dot, BANYAN_E4M3 | ATTENTION_GROUPED | ATTENTION_DOT) \
+  X(attention_over_e5m2_dot, BANYAN_E5M2 | ATTENTION_GROUPED | ATTENTION_DOT) \
+  X(attention_over_i8_dot, BANYAN_I8 | ATTENTION_GROUPED | ATTENTION_DOT)
 enum { GROUPED_BF16 = 1, BF16_DOTS = 1 };
 #else
 #define ATTENTION_FORMS ATTENTION_TYPES X(attention_over_bf16_grouped, BANYAN_BF16 | ATTENTION_GROUPED)
@@ -34,7 +36,7 @@ INLINE void vec_words(const char *at, banyan_dtype dtype, word_vec *words) {
     return;
   }
   __m512i low, high;
-  bf16_of_e4m3(bytes, &low, &high);
+  bf16_of_bytes(bytes, dtype, &low, &high);
   words[0] = _mm512_unpacklo_epi8(low, high);
   words[1] = _mm512_unpackhi_epi8(low, high);
 }

@@ -8,7 +8,8 @@
 
 #include "attention_inline.h"
 
-/* These tables have the bytes of a bf16 by the exponent and mantissa of an E4M3. The last one is NaN. */
+/* These tables have the bytes of a bf16 by the exponent and mantissa of an element, and there is one pair for each type.
+ * The last E4M3 is NaN, and so are the last three E5M2. */
 #define HIGH(e) ((e) + 120) >> 1
 #define HIGH8(e) HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e)
 #define LOW(e, m) ((((e) + 120) & 1) << 7 | (m) << 4)
@@ -21,13 +22,18 @@ static const uint8_t e4m3_low[128] __attribute__((aligned(64))) = {
     0,          LOW(-2, 0), LOW(-1, 0), LOW(-1, 4), LOW(0, 0),  LOW(0, 2),  LOW(0, 4),  LOW(0, 6), NORMAL(LOW8),
     LOW(15, 0), LOW(15, 1), LOW(15, 2), LOW(15, 3), LOW(15, 4), LOW(15, 5), LOW(15, 6), 0xc0};
 
-INLINE void bf16_of_e4m3(__m512i bytes, __m512i *low, __m512i *high) {
-  *low = _mm512_permutex2var_epi8(_mm512_load_si512(e4m3_low), bytes, _mm512_load_si512(e4m3_low + 64));
-  *high = _mm512_permutex2var_epi8(_mm512_load_si512(e4m3_high), bytes, _mm512_load_si512(e4m3_high + 64));
-  *high = _mm512_ternarylogic_epi32(*high, bytes, _mm512_set1_epi8((char)0x80), 0xf8); /* high | (bytes & 0x80) */
-}
+#define E5_HIGH(e) ((e) + 112) >> 1
+#define E5_HIGH4(e) E5_HIGH(e), E5_HIGH(e), E5_HIGH(e), E5_HIGH(e)
+#define E5_LOW(e, m) ((((e) + 112) & 1) << 7 | (m) << 5)
+#define E5_LOW4(e) E5_LOW(e, 0), E5_LOW(e, 1), E5_LOW(e, 2), E5_LOW(e, 3)
+#define E5_NORMAL(x) \
+  NORMAL(x), x(15), x(16), x(17), x(18), x(19), x(20), x(21), x(22), x(23), x(24), x(25), x(26), x(27), x(28), x(29), x(30)
+static const uint8_t e5m2_high[128] __attribute__((aligned(64))) = {
+    0, E5_HIGH(-1), E5_HIGH(0), E5_HIGH(0), E5_NORMAL(E5_HIGH4), 0x7f, 0x7f, 0x7f, 0x7f};
+static const uint8_t e5m2_low[128] __attribute__((aligned(64))) = {
+    0, E5_LOW(-1, 0), E5_LOW(0, 0), E5_LOW(0, 2), E5_NORMAL(E5_LOW4), 0x80, 0xc0, 0xc0, 0xc0};
 
-/* These tables have the bytes of a bf16 by the magnitude of an int8. n is in the octave from 2^e on. */
+/* n is in the octave from 2^e on. */
 #define I8_HIGH(e, n) ((e) + 127) >> 1
 #define I8_LOW(e, n) ((((e) + 127) & 1) << 7 | (((n) << (7 - (e))) & 0x7f))
 #define TWO(x, e, n) x(e, n), x(e, (n) + 1)
@@ -40,10 +46,15 @@ INLINE void bf16_of_e4m3(__m512i bytes, __m512i *low, __m512i *high) {
 static const uint8_t i8_high[128] __attribute__((aligned(64))) = {MAGNITUDES(I8_HIGH)};
 static const uint8_t i8_low[128] __attribute__((aligned(64))) = {MAGNITUDES(I8_LOW)};
 
-INLINE void bf16_of_i8(__m512i bytes, __m512i *low, __m512i *high) {
-  __m512i magnitude = _mm512_abs_epi8(bytes); /* -128 stays, and tables are read at its lower seven bits */
-  *low = _mm512_permutex2var_epi8(_mm512_load_si512(i8_low), magnitude, _mm512_load_si512(i8_low + 64));
-  *high = _mm512_permutex2var_epi8(_mm512_load_si512(i8_high), magnitude, _mm512_load_si512(i8_high + 64));
-  *high = _mm512_ternarylogic_epi32(*high, bytes, _mm512_set1_epi8((char)0x80), 0xf8);
-  *high = _mm512_mask_mov_epi8(*high, _mm512_movepi8_mask(magnitude), _mm512_set1_epi8((char)0xc3));
+INLINE __m512i looked_up(const uint8_t *table, __m512i at) {
+  return _mm512_permutex2var_epi8(_mm512_load_si512(table), at, _mm512_load_si512(table + 64));
+}
+
+INLINE void bf16_of_bytes(__m512i bytes, banyan_dtype dtype, __m512i *low, __m512i *high) {
+  /* int8: -128 stays, and tables are read at its lower seven bits */
+  const __m512i at = dtype == BANYAN_I8 ? _mm512_abs_epi8(bytes) : bytes;
+  *low = looked_up(dtype == BANYAN_I8 ? i8_low : dtype == BANYAN_E4M3 ? e4m3_low : e5m2_low, at);
+  *high = looked_up(dtype == BANYAN_I8 ? i8_high : dtype == BANYAN_E4M3 ? e4m3_high : e5m2_high, at);
+  *high = _mm512_ternarylogic_epi32(*high, bytes, _mm512_set1_epi8((char)0x80), 0xf8); /* high | (bytes & 0x80) */
+  if (dtype == BANYAN_I8) *high = _mm512_mask_mov_epi8(*high, _mm512_movepi8_mask(at), _mm512_set1_epi8((char)0xc3));
 }

@@ -145,7 +145,8 @@ INLINE int32_t attention_tile(const bny_attention_task *task) {
 INLINE int32_t attention_tile_keys(const bny_attention_task *task, banyan_dtype form) {
   enum { BYTES = 8192 }; /* rows as f32: keys and values fill half a first-level cache */
   if ((int)form & ATTENTION_MATRIX) return ATTENTION_MATRIX_TILE;
-  if (attention_is_plain(task) && !attention_is_f8(task->kv_dtype)) return attention_tile(task);
+  if (attention_is_plain(task) && ((int)form & ATTENTION_DOT || !attention_is_f8(task->kv_dtype)))
+    return attention_tile(task);
   int32_t columns = bny_attention_padded(task->head_dim > task->value_dim ? task->head_dim : task->value_dim);
   int32_t keys = BYTES / 4 / columns / ATTENTION_QUAD * ATTENTION_QUAD;
   return keys < 2 * ATTENTION_QUAD ? 2 * ATTENTION_QUAD : keys > ATTENTION_TILE ? ATTENTION_TILE : keys;

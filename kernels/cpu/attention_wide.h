@@ -22,18 +22,26 @@ enum { VALUE_HEADS = 4 };
 
 /* ---- grouped forms ----------------------------------------------------------------------------------------------- */
 
-/* 64 columns have GROUP_WORDS vectors of words. Words of bf16 have the order of columns; words of E4M3 have that of
- * vec_words(). */
+/* 64 columns have GROUP_WORDS vectors of words. Words of bf16 have the order of columns; words of eight-bit elements have
+ * that of vec_words(). */
 enum { WORD_LANES = 2 * VEC_LANES, GROUP_WORDS = ATTENTION_GROUP / WORD_LANES };
 
 INLINE bool is_grouped(banyan_dtype form) { return ((int)form & ATTENTION_GROUPED) != 0; }
 
 INLINE banyan_dtype type_of(banyan_dtype form) { return (banyan_dtype)((int)form & ATTENTION_TYPE); }
 
+INLINE bool is_bytes(banyan_dtype form) { return attention_element_bytes(form) == 1; }
+
+/* Returns whether values are in groups too. int8 takes fewer instructions by itself. */
+INLINE bool has_grouped_values(banyan_dtype form) { return is_grouped(form) && type_of(form) != BANYAN_I8; }
+
+/* Returns how many vectors of words one call of vec_words() fills. */
+INLINE int32_t words_each(banyan_dtype form) { return is_bytes(form) ? (int32_t)GROUP_WORDS : 1; }
+
 /* Returns the word that holds a column. Bytes are unpacked within groups of 16, and the first 8 go to the first
  * vector. */
 INLINE int32_t word_of(banyan_dtype form, int32_t column) {
-  if (type_of(form) != BANYAN_E4M3) return column;
+  if (!is_bytes(form)) return column;
   int32_t at = column % ATTENTION_GROUP;
   return column - at + (at % 16 / 8) * WORD_LANES + at / 16 * 8 + at % 8;
 }
@@ -45,7 +53,7 @@ INLINE int32_t attention_place(banyan_dtype form, int32_t column) {
 }
 
 static const float *attention_columns(banyan_dtype form, const float *row, int32_t count, float *to) {
-  if (!is_grouped(form)) return row;
+  if (!has_grouped_values(form)) return row;
   for (int32_t i = 0; i < count; i++) to[i] = row[attention_place(form, i)];
   return to;
 }
@@ -71,7 +79,7 @@ static banyan_dtype attention_form(const bny_attention_task *task) {
   const bool in_groups = task->head_dim % ATTENTION_GROUP == 0 && task->value_dim % ATTENTION_GROUP == 0;
   const bool has_dots = in_groups && task->q_dtype == BANYAN_BF16 && BF16_DOTS;
   int form = (int)type;
-  if (has_dots && (type == BANYAN_BF16 || type == BANYAN_E4M3))
+  if (has_dots && (type == BANYAN_BF16 || is_bytes(type)))
     form |= ATTENTION_GROUPED | ATTENTION_DOT;
   else if (in_groups && type == BANYAN_BF16 && GROUPED_BF16)
     form |= ATTENTION_GROUPED;
@@ -112,23 +120,21 @@ INLINE void prefetch_next(next_lines *next, int32_t lines) {
   }
 }
 
-INLINE bool is_in_lines(banyan_dtype form) {
-  return HAS_LINES && !is_grouped(form) && attention_element_bytes(form) == 1;
-}
+INLINE bool is_in_lines(banyan_dtype form) { return HAS_LINES && !has_grouped_values(form) && is_bytes(form); }
 
 /* Returns the number of float vectors that one call of vec_spread() fills: 2 for bf16, 64 columns of eight bits. */
 INLINE int32_t spread_vectors(banyan_dtype form) {
-  if (is_grouped(form)) return type_of(form) == BANYAN_E4M3 ? ATTENTION_GROUP / VEC_LANES : 2;
+  if (has_grouped_values(form)) return 2 * words_each(form);
   return is_in_lines(form) ? ATTENTION_GROUP / VEC_LANES : 1;
 }
 
 INLINE void vec_spread(const char *at, banyan_dtype form, int spread, vec *values) {
   if (spread == 1) {
-    values[0] = vec_row(at, form);
+    values[0] = vec_row(at, type_of(form));
     return;
   }
-  if (!is_grouped(form)) {
-    vec_group(at, form, values);
+  if (!has_grouped_values(form)) {
+    vec_group(at, type_of(form), values);
     return;
   }
   word_vec words[GROUP_WORDS];
@@ -162,7 +168,7 @@ INLINE void score_ahead(int heads, banyan_dtype dtype, const char *const *rows, 
 INLINE void score_group(int heads, banyan_dtype form, const float *q, int32_t q_stride, int32_t first,
                         const char *const *rows, vec (*sums)[ATTENTION_QUAD]) {
   word_vec words[ATTENTION_QUAD][GROUP_WORDS];
-  int32_t bytes = (int32_t)attention_element_bytes(form), step = spread_vectors(form) / 2;
+  int32_t bytes = (int32_t)attention_element_bytes(form), step = words_each(form);
   vec k[ATTENTION_QUAD];
   UNROLL for (int i = 0; i < ATTENTION_QUAD; i++) {
     UNROLL for (int x = 0; x < GROUP_WORDS; x += step) {
@@ -360,7 +366,7 @@ INLINE void value_block(int heads, int vectors, int spread, int32_t tail, const 
     UNROLL for (int j = 0; j < vectors; j += spread) {
       const char *at = v + (size_t)(j * VEC_LANES) * element;
       if (tail != 0)
-        values[0] = vec_row_tail(at, tail, dtype);
+        values[0] = vec_row_tail(at, tail, type_of(dtype));
       else
         vec_spread(at, dtype, spread, values);
       UNROLL for (int h = 0; h < heads; h++) {
