@@ -85,6 +85,8 @@ INLINE vec sums_of_halves(const vec *v) {
 
 INLINE vec vec4_load(const float *at) { return _mm256_zextps128_ps256(_mm_loadu_ps(at)); }
 
+INLINE vec vec_scores(const float *p, int rows) { return rows < 2 ? vec4_load(p) : vec_load(p); }
+
 INLINE void vec4_store(float *at, vec4 value) { _mm_storeu_ps(at, value); }
 
 INLINE vec4 vec_four_sums(const vec *v) {
@@ -243,36 +245,6 @@ INLINE void score_tile(banyan_dtype dtype, const char *k, int64_t step, int32_t 
   }
 }
 
-/* ---- weights ----------------------------------------------------------------------------------------------------- */
-
-/* Turns the scores of rows from h on into 2^(t - m). */
-INLINE void weigh_rows(int rows, const bny_attention_task *task, int32_t h, int32_t count, attention_work *work) {
-  float *minus_at = work->minus_m + ATTENTION_QUAD * h, *d_at = work->tile_d + ATTENTION_QUAD * h;
-  float *p = work->p + ATTENTION_QUAD * h;
-  vec minus_m = vec_load(minus_at), d = vec_load(d_at), factor = vec_set1(work->k_factor);
-  for (int32_t i = 0; i < count; i += ATTENTION_QUAD, p += ATTENTION_LANES) {
-    int32_t keys = count - i < ATTENTION_QUAD ? count - i : ATTENTION_QUAD;
-    vec scores = rows < SUM_HEADS ? vec4_load(p) : vec_load(p), shown = minus_m; /* no other row's lanes */
-    if (rows < SUM_HEADS || keys < ATTENTION_QUAD)
-      shown = vec_least(minus_m, vec_load(lanes_shown[rows - 1][keys - 1]));
-    vec x = vec_fma(scores, factor, shown);
-    if (__builtin_expect(vec_any_positive(x) || task->soft_cap > 0, 0)) {
-      float lanes[VEC_LANES];
-      vec_store(lanes, scores);
-      vec_store(d_at, d);
-      attention_settle(task, work, h, rows, keys, i / ATTENTION_QUAD, lanes);
-      for (int32_t lane = ATTENTION_QUAD * rows; lane < VEC_LANES; lane++) lanes[lane] = -INFINITY;
-      x = vec_load(lanes);
-      minus_m = vec_load(minus_at);
-      d = vec_load(d_at);
-    }
-    vec weights = vec_exp2(x);
-    vec_store(p, weights);
-    d = vec_add(d, weights);
-  }
-  vec_store(d_at, d);
-}
-
 INLINE void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
                             attention_work *work) {
   const char *k = attention_row(task->k, task->k_token_stride, first, dtype);
@@ -284,8 +256,8 @@ INLINE void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, 
     for (int32_t row = h; row < end; row++)
       work->p[i / ATTENTION_QUAD * ATTENTION_LANES + ATTENTION_QUAD * row + i % ATTENTION_QUAD] = 0;
   score_tile(dtype, k, step, dim, count, &next, work);
-  for (; end - h >= SUM_HEADS; h += SUM_HEADS) weigh_rows(SUM_HEADS, task, h, count, work);
-  if (h < end) weigh_rows(1, task, h, count, work);
+  for (; end - h >= SUM_HEADS; h += SUM_HEADS) weigh_rows(SUM_HEADS, task, h, 0, count, work);
+  if (h < end) weigh_rows(1, task, h, 0, count, work);
 }
 
 /* ---- values: some heads x vectors of columns --------------------------------------------------------------------- */

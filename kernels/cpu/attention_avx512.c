@@ -83,6 +83,8 @@ INLINE vec vec_sums(vec (*v)[4]) {
 
 INLINE vec vec_least(vec a, vec b) { return _mm512_min_ps(a, b); }
 
+INLINE vec vec_scores(const float *p, int rows) { return _mm512_maskz_loadu_ps((__mmask16)((1 << 4 * rows) - 1), p); }
+
 INLINE bool vec_any_positive(vec a) { return _mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_GT_OQ) != 0; }
 
 #include "attention_wide.h"

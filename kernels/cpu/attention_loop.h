@@ -231,7 +231,11 @@ INLINE void attention_fold(const bny_attention_task *task, banyan_dtype form, at
     double *total = sums->n + h * work->n_stride;
     float *n = work->n + h * work->n_stride, room[BNY_ATTENTION_VALUE_DIM_MAX];
     const float *columns = attention_columns(form, n, work->n_stride, room);
-    for (int32_t j = 0; j < work->n_stride; j++) total[j] = total[j] * factor + (double)columns[j] * work->v_factor;
+    for (int32_t j = 0; j < work->n_stride; j += 4) {
+      attention_doubles *to = (attention_doubles *)(total + j);
+      *to = *to * factor +
+            __builtin_convertvector(*(const attention_quad *)(columns + j), attention_doubles) * work->v_factor;
+    }
     memset(n, 0, (size_t)work->n_stride * sizeof *n);
     sums->m[h] = m;
   }

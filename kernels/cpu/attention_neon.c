@@ -93,6 +93,11 @@ INLINE vec vec_dot(vec sums, vec query, word_vec words) {
 
 INLINE vec vec_sums(vec (*v)[4]) { return vpaddq_f32(vpaddq_f32(v[0][0], v[0][1]), vpaddq_f32(v[0][2], v[0][3])); }
 
+INLINE vec vec_scores(const float *p, int rows) {
+  (void)rows;
+  return vec_load(p);
+}
+
 /* The second is returned if the first is NaN: NaN compares as not less. */
 INLINE vec vec_least(vec a, vec b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 

@@ -10,6 +10,7 @@
  *   DIRECT_E4M3, DIRECT_E5M2     most rows of queries for which each vector of a type is converted where it is used
  *   vec_least                    the lesser of two; the second if one is NaN
  *   vec_any_positive             whether any lane is above 0
+ *   vec_scores                   the scores of a quad for some rows, and 0 in lanes of further rows
  *   vec_exp2                     2^x for x <= 0; 0 below 2^-125; NaN for NaN
  */
 #pragma once
@@ -102,3 +103,33 @@ INLINE bool is_converted(const bny_attention_task *task) {
   { LANES(rows, 1), LANES(rows, 2), LANES(rows, 3), LANES(rows, 4) }
 static const float lanes_shown[4][ATTENTION_QUAD][BNY_ATTENTION_LANES_MAX]
     __attribute__((aligned(64))) = {LANES_OF_ROWS(1), LANES_OF_ROWS(2), LANES_OF_ROWS(3), LANES_OF_ROWS(4)};
+
+/* Turns the scores of keys [first, first + count) of the tile, in p, into weights 2^(t - m) of rows from h on, and adds
+ * them to the sums of the tile. */
+INLINE void weigh_rows(int rows, const bny_attention_task *task, int32_t h, int32_t first, int32_t count,
+                       attention_work *work) {
+  float *minus_at = work->minus_m + ATTENTION_QUAD * h, *d_at = work->tile_d + ATTENTION_QUAD * h;
+  float *p = work->p + first / ATTENTION_QUAD * ATTENTION_LANES + ATTENTION_QUAD * h;
+  vec minus_m = vec_load(minus_at), d = vec_load(d_at), factor = vec_set1(work->k_factor);
+  for (int32_t i = 0; i < count; i += ATTENTION_QUAD, p += ATTENTION_LANES) {
+    int32_t keys = count - i < ATTENTION_QUAD ? count - i : ATTENTION_QUAD;
+    vec scores = vec_scores(p, rows), shown = minus_m;
+    if (rows < SUM_HEADS || keys < ATTENTION_QUAD)
+      shown = vec_least(minus_m, vec_load(lanes_shown[rows - 1][keys - 1]));
+    vec x = vec_fma(scores, factor, shown);
+    if (__builtin_expect(vec_any_positive(x) || task->soft_cap > 0, 0)) {
+      float lanes[VEC_LANES];
+      vec_store(lanes, scores);
+      vec_store(d_at, d);
+      attention_settle(task, work, h, rows, keys, (first + i) / ATTENTION_QUAD, lanes);
+      for (int32_t lane = ATTENTION_QUAD * rows; lane < VEC_LANES; lane++) lanes[lane] = -INFINITY;
+      x = vec_load(lanes);
+      minus_m = vec_load(minus_at);
+      d = vec_load(d_at);
+    }
+    vec weights = vec_exp2(x);
+    vec_store(p, weights);
+    d = vec_add(d, weights);
+  }
+  vec_store(d_at, d);
+}

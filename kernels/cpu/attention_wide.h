@@ -52,9 +52,21 @@ INLINE int32_t attention_place(banyan_dtype form, int32_t column) {
   return word - at + at % 2 * VEC_LANES + at / 2;
 }
 
+INLINE void columns_of(banyan_dtype form, const float *row, int32_t count, float *to) {
+  for (; count > 0; count -= ATTENTION_GROUP, row += ATTENTION_GROUP, to += ATTENTION_GROUP) {
+    UNROLL for (int32_t i = 0; i < ATTENTION_GROUP; i += 16) {
+      UNROLL for (int32_t j = i; j < i + 16; j++) to[j] = row[attention_place(form, j)];
+    }
+  }
+}
+
+/* Places are constants there, as a block of keys may have few. */
 static const float *attention_columns(banyan_dtype form, const float *row, int32_t count, float *to) {
   if (!has_grouped_values(form)) return row;
-  for (int32_t i = 0; i < count; i++) to[i] = row[attention_place(form, i)];
+  if (is_bytes(form))
+    columns_of((banyan_dtype)(BANYAN_E4M3 | ATTENTION_GROUPED), row, count, to);
+  else
+    columns_of((banyan_dtype)(BANYAN_BF16 | ATTENTION_GROUPED), row, count, to);
   return to;
 }
 
@@ -218,7 +230,10 @@ INLINE void score_line(int heads, banyan_dtype dtype, const float *q, int32_t q_
 INLINE void score_block(int heads, const bny_attention_task *task, banyan_dtype dtype, const float *q, int32_t q_stride,
                         const char *const *rows, next_lines *next, vec (*sums)[ATTENTION_QUAD]) {
   int32_t bytes = (int32_t)attention_element_bytes(dtype), line = LINE_BYTES / bytes, dim = task->head_dim, j = 0;
-  for (; is_grouped(dtype) && j < dim; j += ATTENTION_GROUP) score_group(heads, dtype, q, q_stride, j, rows, sums);
+  for (; is_grouped(dtype) && j < dim; j += ATTENTION_GROUP) {
+    UNROLL for (int x = 0; x < bytes; x++) score_ahead(heads, dtype, rows, j * bytes + x * LINE_BYTES, next);
+    score_group(heads, dtype, q, q_stride, j, rows, sums);
+  }
   for (; !is_grouped(dtype) && j + line <= dim; j += line) {
     score_ahead(heads, dtype, rows, j * bytes, next);
     if (is_in_lines(dtype)) {
@@ -239,55 +254,34 @@ INLINE void score_block(int heads, const bny_attention_task *task, banyan_dtype 
 
 /* ---- weights: those of a quad ------------------------------------------------------------------------------------ */
 
-/* Computes 2^(t - m) of rows from h on, and adds it to the sums of the tile. */
-INLINE void weigh_quad(int rows, int32_t keys, const bny_attention_task *task, vec scores, int32_t h, int32_t quad,
-                       attention_work *work) {
-  vec minus_m = vec_load(work->minus_m + ATTENTION_QUAD * h);
-  if (rows < SUM_HEADS || keys < ATTENTION_QUAD)
-    minus_m = vec_least(minus_m, vec_load(lanes_shown[rows - 1][keys - 1]));
-  vec x = vec_fma(scores, vec_set1(work->k_factor), minus_m);
-  if (__builtin_expect(vec_any_positive(x) || task->soft_cap > 0, 0)) {
-    float lanes[VEC_LANES];
-    vec_store(lanes, scores);
-    attention_settle(task, work, h, rows, keys, quad, lanes);
-    for (int32_t i = ATTENTION_QUAD * rows; i < VEC_LANES; i++) lanes[i] = -INFINITY;
-    x = vec_load(lanes);
-  }
-  vec weights = vec_exp2(x);
-  float *tile_d = work->tile_d + ATTENTION_QUAD * h;
-  vec_store(work->p + quad * ATTENTION_LANES + ATTENTION_QUAD * h, weights);
-  vec_store(tile_d, vec_add(vec_load(tile_d), weights));
-}
-
-INLINE void weigh_block(int heads, const bny_attention_task *task, banyan_dtype dtype, const char *const *rows,
-                        next_lines *next, int32_t keys, int32_t h, int32_t quad, attention_work *work) {
+/* Writes the scores of a quad for rows from h on to p. */
+INLINE void score_quad(int heads, const bny_attention_task *task, banyan_dtype dtype, const char *const *rows,
+                       next_lines *next, int32_t h, int32_t quad, attention_work *work) {
   vec sums[SCORE_HEADS][ATTENTION_QUAD];
   UNROLL for (int i = 0; i < SCORE_HEADS; i++) {
     UNROLL for (int j = 0; j < ATTENTION_QUAD; j++) sums[i][j] = vec_zero();
   }
   score_block(heads, task, dtype, work->q + h * work->q_stride, work->q_stride, rows, next, sums);
   UNROLL for (int i = 0; i < heads; i += SUM_HEADS) {
-    weigh_quad(heads - i < SUM_HEADS ? heads - i : SUM_HEADS, keys, task, vec_sums(sums + i), h + i, quad, work);
+    vec_store(work->p + quad * ATTENTION_LANES + ATTENTION_QUAD * (h + i), vec_sums(sums + i));
   }
 }
 
-/* Weighs the quads from `quad` on whose scores of row h fill a vector. The bits are those of weigh_quad(). */
+/* Weighs the quads from `quad` on whose scores of row h fill a vector. The bits are those of weigh_rows(). */
 INLINE void weigh_row(const bny_attention_task *task, vec scores, int32_t h, int32_t quad, attention_work *work) {
-  float *tile_d = work->tile_d + ATTENTION_QUAD * h, lanes[2 * VEC_LANES];
-  vec x = vec_fma(scores, vec_set1(work->k_factor), vec_set1(work->minus_m[ATTENTION_QUAD * h]));
-  if (__builtin_expect(vec_any_positive(x) || task->soft_cap > 0, 0)) {
+  float *tile_d = work->tile_d + ATTENTION_QUAD * h, lanes[VEC_LANES];
+  const vec x = vec_fma(scores, vec_set1(work->k_factor), vec_set1(work->minus_m[ATTENTION_QUAD * h]));
+  const bool settles = vec_any_positive(x) || task->soft_cap > 0;
+  if (__builtin_expect(settles, 0))
     vec_store(lanes, scores);
-    vec_store(lanes + VEC_LANES, vec_zero());
-    for (int32_t i = 0; i < SUM_HEADS; i++)
-      weigh_quad(1, ATTENTION_QUAD, task, vec_load(lanes + ATTENTION_QUAD * i), h, quad + i, work);
-    return;
-  }
-  vec_store(lanes, vec_exp2(x));
+  else
+    vec_store(lanes, vec_exp2(x));
   UNROLL for (int32_t i = 0; i < SUM_HEADS; i++) {
-    const float *weights = lanes + ATTENTION_QUAD * i;
-    memcpy(work->p + (quad + i) * ATTENTION_LANES + ATTENTION_QUAD * h, weights, ATTENTION_QUAD * sizeof *weights);
-    UNROLL for (int32_t key = 0; key < ATTENTION_QUAD; key++) tile_d[key] += weights[key];
+    const float *four = lanes + ATTENTION_QUAD * i;
+    memcpy(work->p + (quad + i) * ATTENTION_LANES + ATTENTION_QUAD * h, four, ATTENTION_QUAD * sizeof *four);
+    UNROLL for (int32_t key = 0; !settles && key < ATTENTION_QUAD; key++) tile_d[key] += four[key];
   }
+  if (__builtin_expect(settles, 0)) weigh_rows(1, task, h, ATTENTION_QUAD * quad, VEC_LANES, work);
 }
 
 /* Sets the rows of a quad's keys. Rows past the last key repeat it, and their lanes get no weight. Returns the lines of
@@ -301,7 +295,7 @@ INLINE next_lines quad_rows(const bny_attention_task *task, banyan_dtype dtype, 
   UNROLL for (int32_t at = 1; at < ATTENTION_QUAD; at++) rows[at] = rows[at - 1] + (at < keys ? step : 0);
   if (task->keys - first < keys_ahead + ATTENTION_QUAD) return next;
   next.row = rows[0] + keys_ahead * step;
-  if (is_grouped(dtype)) {
+  if (heads == 1 && is_grouped(dtype)) { /* as measured */
     for (int32_t at = 0; at < ATTENTION_QUAD; at++) prefetch_bytes(next.row + at * step, next.row_bytes, far);
   } else if (heads == 1 || dtype != BANYAN_F32)
     next.ahead = keys_ahead * step;
@@ -325,23 +319,28 @@ INLINE void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, 
     }
     weigh_row(task, vec_sums(sums), work->row, i / ATTENTION_QUAD, work);
   }
+  const int32_t first_weighed = i;
   for (; i < count; i += ATTENTION_QUAD) {
     int32_t keys = count - i < ATTENTION_QUAD ? count - i : ATTENTION_QUAD, quad = i / ATTENTION_QUAD;
     next_lines next = quad_rows(task, dtype, first + i, keys, work->rows, work->far, rows);
     for (int32_t h = work->row; h < end; next.ahead = 0) {
       int32_t left = end - h;
       if (left >= SCORE_HEADS) {
-        weigh_block(SCORE_HEADS, task, dtype, rows, &next, keys, h, quad, work);
+        score_quad(SCORE_HEADS, task, dtype, rows, &next, h, quad, work);
         h += SCORE_HEADS;
       } else if (SCORE_HEADS > 2 && left >= 2) {
-        weigh_block(2, task, dtype, rows, &next, keys, h, quad, work);
+        score_quad(2, task, dtype, rows, &next, h, quad, work);
         h += 2;
       } else {
-        weigh_block(1, task, dtype, rows, &next, keys, h, quad, work);
+        score_quad(1, task, dtype, rows, &next, h, quad, work);
         h += 1;
       }
     }
   }
+  int32_t h = work->row;
+  for (; end - h >= SUM_HEADS; h += SUM_HEADS)
+    weigh_rows(SUM_HEADS, task, h, first_weighed, count - first_weighed, work);
+  if (h < end) weigh_rows(end - h, task, h, first_weighed, count - first_weighed, work);
 }
 
 /* ---- values: a block of heads x vectors -------------------------------------------------------------------------- */
