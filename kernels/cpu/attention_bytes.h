@@ -26,8 +26,9 @@ static const uint8_t e4m3_low[128] __attribute__((aligned(64))) = {
 #define E5_HIGH4(e) E5_HIGH(e), E5_HIGH(e), E5_HIGH(e), E5_HIGH(e)
 #define E5_LOW(e, m) ((((e) + 112) & 1) << 7 | (m) << 5)
 #define E5_LOW4(e) E5_LOW(e, 0), E5_LOW(e, 1), E5_LOW(e, 2), E5_LOW(e, 3)
-#define E5_NORMAL(x) \
-  NORMAL(x), x(15), x(16), x(17), x(18), x(19), x(20), x(21), x(22), x(23), x(24), x(25), x(26), x(27), x(28), x(29), x(30)
+#define E5_NORMAL(x)                                                                                                  \
+  NORMAL(x), x(15), x(16), x(17), x(18), x(19), x(20), x(21), x(22), x(23), x(24), x(25), x(26), x(27), x(28), x(29), \
+      x(30)
 static const uint8_t e5m2_high[128] __attribute__((aligned(64))) = {
     0, E5_HIGH(-1), E5_HIGH(0), E5_HIGH(0), E5_NORMAL(E5_HIGH4), 0x7f, 0x7f, 0x7f, 0x7f};
 static const uint8_t e5m2_low[128] __attribute__((aligned(64))) = {
