@@ -6,7 +6,8 @@ usage: tests/bench/bench.py VIEW [--rounds N] [--json] [OPTION]...
 
 attention  one rank's attention next to a loop of reads and to torch's scaled_dot_product_attention, over types: with
            enable_gqa (on repeated KV heads before torch 2.5), and with the query heads of a KV head folded into queries
-prefill    prompts: causal attention of many queries next to a loop of FMA and to torch, over numbers of queries and keys
+prefill    prompts: causal attention of many queries next to loops of FMA and of dot products of bf16 and to torch, over numbers
+           of queries and keys
 shares     prompts over ranks: the work of the slowest rank over the mean, by ownership of keys; counted pairs of a query and a
            key that it sees, and the time of one thread, rank after rank
 shapes     attention over types, groups, head_dim and batch, 128 MiB of keys and values each, next to a loop of reads and to
@@ -110,7 +111,7 @@ def table(options, head, rows):
 
 # ---- attention of one rank -------------------------------------------------------------------------------------------
 
-DTYPES = {"f16": 2, "bf16": 2, "f32": 4, "e4m3": 1, "int8": 1}
+DTYPES = {"f16": 2, "bf16": 2, "f32": 4, "e4m3": 1, "e5m2": 1, "int8": 1}
 
 
 def alone(options, dtype, **shape):
@@ -185,7 +186,7 @@ def prefill(options):
                 wide = [x.repeat_interleave(group, 1) for x in (k, v)]
                 forms = {"gqa": lambda: attend(q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=True),
                          "repeated": lambda: attend(q, *wide, attn_mask=mask, is_causal=mask is None)}
-                times, fma = Times(), 0
+                times, fma, dot = Times(), 0, 0
                 for turn in range(options.rounds + 1):
                     one = alone(options, dtype, tokens=keys, queries=queries, heads=options.heads, kv_heads=options.kv_heads,
                                 head_dim=options.head_dim)
@@ -196,12 +197,13 @@ def prefill(options):
                             times.add(dtype, name, 1e6 * (time.perf_counter() - since))
                     if turn > 0:
                         times.add(dtype, "banyan", one["attention_us"])
-                        fma = max(fma, one["fma_gflops"])
+                        fma, dot = max(fma, one["fma_gflops"]), max(dot, one["dot_gflops"])
                 us, rival = times(dtype, "banyan"), min(times(dtype, name) for name in forms)
                 flops = one["gflops"] * one["attention_us"]
-                yield [dtype, f"{queries} x {keys}", us, rival, rival / us, flops / us, flops / us / fma]
+                yield [dtype, f"{queries} x {keys}", us, rival, rival / us, flops / us, flops / us / fma,
+                       flops / us / dot if dot and dtype == "bf16" else None]
 
-    table(options, ["type", "queries x keys", "banyan, us", "torch, us", "torch / banyan", "Gflop/s", "of FMA"], rows())
+    table(options, ["type", "queries x keys", "banyan, us", "torch, us", "torch / banyan", "Gflop/s", "of FMA", "of dots"], rows())
 
 
 def layouts(ranks, keys):

@@ -10,11 +10,14 @@
 #include "tools/common/util.h"
 
 static float load_byte(banyan_dtype dtype, uint8_t byte) {
-  return dtype == BANYAN_E4M3 ? bny_float_of_e4m3(byte) : (float)(int8_t)byte;
+  return dtype == BANYAN_E4M3   ? bny_float_of_e4m3(byte)
+         : dtype == BANYAN_E5M2 ? bny_float_of_e5m2(byte)
+                                : (float)(int8_t)byte;
 }
 
 static uint8_t store_byte(banyan_dtype dtype, float value) {
   if (dtype == BANYAN_E4M3) return bny_e4m3_of_float(value);
+  if (dtype == BANYAN_E5M2) return bny_e5m2_of_float(value);
   return (uint8_t)(int8_t)fminf(fmaxf(rintf(value), -128), 127);
 }
 

@@ -193,8 +193,13 @@ bool tool_parse_bytes(const char *text, size_t *bytes) {
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-const bny_name tool_dtypes[] = {{"f32", BANYAN_F32},   {"f16", BANYAN_F16}, {"bf16", BANYAN_BF16},
-                                {"e4m3", BANYAN_E4M3}, {"int8", BANYAN_I8}, {NULL, 0}};
+const bny_name tool_dtypes[] = {{"f32", BANYAN_F32},
+                                {"f16", BANYAN_F16},
+                                {"bf16", BANYAN_BF16},
+                                {"e4m3", BANYAN_E4M3},
+                                {"e5m2", BANYAN_E5M2},
+                                {"int8", BANYAN_I8},
+                                {NULL, 0}};
 
 const bny_name tool_wires[] = {
 #define BNY_FORMAT(id, name, dtype, bytes, bound) {name, dtype},
@@ -212,7 +217,7 @@ bool tool_check_order(banyan_order order, banyan_dtype wire, tool_error *error) 
 }
 
 size_t tool_dtype_bytes(banyan_dtype dtype) {
-  return dtype == BANYAN_F32 ? 4 : dtype == BANYAN_E4M3 || dtype == BANYAN_I8 ? 1 : 2;
+  return dtype == BANYAN_F32 ? 4 : dtype == BANYAN_E4M3 || dtype == BANYAN_E5M2 || dtype == BANYAN_I8 ? 1 : 2;
 }
 
 /* ---- partials ---------------------------------------------------------------------------------------------------- */

@@ -64,23 +64,25 @@ static bool read_memory(int32_t count, const void *memory, size_t bytes, double 
 }
 
 #ifdef __x86_64__
-/* A loop of FMA instructions on registers of the type, with enough chains to hide their latency. Returns Gflop/s. */
+/* A loop of FMA instructions on registers of the type, or of another that does `flops` for each float of a register, with
+ * enough chains to hide their latency. Returns Gflop/s. */
 enum { FMA_CHAINS = 12, FMA_STEPS = 200000 };
-#define FMA_LOOP(name, type, isa)                                                                                \
-  static __attribute__((target(isa))) double name(void) {                                                        \
-    type sums[FMA_CHAINS], half = (type){0} + 0.5f;                                                              \
-    _Pragma("GCC unroll 12") for (int i = 0; i < FMA_CHAINS; i++) sums[i] = half;                                \
-    int64_t start_ns = tool_now_ns();                                                                            \
-    for (int64_t n = 0; n < FMA_STEPS; n++) {                                                                    \
-      _Pragma("GCC unroll 12") for (int i = 0; i < FMA_CHAINS;                                                   \
-                                    i++) __asm__ volatile("vfmadd213ps %1, %1, %0" : "+v"(sums[i]) : "v"(half)); \
-    }                                                                                                            \
-    return 2.0 * FMA_CHAINS * FMA_STEPS * (double)(sizeof half / 4) / (double)(tool_now_ns() - start_ns);        \
+#define FMA_LOOP(name, type, isa, instruction, flops)                                                             \
+  static __attribute__((target(isa))) double name(void) {                                                         \
+    type sums[FMA_CHAINS], half = (type){0} + 0.5f;                                                               \
+    _Pragma("GCC unroll 12") for (int i = 0; i < FMA_CHAINS; i++) sums[i] = half;                                 \
+    int64_t start_ns = tool_now_ns();                                                                             \
+    for (int64_t n = 0; n < FMA_STEPS; n++) {                                                                     \
+      _Pragma("GCC unroll 12") for (int i = 0; i < FMA_CHAINS;                                                    \
+                                    i++) __asm__ volatile(instruction " %1, %1, %0" : "+v"(sums[i]) : "v"(half)); \
+    }                                                                                                             \
+    return flops * FMA_CHAINS * FMA_STEPS * (double)(sizeof half / 4) / (double)(tool_now_ns() - start_ns);       \
   }
 typedef float float8 __attribute__((vector_size(32)));
 typedef float float16 __attribute__((vector_size(64)));
-FMA_LOOP(fma512_gflops, float16, "avx512f")
-FMA_LOOP(fma256_gflops, float8, "avx2,fma")
+FMA_LOOP(fma512_gflops, float16, "avx512f", "vfmadd213ps", 2.0)
+FMA_LOOP(fma256_gflops, float8, "avx2,fma", "vfmadd213ps", 2.0)
+FMA_LOOP(dot512_gflops, float16, "avx512f", "vdpbf16ps", 4.0)
 
 /* The speed of one thread, with the widest vectors of this processor, or with those of the kernels that the caller
  * names; 0: it has no FMA. */
@@ -89,8 +91,15 @@ static double fma_gflops(void) {
   if (__builtin_cpu_supports("avx512f") && !(named && strcmp(named, "avx2") == 0)) return fma512_gflops();
   return __builtin_cpu_supports("fma") ? fma256_gflops() : 0;
 }
+
+/* The speed of dot products of pairs of bf16, unless the caller names kernels without them; 0: there are none. */
+static double dot_gflops(void) {
+  const char *named = getenv("BANYAN_KERNELS");
+  return __builtin_cpu_supports("avx512bf16") && (!named || strcmp(named, "avx512_bf16") == 0) ? dot512_gflops() : 0;
+}
 #else
 static double fma_gflops(void) { return 0; }
+static double dot_gflops(void) { return 0; }
 #endif
 
 /* ---- one rank ---------------------------------------------------------------------------------------------------- */
@@ -102,6 +111,7 @@ typedef struct kernel_result {
   uint64_t read_bytes;          /* size of the cache, where each sequence has the capacity of the longest */
   double attention_us, read_us; /* medians */
   double fma_gflops;            /* all threads, if each is as fast as this one in its fastest round; 0: unknown */
+  double dot_gflops;            /* the same of dot products of bf16 */
   double max_abs_error, max_rel_error;
   double local_share; /* fraction of the cache's pages on the NUMA node where all threads run; -1 unknown */
 } kernel_result;
@@ -124,6 +134,7 @@ static bool measure(banyan_op *op, const decode_parts *parts, const decode_shard
     int32_t at = round < 0 ? 0 : round;
     answered = read_keys(parts, shard, result->threads, &read[at], error);
     result->fma_gflops = fmax(result->fma_gflops, result->threads * fma_gflops());
+    result->dot_gflops = fmax(result->dot_gflops, result->threads * dot_gflops());
     int64_t since = tool_now_ns();
     status = banyan_start(op);
     if (status == BANYAN_OK) status = banyan_wait(op);
@@ -289,6 +300,7 @@ static bool print_text(const decode_kernel_settings *settings, const decode_prob
   printf("read loop  %10.1f us  %7.2f GB/s of %s\n", result->read_us, read,
          settings->recent > 0 ? "the file of all keys, in its order" : "the same memory, by as many threads");
   printf("FMA loop   %10.1f Gflop/s\n", result->fma_gflops);
+  if (result->dot_gflops > 0) printf("dot loop   %10.1f Gflop/s of pairs of bf16\n", result->dot_gflops);
   printf("ratio      %10.3f\n", kv / read);
   printf("error      %10.1e  of the worst row, %s\n", result->max_rel_error,
          is_verified(result) ? "verified" : "NOT VERIFIED");
@@ -302,18 +314,18 @@ static bool print_json(const decode_kernel_settings *settings, const decode_prob
   double kv = gbytes_per_s(result->kv_bytes, result->attention_us),
          read = gbytes_per_s(result->read_bytes, result->read_us);
   json_t *o = json_pack(
-      "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:b, s:o, s:i, s:i, s:i, s:I, s:i, s:i, s:i, s:i, s:s, "
-      "s:i, s:i}",
+      "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:b, s:o, s:i, s:i, s:i, s:I, s:i, s:i, s:i, s:i, "
+      "s:s, s:i, s:i}",
       "kv_gbps", tool_json_real(kv), "read_gbps", tool_json_real(read), "ratio", tool_json_real(kv / read), "gflops",
-      tool_json_real(gflops(problem, result)), "fma_gflops", tool_json_real(result->fma_gflops), "attention_us",
-      tool_json_real(result->attention_us), "read_us", tool_json_real(result->read_us), "kv_bytes",
-      (json_int_t)result->kv_bytes, "read_bytes", (json_int_t)result->read_bytes, "max_abs_error",
-      tool_json_real(result->max_abs_error), "max_rel_error", tool_json_real(result->max_rel_error), "verified",
-      is_verified(result), "local_pages", result->local_share < 0 ? json_null() : tool_json_real(result->local_share),
-      "threads", result->threads, "batch", problem->batch, "tokens", problem->tokens, "keys", (json_int_t)result->keys,
-      "heads", problem->heads, "kv_heads", problem->kv_heads, "head_dim", problem->head_dim, "value_dim",
-      problem->value_dim, "dtype", tool_dtype_name(problem->dtype), "repeat", settings->repeat, "queries",
-      problem->queries);
+      tool_json_real(gflops(problem, result)), "fma_gflops", tool_json_real(result->fma_gflops), "dot_gflops",
+      tool_json_real(result->dot_gflops), "attention_us", tool_json_real(result->attention_us), "read_us",
+      tool_json_real(result->read_us), "kv_bytes", (json_int_t)result->kv_bytes, "read_bytes",
+      (json_int_t)result->read_bytes, "max_abs_error", tool_json_real(result->max_abs_error), "max_rel_error",
+      tool_json_real(result->max_rel_error), "verified", is_verified(result), "local_pages",
+      result->local_share < 0 ? json_null() : tool_json_real(result->local_share), "threads", result->threads, "batch",
+      problem->batch, "tokens", problem->tokens, "keys", (json_int_t)result->keys, "heads", problem->heads, "kv_heads",
+      problem->kv_heads, "head_dim", problem->head_dim, "value_dim", problem->value_dim, "dtype",
+      tool_dtype_name(problem->dtype), "repeat", settings->repeat, "queries", problem->queries);
   return tool_json_write(o, stdout, error);
 }
 

@@ -93,8 +93,8 @@ static const tool_option options[] = {
     {.help = "Local attention"},
     {"kernel-only", NULL,
      "Measure attention of one rank without a combine, next to a read loop over the same memory with as many threads: "
-     "see OUTPUT in the man page. Keys and values may also be e4m3 and int8, with queries of bf16 and scales of 1. "
-     "With --head-dim 576 (MLA) the values are the first 512 columns of the keys.",
+     "see OUTPUT in the man page. Keys and values may also be e4m3, e5m2 and int8, with queries of bf16 and scales "
+     "of 1. With --head-dim 576 (MLA) the values are the first 512 columns of the keys.",
      TOOL_FLAG_AT(kernel_only)},
     {"queries", "N",
      "Each sequence has N new tokens, its last ones, as in a prompt: each of them attends to the keys up to its own. "
