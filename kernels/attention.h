@@ -10,9 +10,9 @@
  * exact. Weights below 2^-125 count as 0. A NaN in q or k makes its rows NaN, statistics included. A NaN in v makes
  * that column of its rows NaN.
  *
- * If q is bf16 and k bf16 or of eight bits, a table may add products in pairs (vdpbf16ps). Such an instruction also adds
- * in f32, one product after the other, but counts inputs and sums below 2^-126 as 0. AMX instructions do the same. They
- * also multiply values, so values below about 2^-100 lose precision there.
+ * If q is bf16 and k bf16 or of eight bits, a table may add products in pairs (vdpbf16ps). Such an instruction also
+ * adds in f32, one product after the other, but counts inputs and sums below 2^-126 as 0. AMX instructions do the same.
+ * They also multiply values, so values below about 2^-100 lose precision there.
  *
  * The power of two of a scale below 1 goes into q, so sums of products overflow only if logits do. If sums of values
  * overflow, the row is recomputed with m raised by 10, and n is exported with d in [1/2, 1).

@@ -7,9 +7,10 @@
 #include <stdint.h>
 
 #include "attention_inline.h"
+#include "banyan.h"
 
-/* These tables have the bytes of a bf16 by the exponent and mantissa of an element, and there is one pair for each type.
- * The last E4M3 is NaN, and so are the last three E5M2. */
+/* These tables have the bytes of a bf16 by the exponent and mantissa of an element. The last E4M3 and the
+ * last three E5M2 are NaN. */
 #define HIGH(e) ((e) + 120) >> 1
 #define HIGH8(e) HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e), HIGH(e)
 #define LOW(e, m) ((((e) + 120) & 1) << 7 | (m) << 4)
@@ -47,15 +48,15 @@ static const uint8_t e5m2_low[128] __attribute__((aligned(64))) = {
 static const uint8_t i8_high[128] __attribute__((aligned(64))) = {MAGNITUDES(I8_HIGH)};
 static const uint8_t i8_low[128] __attribute__((aligned(64))) = {MAGNITUDES(I8_LOW)};
 
-INLINE __m512i looked_up(const uint8_t *table, __m512i at) {
-  return _mm512_permutex2var_epi8(_mm512_load_si512(table), at, _mm512_load_si512(table + 64));
+INLINE void look_up(const uint8_t *table, __m512i at, __m512i *found) {
+  *found = _mm512_permutex2var_epi8(_mm512_load_si512(table), at, _mm512_load_si512(table + 64));
 }
 
 INLINE void bf16_of_bytes(__m512i bytes, banyan_dtype dtype, __m512i *low, __m512i *high) {
   /* int8: -128 stays, and tables are read at its lower seven bits */
   const __m512i at = dtype == BANYAN_I8 ? _mm512_abs_epi8(bytes) : bytes;
-  *low = looked_up(dtype == BANYAN_I8 ? i8_low : dtype == BANYAN_E4M3 ? e4m3_low : e5m2_low, at);
-  *high = looked_up(dtype == BANYAN_I8 ? i8_high : dtype == BANYAN_E4M3 ? e4m3_high : e5m2_high, at);
+  look_up(dtype == BANYAN_I8 ? i8_low : dtype == BANYAN_E4M3 ? e4m3_low : e5m2_low, at, low);
+  look_up(dtype == BANYAN_I8 ? i8_high : dtype == BANYAN_E4M3 ? e4m3_high : e5m2_high, at, high);
   *high = _mm512_ternarylogic_epi32(*high, bytes, _mm512_set1_epi8((char)0x80), 0xf8); /* high | (bytes & 0x80) */
   if (dtype == BANYAN_I8) *high = _mm512_mask_mov_epi8(*high, _mm512_movepi8_mask(at), _mm512_set1_epi8((char)0xc3));
 }

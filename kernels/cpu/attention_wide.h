@@ -22,8 +22,8 @@ enum { VALUE_HEADS = 4 };
 
 /* ---- grouped forms ----------------------------------------------------------------------------------------------- */
 
-/* 64 columns have GROUP_WORDS vectors of words. Words of bf16 have the order of columns; words of eight-bit elements have
- * that of vec_words(). */
+/* 64 columns have GROUP_WORDS vectors of words. Words of bf16 have the order of columns; words of eight-bit elements
+ * have that of vec_words(). */
 enum { WORD_LANES = 2 * VEC_LANES, GROUP_WORDS = ATTENTION_GROUP / WORD_LANES };
 
 INLINE bool is_grouped(banyan_dtype form) { return ((int)form & ATTENTION_GROUPED) != 0; }

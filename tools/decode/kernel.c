@@ -64,8 +64,8 @@ static bool read_memory(int32_t count, const void *memory, size_t bytes, double 
 }
 
 #ifdef __x86_64__
-/* A loop of FMA instructions on registers of the type, or of another that does `flops` for each float of a register, with
- * enough chains to hide their latency. Returns Gflop/s. */
+/* A loop of FMA instructions on registers of the type, or of another instruction, which does `flops` for each float,
+ * with enough chains to hide their latency. Returns Gflop/s. */
 enum { FMA_CHAINS = 12, FMA_STEPS = 200000 };
 #define FMA_LOOP(name, type, isa, instruction, flops)                                                             \
   static __attribute__((target(isa))) double name(void) {                                                         \
