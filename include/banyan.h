@@ -289,7 +289,8 @@ banyan_status banyan_comm_split(banyan_comm *comm, int32_t color, int32_t key, b
  *   So do not make or destroy a communicator, or make the first call of a shape, while a kernel of this process waits
  *   for a kernel that the same thread has yet to launch for another communicator.
  * - Several nodes. If devices of different nodes share no memory, each communicator has one library thread that
- *   exchanges data between nodes. All collectives except combines then move host memory, and return when complete. */
+ *   exchanges data between nodes. Combines and sums use it; other collectives then move host memory, and return when
+ *   complete. */
 
 /* Sets the stream (a cudaStream_t of the communicator's device) for calls without one: allgather, shift, broadcast,
  * barrier, selections, and those whose desc.stream is NULL. NULL, the initial value, is the default stream of the
@@ -601,8 +602,7 @@ typedef struct banyan_allreduce_desc {
  * sum of |v| and u and R are those of banyan_combine(), with u = 1/17 for E4M3. Small values have an absolute
  * precision, in E4M3 that of 32 columns with a common scale: docs/numbers.md. `out` may be `in` if each sum then has
  * the address of its own input. Otherwise the two must not overlap. On devices the stream runs the sum. It has no wire
- * of E4M3, and its EXACT order has the algorithm "oneshot" alone, and at most 72 ranks. Devices of several nodes get
- * BANYAN_ERR_UNSUPPORTED. */
+ * of E4M3, and its EXACT order has the algorithm "oneshot" alone, and at most 72 ranks that share memory. */
 banyan_status banyan_allreduce(banyan_comm *comm, const banyan_allreduce_desc *desc, const void *in, void *out);
 
 /* Describes a selection: for each of tokens x heads rows, the k best of the scored keys that all ranks offer. A row is

@@ -156,8 +156,9 @@ typedef struct bny_device_group {
 /* Values of bny_unit_shape.wire for units that are moved unchanged, and for lists of value_dim pairs. */
 enum { BNY_UNIT_BYTES = -1, BNY_UNIT_HEADS = -2, BNY_UNIT_LISTS = -3 };
 
-/* The d of all ranks together is at most 1, so merges for lossy wires leave m at 0. */
-#define BNY_SUM_D 0x1p-7f
+/* The d of all ranks together is at most 1, so merges for lossy wires leave m at 0. Messages to other nodes have no m
+ * and d, and no result depends on d. */
+#define BNY_SUM_D 0x1p-20f
 
 /* How rows are cut into units, the same on all ranks. Byte programs have one token, and their "heads" are consecutive
  * units. In an all-gather of heads, a unit is a row of value_dim bytes. Sums have "heads" of value_dim columns: unit h
@@ -180,7 +181,7 @@ typedef struct bny_unit_shape {
  * head0) * chunks + chunk.
  *
  * Data for or from other nodes lies in host memory, in the layout of messages between nodes: m of all rows, d of all
- * rows, then numerators. */
+ * rows, then numerators; or the columns of sums, token by token. */
 typedef struct bny_program_endpoint {
   uint64_t offset; /* bytes from the start of the inbox half */
   uint32_t signal; /* SIMPLE: the signal of the first unit */
@@ -189,7 +190,14 @@ typedef struct bny_program_endpoint {
   int32_t token0, head0, heads;
   uint64_t message[2]; /* address of the message for each half; 0: the units lie in an inbox */
   uint64_t signals[2]; /* for each half: signals of its units, or the word that signals the message's arrival */
-  uint32_t d, n;       /* byte offsets in the message */
+  union {
+    struct {
+      uint32_t d, n; /* byte offsets in the message */
+    };
+    struct {
+      uint32_t column0, columns; /* sums: columns of the message, which has nothing else */
+    };
+  };
 } bny_program_endpoint;
 
 typedef enum bny_program_kind {

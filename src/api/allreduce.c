@@ -15,9 +15,6 @@ static bny_wire wire_of(const banyan_comm *comm, const banyan_allreduce_desc *de
 }
 
 static banyan_status check_desc(const banyan_comm *comm, const banyan_allreduce_desc *desc) {
-  if (comm->device.proxy)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED, "sums on devices need memory that all ranks share, which devices of "
-                                            "several nodes lack: use a communicator without a device");
   if (desc->tokens < 0 || desc->dim < 0 || (int64_t)desc->tokens * desc->dim > INT32_MAX)
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     "desc has tokens %d, dim %d; none may be negative, and at most 2^31 - 1 values", desc->tokens,

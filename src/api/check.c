@@ -88,8 +88,11 @@ banyan_status bny_api_oneshot_alone(const banyan_comm *comm, const char *what, c
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "the algorithm is \"%s\"; on devices %s has \"oneshot\" alone", *algorithm,
                     what);
   if (comm->device.proxy || comm->nranks > BNY_DIRECT_RANKS_MAX)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED, "on devices %s needs memory that all ranks share, and at most %d ranks",
-                    what, BNY_DIRECT_RANKS_MAX);
+    return bny_fail(
+        BANYAN_ERR_UNSUPPORTED,
+        "on devices %s needs memory that all ranks share, and at most %d ranks: use BANYAN_ORDER_CANONICAL, or a "
+        "communicator without a device",
+        what, BNY_DIRECT_RANKS_MAX);
   *algorithm = "oneshot";
   return BANYAN_OK;
 }

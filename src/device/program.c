@@ -162,13 +162,18 @@ static banyan_status layout_inboxes(draft *draft) {
 /* Sets the endpoint of a message in host memory: the half of its sender, and the message's offset there. */
 static void set_message(const draft *draft, int32_t sender, const bny_slot *what, bny_program_endpoint *endpoint) {
   const bny_device_nodes *nodes = draft->nodes;
-  bny_wire_layout layout =
-      bny_wire_layout_make(draft->request->call.wire, bny_slice_rows(&what->slice), draft->request->call.value_dim);
   for (int half = 0; half < 2; half++)
     endpoint->message[half] = nodes->messages[sender][half] + nodes->shift + what->offset;
+  endpoint->peer = number_in_group(nodes, draft->rank);
+  if (draft->shape.columns) {
+    endpoint->column0 = (uint32_t)what->slice.head0;
+    endpoint->columns = (uint32_t)what->slice.heads;
+    return;
+  }
+  bny_wire_layout layout =
+      bny_wire_layout_make(draft->request->call.wire, bny_slice_rows(&what->slice), draft->request->call.value_dim);
   endpoint->d = (uint32_t)layout.d;
   endpoint->n = (uint32_t)layout.n;
-  endpoint->peer = number_in_group(nodes, draft->rank);
 }
 
 static void add_arrival(draft *draft, int32_t index) {

@@ -30,7 +30,7 @@ typedef struct bny_device_settings {
   bool narrow;                   /* some link is atomic only for 8-byte accesses, so LL16 may not be chosen */
   bool whole_rows;               /* rows are not divided into chunks */
   const size_t *piece_offsets;   /* all-gather: offset of each rank's bytes in the caller's result; NULL: contiguous */
-  const bny_device_nodes *nodes; /* NULL: there is one node; else only combines run, by BNY_PROTOCOL_SIMPLE */
+  const bny_device_nodes *nodes; /* NULL: there is one node; else only combines and sums run, by SIMPLE */
 } bny_device_settings;
 
 /* The signals of a slot that goes to other nodes: signals [first, first + count) of the half. */

@@ -11,7 +11,7 @@
 /* How a communicator runs plans on devices. All fields but the engine and the proxy are identical on all ranks. */
 typedef struct bny_device_exec {
   bny_engine *engine;
-  bny_proxy *proxy; /* NULL: all ranks are on this node; else only programs of combines run, and use the proxy */
+  bny_proxy *proxy; /* NULL: all ranks are on this node; else only programs of combines and sums run */
   bny_device_settings settings;
   bny_arena_sizes sizes;
   bny_link_cost cost;

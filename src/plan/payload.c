@@ -110,7 +110,7 @@ const bny_payload bny_payloads[BNY_COLLECTIVES] = {
     [BNY_ALLGATHER_HEADS] = {BNY_MOTION_GATHER, true, false, false, 1, "heads", element_bytes, check_heads},
     [BNY_SHIFT] = {BNY_MOTION_SHIFT, false, false, false, 1, NULL, no_bytes, check_bytes},
     [BNY_BROADCAST] = {BNY_MOTION_BROADCAST, false, false, false, 1, NULL, no_bytes, check_bytes},
-    [BNY_ALLREDUCE] = {BNY_MOTION_MERGE, true, false, false, 0.25, NULL, sum_bytes, check_combine},
+    [BNY_ALLREDUCE] = {BNY_MOTION_MERGE, true, false, true, 0.25, NULL, sum_bytes, check_combine},
     [BNY_SELECT] = {BNY_MOTION_MERGE, true, false, false, 1, NULL, list_bytes, check_lists},
     [BNY_BARRIER] = {BNY_MOTION_SIGNAL, false, false, false, 1, NULL, no_bytes, check_bytes},
 };

@@ -16,6 +16,7 @@ enum {
   RUNS = 4,
   RUNS_OF_DEVICES = 2,
   RANKS_MAX = 16,
+  REAL_SIZES = 700,
   MARGIN = 24
 };
 
@@ -216,6 +217,15 @@ static int64_t choose_stride(world_random *random, int64_t columns, int64_t *sai
   return *said ? *said : columns;
 }
 
+typedef struct memory {
+  unsigned char *in, *out, *expected;
+  int32_t *tokens;
+  uint64_t *hashes; /* [nranks], of all ranks */
+} memory;
+
+/* The number of the test's case. */
+static uint64_t case_of(const world_rank *self) { return ((const memory *)self->argument)->hashes[RANKS_MAX]; }
+
 static void make(problem *made, world_random random, const world_rank *self) {
   static const banyan_dtype types[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3};
   int32_t dim = 1 + random_below(&random, random_one_in(&random, 3) ? 900 : 40);
@@ -228,8 +238,15 @@ static void make(problem *made, world_random random, const world_rank *self) {
   desc.root = desc.scatter == BANYAN_SCATTER_ROOT ? random_below(&random, self->nranks) : 0;
   desc.order = (banyan_order)random_below(&random, 3);
   const char *algorithm = self->setup->algorithm;
-  if (self->on->is_device && algorithm && strcmp(algorithm, "oneshot") != 0 && desc.order == BANYAN_ORDER_EXACT)
-    desc.order = BANYAN_ORDER_CANONICAL; /* devices have the exact order by one algorithm alone */
+  bool is_oneshot = !algorithm || strcmp(algorithm, "oneshot") == 0, is_staged = self->on == &world_staged;
+  if (self->on->is_device && desc.order == BANYAN_ORDER_EXACT && (is_staged || !is_oneshot))
+    desc.order = BANYAN_ORDER_CANONICAL; /* devices have the exact order by one algorithm alone, if they share memory */
+  if (case_of(self) >= REAL_SIZES) {
+    static const int32_t sizes[][2] = {{3, 5120}, {17, 8192}};
+    const int32_t *size = sizes[case_of(self) % 2];
+    desc.tokens = size[0], desc.dim = size[1], desc.dtype = BANYAN_F32, desc.order = BANYAN_ORDER_PLAN;
+    desc.wire = 0, desc.scatter = BANYAN_SCATTER_NONE, desc.root = 0;
+  }
   if (desc.order == BANYAN_ORDER_EXACT) desc.wire = 0;
   *made = (problem){.desc = desc, .nranks = self->nranks, .rank = self->rank, .seed = random_next(&random)};
   made->latest = world_take(sizeof *made->latest);
@@ -250,12 +267,6 @@ static void make(problem *made, world_random random, const world_rank *self) {
 }
 
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
-
-typedef struct memory {
-  unsigned char *in, *out, *expected;
-  int32_t *tokens;
-  uint64_t *hashes; /* [nranks], of all ranks */
-} memory;
 
 static unsigned char *in_at(const problem *of, const memory *at) { return at->in + of->in_offset; }
 
@@ -317,14 +328,16 @@ static bool sum_often(world_rank *self, problem *of, world_random random, const 
     fill(of, at, run, tokens);
     const void *in = world_at(self, in_at(of, at));
     void *out = world_at(self, out_at(of, at, counts && (keeps || self->on->is_device) ? of->desc.tokens : tokens));
-    good = world_put(self);
-    if (good && !keeps) {
-      good = world_ok(self, banyan_allreduce(self->comm, &of->desc, in, out), "call");
-    } else if (good) {
-      if (!op) good = world_ok(self, banyan_allreduce_init(self->comm, &of->desc, in, out, &op), "init");
-      good = good && world_ok(self, banyan_start(op), "start") && world_ok(self, banyan_wait(op), "wait");
+    if (!keeps) {
+      good = world_put(self) && world_ok(self, banyan_allreduce(self->comm, &of->desc, in, out), "call") &&
+             world_finish(self);
+    } else {
+      if (!op)
+        good = world_ok(self, banyan_allreduce_init(self->comm, &of->desc, in, out, &op), "init") &&
+               world_record(self, &op, 1);
+      good = good && world_replay(self);
     }
-    good = good && world_finish(self) && check(self, of, at, run, tokens);
+    good = good && world_ok(self, banyan_comm_status(self->comm), "status") && check(self, of, at, run, tokens);
   }
   banyan_op_free(op);
   return good;
@@ -332,13 +345,14 @@ static bool sum_often(world_rank *self, problem *of, world_random random, const 
 
 static void sum_all(world_rank *self) {
   const memory *shared = self->argument;
-  world_random random = random_seed() * 6007 + shared->hashes[RANKS_MAX];
-  for (int shape = 0; shape < (self->on->is_device ? SHAPES_OF_DEVICES : SHAPES); shape++) {
+  const bool is_real = case_of(self) >= REAL_SIZES;
+  world_random random = random_seed() * 6007 + case_of(self);
+  for (int shape = 0; shape < (is_real ? 1 : self->on->is_device ? SHAPES_OF_DEVICES : SHAPES); shape++) {
     problem of;
     world_random own = random_next(&random);
     make(&of, own, self);
     of.desc.stream = self->stream;
-    world_vary(self, (int32_t)shared->hashes[RANKS_MAX] + shape);
+    if (!is_real) world_vary(self, (int32_t)case_of(self) + shape);
     memory at = *shared;
     size_t most = of.in_bytes > of.out_bytes ? of.in_bytes : of.out_bytes;
     at.in = world_take(of.in_bytes);
@@ -349,26 +363,21 @@ static void sum_all(world_rank *self) {
   }
 }
 
-static void refuse(world_rank *self) {
-  float values[4] = {0};
-  banyan_allreduce_desc desc = BANYAN_ALLREDUCE_DESC_INIT;
-  desc.tokens = 1, desc.dim = 4, desc.dtype = BANYAN_F32;
-  banyan_status status = banyan_allreduce(self->comm, &desc, values, values);
-  world_check(self, status == BANYAN_ERR_UNSUPPORTED && strstr(banyan_last_error(), "several nodes"), "%s",
-              banyan_last_error());
-}
-
 /* Small arenas split calls into parts. Between them cases name each algorithm that a combine has. */
 TEST_EVERYWHERE(ranks_sum, 40) {
   static const char *const algorithms[] = {NULL, "oneshot", "twoshot", "ring", "recursive", "tree"};
   memory shared = {.hashes = world_take((RANKS_MAX + 1) * sizeof *shared.hashes)};
   shared.hashes[RANKS_MAX] = (uint64_t)_i;
-  if (on == &world_staged) {
-    WORLD_RUN(refuse, .nranks = world_ranks(on, 2), .on = on);
-    return;
-  }
   WORLD_RUN(sum_all, .nranks = world_ranks(on, 1 + _i % 9), .on = on, .argument = &shared,
             .arena_bytes = _i % 3 == 2 ? 64 << 10 : 0, .algorithm = algorithms[_i % 6]);
+}
+
+/* Devices choose the protocol by size: LL16, and for 544 KiB one of larger messages. */
+TEST_LOOP(devices_sum_real_sizes, 2) {
+  memory shared = {.hashes = world_take((RANKS_MAX + 1) * sizeof *shared.hashes)};
+  shared.hashes[RANKS_MAX] = REAL_SIZES + (uint64_t)_i;
+  if (world_is_here(&world_emulated))
+    WORLD_RUN(sum_all, .nranks = 2, .on = &world_emulated, .argument = &shared, .arena_bytes = 64 << 20);
 }
 
 TEST_LOOP(levels_sum, 6) {

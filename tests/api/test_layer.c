@@ -120,7 +120,7 @@ static attend *make(int32_t nranks, uint64_t seed, banyan_scatter scatter) {
 
 TEST_EVERYWHERE(halves_of_a_batch_overlap, 8) {
   if (on == &world_staged) {
-    world_skip("halves_of_a_batch_overlap", "sums on devices of several nodes are not supported");
+    world_skip("halves_of_a_batch_overlap", "an all-gather needs devices that share memory");
     return;
   }
   layer layer;
