@@ -250,6 +250,25 @@ def test_queries_are_gathered_first(counts, rope):
             close(lse, want[1])
 
 
+@pytest.mark.parametrize("scatter", ["none", "tokens"])
+def test_keys_are_gathered_instead_of_partials(scatter, monkeypatch):
+    q, k = draw(24, HEADS, DIM), draw(3, 1, KV_HEADS, 30, DIM, seed=6)
+    words = {"query_start_loc": np.array([0, 24], np.int32), "query_start": np.array([66], np.int32)}
+
+    def attend(comm):
+        start = np.array([30 * comm.rank], np.int32)
+        op = comm.attention_combine_init(q, k[comm.rank], k[comm.rank], key_start=start, keys_max=30, scatter=scatter, **words)
+        return op.info()["algorithm"], np.array(op()[0])
+
+    found = {}
+    for way in "queries", "keys":
+        monkeypatch.setenv("BANYAN_PASS", way)
+        found[way] = banyan.run(attend, ranks=3)
+        assert all((algorithm == "pass_kv") == (way == "keys") for algorithm, _ in found[way])
+    for (_, partials), (_, keys) in zip(found["queries"], found["keys"], strict=True):
+        close(partials, keys)
+
+
 def test_tokens_of_a_run():
     """An operation of five query tokens, of which a run has three."""
     q, k = draw(5, HEADS, DIM), draw(2, 1, KV_HEADS, 6, DIM, seed=1)

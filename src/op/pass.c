@@ -81,10 +81,11 @@ static banyan_status attend_to(banyan_op *op, const banyan_attention_desc *run, 
   bny_box box = {share->tokens, share->heads, op->key.value_dim};
   int64_t bad = attention->finish->encode(&box, &attention->out, share->token0 - first, 0, op->key.wire, to);
   if (bad < 0) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_DATA,
-                  "statistics of token %d, head %d are invalid over the keys of rank %d: a NaN logit, or one that is "
-                  "too large",
-                  share->token0 + (int32_t)(bad / box.heads), share->head0 + (int32_t)(bad % box.heads), rank);
+  return bny_exec_fail(
+      op->comm->exec, BANYAN_ERR_DATA, rank,
+      "rank %d: statistics of token %d, head %d over its keys are invalid: a NaN logit, or one that is "
+      "too large",
+      rank, share->token0 + (int32_t)(bad / box.heads), share->head0 + (int32_t)(bad % box.heads));
 }
 
 /* Writes merged rows to the caller, and notes the first that its type cannot hold. */

@@ -24,7 +24,8 @@ static const char *reject(const banyan_op *op) {
   const banyan_comm *comm = op->comm;
   const bny_call *key = &op->key;
   bool is_all = key->scatter == BANYAN_SCATTER_NONE;
-  if (comm->pass == BNY_PASS_QUERIES || comm->nranks == 1 || comm->nranks > BNY_MERGE_SOURCES_MAX || op->on_device)
+  if (comm->pass == BNY_PASS_QUERIES || comm->nranks == 1 || comm->nranks > BNY_MERGE_SOURCES_MAX ||
+      comm->device.engine)
     return "ranks move partials";
   if (comm->pass == BNY_PASS_AUTO && (!comm->transport->ops->reach || key->all_tokens < TOKENS_LEAST))
     return "ranks share memory, or there are few tokens";
