@@ -258,7 +258,9 @@ static inline void drawn_sizes(drawn *p, banyan_dtype kv_dtype) {
   banyan_attention_desc *d = &p->desc;
   const bool is_wide = kv_dtype == BANYAN_F32 || kv_dtype == BANYAN_BF16;
   const int most = d->q_dtype == BANYAN_BF16 && kv_dtype == BANYAN_BF16 ? 100 : 125;
-  const int q = d->q_dtype == BANYAN_F16 ? 0 : random_range(-60, most), k = is_wide ? random_range(-60, most) : 0;
+  const bool is_least = is_wide && d->q_dtype == BANYAN_F32 && random_range(0, 3) == 0; /* for the largest scale */
+  const int q = is_least ? -65 : d->q_dtype == BANYAN_F16 ? 0 : random_range(-60, most);
+  const int k = is_least ? -65 : is_wide ? random_range(-60, most) : 0;
   const int room = q + k > 140 ? q + k - 140 : 0; /* the scale is a float */
   p->q_size = exp2(q), p->k_size = exp2(k - room), p->v_size = is_wide ? exp2(random_range(-60, most)) : 1;
   d->scale = (float)exp2(-3 - q - k + room);
