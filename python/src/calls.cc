@@ -181,7 +181,7 @@ void broadcast(comm &self, nb::handle data, nb::handle root) {
   array memory;
   self.read(false, [&] {
     from = read_int32("root", root);
-    memory.open("data", data, true, self.device(), self.stream_for(nb::none(), data));
+    memory.open("data", data, from != self.rank(), self.device(), self.stream_for(nb::none(), data));
     memory.want_contiguous();
   });
   self.call([&] { return banyan_broadcast(self.handle(), memory.data, memory.bytes(), from); });
@@ -193,7 +193,8 @@ nb::object broadcast_init(nb::object self, nb::handle data, nb::handle root) {
       self,
       [&](operation &op) {
         from = read_int32("root", root);
-        op.first.open("data", data, true, op.owner().device(), op.owner().stream_for(nb::none(), data));
+        op.first.open("data", data, from != op.owner().rank(), op.owner().device(),
+                      op.owner().stream_for(nb::none(), data));
         op.first.want_contiguous();
         op.outputs = nb::borrow(data);
       },

@@ -121,9 +121,11 @@ void read_empty(const char *argument, nb::handle word, banyan_partial *rows) {
 
 const char *read_text(const char *argument, nb::handle word) {
   if (word.is_none()) return nullptr;
-  const char *text = PyUnicode_Check(word.ptr()) ? PyUnicode_AsUTF8AndSize(word.ptr(), nullptr) : nullptr;
+  Py_ssize_t size = 0;
+  const char *text = PyUnicode_Check(word.ptr()) ? PyUnicode_AsUTF8AndSize(word.ptr(), &size) : nullptr;
   if (!text && PyErr_Occurred()) reject(argument, "it is not text in UTF-8");
   if (!text) reject(argument, "it is of type " + std::string(nb::type_name(word.type()).c_str()) + ", and not a str");
+  if (std::strlen(text) != static_cast<size_t>(size)) reject(argument, "it contains a character of code 0");
   return text;
 }
 

@@ -173,6 +173,8 @@ def test_the_other_collectives():
         comm.broadcast(data, 2)
         assert data == b"rank 2"
         comm.broadcast_init(data)()
+        comm.broadcast(b"rank 0" if comm.rank == 0 else data, 0)  # the root's data may be read-only
+        assert data == (b"rank 2" if comm.rank == 0 else b"rank 0")
         comm.barrier()
         return True
 

@@ -49,6 +49,7 @@ def test_arguments_by_name(lone):
     rejected("seq_lens", "sequence 1 has 9 keys", banyan.attention, *given, seq_lens=np.array([1, 9], np.int32))
     rejected("seq_lens", "int64: it is int32", banyan.attention, *given, seq_lens=np.array([1, 1]))
     rejected("algorithm", "there are oneshot", lone.combine, o, lse, algorithm="fastest")
+    rejected("algorithm", "code 0", lone.combine, o, lse, algorithm="ring\0")
     assert lone.combine(o, lse)[0].shape == SHAPE
 
 
