@@ -340,7 +340,7 @@ INLINE void attention_weigh(const bny_attention_task *task, banyan_dtype dtype, 
   int32_t h = work->row;
   for (; end - h >= SUM_HEADS; h += SUM_HEADS)
     weigh_rows(SUM_HEADS, task, h, first_weighed, count - first_weighed, work);
-  if (h < end) weigh_rows(end - h, task, h, first_weighed, count - first_weighed, work);
+  if (SUM_HEADS > 1 && h < end) weigh_rows(end - h, task, h, first_weighed, count - first_weighed, work);
 }
 
 /* ---- values: a block of heads x vectors -------------------------------------------------------------------------- */
