@@ -77,6 +77,9 @@ enum { BNY_MERGE_SOURCES_MAX = 64 };
 
 enum { BNY_AT_LEAST_MORE = 16 };
 
+typedef struct bny_pair bny_pair;
+typedef struct bny_pairs_read bny_pairs_read;
+
 typedef struct bny_kernels {
   const char *name;
 
@@ -120,6 +123,10 @@ typedef struct bny_kernels {
   /* Finds the positions of scores that are at least `bound`, in order. Returns how many there are, or more than `most`
    * if that many were found. `found` has room for most + BNY_AT_LEAST_MORE. */
   int32_t (*at_least)(const float *scores, int32_t n, float bound, int32_t *found, int32_t most);
+
+  /* Make pairs of a selection, and read them: see select.h. */
+  bool (*pairs_make)(const float *scores, const int64_t *indices, int32_t count, int32_t rank, bny_pair *to);
+  void (*pairs_read)(const bny_pair *list, int32_t count, int32_t rank, bny_pairs_read *to);
 
   /* A bny_exact_row with value_dim values, in bny_wire_row_bytes(BNY_WIRE_EXACT, value_dim) bytes: made empty; a
    * contribution (m, d, n) added to it, whose n[] is changed; another row added to it. */

@@ -36,39 +36,63 @@ static void sort(bny_pair *list, int32_t count) {
   if (from != list) memcpy(list, from, (size_t)count * sizeof *list);
 }
 
-void bny_select_encode(const bny_lists *from, int64_t row, int32_t k, int32_t rank, bny_pair *to) {
-  int64_t at = row * from->in_stride;
-  int32_t count = 0;
+bool bny_pairs_plain_make(const float *scores, const int64_t *indices, int32_t count, int32_t rank, bny_pair *to) {
+  int64_t signs = 0;
   bool sorted = true;
-  for (int32_t i = 0; i < from->offers; i++) {
-    int64_t index = from->indices[at + i];
-    if (index < 0) continue;
-    to[count] = bny_pair_make(from->scores[at + i], index, rank, i);
-    sorted &= count == 0 || bny_pair_before(to[count - 1], to[count]);
-    count++;
+  bny_pair before = {0, 0}; /* it comes before all pairs */
+  for (int32_t i = 0; i < count; i++) {
+    const bny_pair pair = bny_pair_make(scores[i], indices[i], rank, i);
+    signs |= indices[i];
+    sorted &= bny_pair_before(before, pair);
+    to[i] = before = pair;
   }
-  if (!sorted) sort(to, count);
+  return sorted && signs >= 0;
+}
+
+void bny_select_encode(const bny_kernels *kernels, const bny_lists *from, int64_t row, int32_t k, int32_t rank,
+                       bny_pair *to) {
+  const int64_t at = row * from->in_stride, *indices = from->indices + at;
+  int32_t count = from->offers;
+  if (!kernels->pairs_make(from->scores + at, indices, count, rank, to)) {
+    bool sorted = true;
+    count = 0;
+    for (int32_t i = 0; i < from->offers; i++) {
+      if (indices[i] < 0) continue;
+      to[count] = to[i];
+      sorted &= count == 0 || bny_pair_before(to[count - 1], to[count]);
+      count++;
+    }
+    if (!sorted) sort(to, count);
+  }
   while (count < k) to[count++] = bny_pair_absent();
 }
 
-/* Merges from both ends at once, because each step waits for the one before it. Steps are free of branches as long as
- * both lists have pairs for them. */
+enum { AHEAD = 24 }; /* pairs that are fetched ahead, because a list may be in the cache of another core */
+
+/* Writes pair `at` of the result, before which `of_a` are of the first list. Returns whether it is of that list too. */
+static inline bool next_of(const bny_pair *a, const bny_pair *b, int64_t of_a, int64_t at, bny_pair *to) {
+  const bny_pair *x = a + of_a, *y = b + (at - of_a);
+  __builtin_prefetch(x + AHEAD);
+  __builtin_prefetch(y + AHEAD);
+  const bool first = bny_pair_before(*x, *y);
+  to[at] = *(first ? x : y);
+  return first;
+}
+
+/* Merges parts of the result at once, because each step waits for the one before it. A step has no branch: before `at`
+ * pairs are found, at most `at` of each list are used, so both lists have a next one. */
 static void merge_two(const bny_pair *a, const bny_pair *b, int32_t k, bny_pair *to) {
-  int32_t of_a = bny_pairs_split(a, b, k);
-  const bny_pair *a_end = a + of_a, *b_end = b + (k - of_a);
-  bny_pair *to_end = to + k;
-  for (;;) {
-    int64_t steps = (a_end - a < b_end - b ? a_end - a : b_end - b) / 2;
-    if (steps == 0) break;
-    for (; steps > 0; steps--) {
-      bool b_first = bny_pair_before(*b, *a), a_last = bny_pair_before(b_end[-1], a_end[-1]);
-      *to++ = *(b_first ? b : a);
-      *--to_end = *(a_last ? a_end - 1 : b_end - 1);
-      b += b_first, a += !b_first;
-      a_end -= a_last, b_end -= !a_last;
-    }
+  enum { PARTS = 4 };
+  const int64_t each = k / PARTS;
+  int64_t of_a[PARTS];
+  for (int part = 0; part < PARTS; part++) of_a[part] = bny_pairs_split(a, b, (int32_t)(part * each));
+  for (int64_t i = 0; i < each; i++) {
+    of_a[0] += next_of(a, b, of_a[0], i, to);
+    of_a[1] += next_of(a, b, of_a[1], each + i, to);
+    of_a[2] += next_of(a, b, of_a[2], 2 * each + i, to);
+    of_a[3] += next_of(a, b, of_a[3], 3 * each + i, to);
   }
-  while (to < to_end) *to++ = a == a_end || (b < b_end && bny_pair_before(*b, *a)) ? *b++ : *a++;
+  for (int64_t i = PARTS * each; i < k; i++) of_a[PARTS - 1] += next_of(a, b, of_a[PARTS - 1], i, to);
 }
 
 void bny_select_merge(int count, const bny_pair *const *lists, int32_t k, bny_pair *to) {
@@ -100,31 +124,56 @@ static bny_doubled find_doubled(const bny_pair *list, int32_t count) {
   return (bny_doubled){-1, {0, 0}};
 }
 
-bny_doubled bny_select_finish(const bny_pair *list, int32_t k, int32_t rank, const bny_lists *to, int64_t row) {
-  int64_t at = row * to->out_stride;
-  int32_t count = k, own = 0;
+/* Returns whether an index may be there twice. If they are as close together as the keys of a context are, it is known
+ * by a bit for each. */
+static bool may_be_doubled(const bny_pair *list, int32_t count, int64_t least, int64_t most) {
+  enum { BITS = 1 << 18 };
+  uint64_t bits[BITS / 64], seen = 0;
+  if (count < 2 || most - least >= BITS) return count > 1;
+  memset(bits, 0, (size_t)((most - least) / 64 + 1) * sizeof *bits);
+  for (int32_t i = 0; i < count; i++) {
+    const uint64_t place = (uint64_t)(bny_pair_index(list[i]) - least), bit = UINT64_C(1) << place % 64;
+    seen |= bits[place / 64] & bit;
+    bits[place / 64] |= bit;
+  }
+  return seen != 0;
+}
+
+void bny_pairs_plain_read(const bny_pair *list, int32_t count, int32_t rank, bny_pairs_read *to) {
+  int64_t least = INT64_MAX, most = 0;
+  int32_t own = 0;
+  for (int32_t i = 0; i < count; i++) {
+    const bny_pair pair = list[i];
+    const int64_t index = bny_pair_index(pair);
+    if (to->scores) to->scores[i] = bny_pair_score(pair);
+    if (to->indices) to->indices[i] = index;
+    if (to->own) to->own[own] = bny_pair_position(pair); /* a branch on its rank would be mispredicted */
+    own += bny_pair_rank(pair) == rank;
+    least = index < least ? index : least;
+    most = index > most ? index : most;
+  }
+  to->own_count = own;
+  to->least = least, to->most = most;
+}
+
+bny_doubled bny_select_finish(const bny_kernels *kernels, const bny_pair *list, int32_t k, int32_t rank,
+                              const bny_lists *to, int64_t row) {
+  const int64_t at = row * to->out_stride;
+  bny_pairs_read read = {.scores = to->best_scores ? to->best_scores + at : NULL,
+                         .indices = to->best_indices ? to->best_indices + at : NULL,
+                         .own = to->own ? to->own + at : NULL};
+  int32_t count = k;
   while (count > 0 && bny_pair_is_absent(list[count - 1])) count--;
-  if (to->best_scores) {
-    float *scores = to->best_scores + at;
-    for (int32_t i = 0; i < count; i++) scores[i] = bny_pair_score(list[i]);
-    for (int32_t i = count; i < k; i++) scores[i] = -INFINITY;
-  }
-  if (to->best_indices) {
-    int64_t *indices = to->best_indices + at;
-    for (int32_t i = 0; i < count; i++) indices[i] = bny_pair_index(list[i]);
-    for (int32_t i = count; i < k; i++) indices[i] = -1;
-  }
-  /* The next place is written for each pair, because a branch on its rank would be mispredicted. */
-  for (int32_t i = 0; i < count && (to->own || to->own_counts); i++) {
-    if (to->own) to->own[at + own] = bny_pair_position(list[i]);
-    own += bny_pair_rank(list[i]) == rank;
-  }
-  for (int32_t i = 0; i < own && to->own && to->rows; i++)
-    to->own[at + i] = to->rows[row * to->in_stride + to->own[at + i]];
+  kernels->pairs_read(list, count, rank, &read);
+  for (int32_t i = count; i < k && read.scores; i++) read.scores[i] = -INFINITY;
+  for (int32_t i = count; i < k && read.indices; i++) read.indices[i] = -1;
+  for (int32_t i = 0; i < read.own_count && read.own && to->rows; i++)
+    read.own[i] = to->rows[row * to->in_stride + read.own[i]];
   if (to->counts) to->counts[row] = count;
-  if (to->own_counts) to->own_counts[row] = own;
-  for (; to->own && own < k; own++) to->own[at + own] = -1;
-  return find_doubled(list, count);
+  if (to->own_counts) to->own_counts[row] = read.own_count;
+  for (int32_t i = read.own_count; i < k && read.own; i++) read.own[i] = -1;
+  const bool may = may_be_doubled(list, count, read.least, read.most);
+  return may ? find_doubled(list, count) : (bny_doubled){-1, {0, 0}};
 }
 
 /* ---- the best of many scores ------------------------------------------------------------------------------------- */

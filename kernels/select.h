@@ -11,18 +11,33 @@ enum { BNY_SELECT_MOST = 8192, BNY_SELECT_POSITION_BITS = 13 };
 /* A pair and who offers it, as one number of 128 bits, so that pairs are compared at once. From the top it has 32 bits
  * of the score's image, 63 of the index, 20 of the rank, and 13 of the position among the rank's offers. Both words of
  * an absent pair are all ones. */
-typedef struct bny_pair {
+struct bny_pair {
   uint64_t high, low;
-} bny_pair;
+};
+
+/* Results of reading a list. Arrays may be NULL. */
+struct bny_pairs_read {
+  float *scores;
+  int64_t *indices;
+  int32_t *own; /* positions of this rank's pairs; those behind own_count are not written */
+  int32_t own_count;
+  int64_t least, most; /* indices; INT64_MAX and 0 without pairs */
+};
+
+/* Makes the pairs of a rank. Returns true if they are sorted and no index is negative. */
+bool bny_pairs_plain_make(const float *scores, const int64_t *indices, int32_t count, int32_t rank, bny_pair *to);
+void bny_pairs_plain_read(const bny_pair *list, int32_t count, int32_t rank, bny_pairs_read *to);
 
 __extension__ typedef unsigned __int128 bny_wide;
+
+#define BNY_KEY_OF_NAN 0xfffffffeu
 
 /* The image of a score: the best has the smallest. */
 BNY_HD static inline uint32_t bny_score_key(float score) {
   uint32_t bits = bny_bits_of_float(score), magnitude = bits & 0x7fffffffu;
   uint32_t key = bits >> 31 ? 0x80000000u + magnitude : 0x7fffffffu - magnitude;
   if (magnitude == 0) key = 0x7fffffffu;
-  return magnitude > 0x7f800000u ? 0xfffffffeu : key;
+  return magnitude > 0x7f800000u ? BNY_KEY_OF_NAN : key;
 }
 
 /* The image of NaN gives a NaN. */
@@ -96,13 +111,15 @@ typedef struct bny_doubled {
 } bny_doubled;
 
 /* Makes the list of a row's offers. It uses 128 KiB of the stack if they are not sorted. */
-void bny_select_encode(const bny_lists *from, int64_t row, int32_t k, int32_t rank, bny_pair *to);
+void bny_select_encode(const bny_kernels *kernels, const bny_lists *from, int64_t row, int32_t k, int32_t rank,
+                       bny_pair *to);
 
 /* Writes the first k pairs of all lists. 1 <= count <= BNY_MERGE_SOURCES_MAX. */
 void bny_select_merge(int count, const bny_pair *const *lists, int32_t k, bny_pair *to);
 
 /* Writes a row of the result from its list. Returns the first index that the list has twice. */
-bny_doubled bny_select_finish(const bny_pair *list, int32_t k, int32_t rank, const bny_lists *to, int64_t row);
+bny_doubled bny_select_finish(const bny_kernels *kernels, const bny_pair *list, int32_t k, int32_t rank,
+                              const bny_lists *to, int64_t row);
 
 /* Writes the k best of n scores with their positions, best first. If there are fewer, the rest have a score of -inf and
  * position -1. It uses 320 KiB of the stack. */

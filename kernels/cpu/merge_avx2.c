@@ -4,7 +4,7 @@
 
 #include "detect.h"
 #include "merge_math.h"
-#include "op.h"
+#include "select.h"
 
 typedef __m256 vec;
 #define VEC_LANES 8
@@ -86,4 +86,5 @@ static int32_t at_least(const float *scores, int32_t n, float bound, int32_t *fo
 #define KERNELS_NAME "avx2"
 #define KERNELS_SUPPORTED bny_cpu_has_avx2
 #define KERNELS_TABLE bny_kernels_avx2
+#define KERNELS_PAIRS(verb) bny_pairs_plain_##verb
 #include "merge_table.h"

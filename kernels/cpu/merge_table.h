@@ -3,6 +3,7 @@
  * at_least(), and:
  *   KERNELS_NAME, KERNELS_TABLE           "avx2", bny_kernels_avx2
  *   KERNELS_SUPPORTED                     a function of detect.h
+ *   KERNELS_PAIRS(make), (read)           bny_pairs_plain_make and bny_pairs_plain_read, or faster ones
  */
 #include "merge_exact.h"
 #include "merge_template.h"
@@ -51,6 +52,8 @@ const bny_kernels KERNELS_TABLE = {
     .sum_encode = sum_encode_any,
     .sum = sum_any,
     .at_least = at_least,
+    .pairs_make = KERNELS_PAIRS(make),
+    .pairs_read = KERNELS_PAIRS(read),
     .exact_clear = clear_row,
     .exact_deposit = deposit_row,
     .exact_add = add_row,

@@ -2,7 +2,7 @@
  * The portable table uses vectors of four floats in the notation of GNU C, which compiles for any processor. */
 #include "detect.h"
 #include "merge_math.h"
-#include "op.h"
+#include "select.h"
 
 typedef float vec __attribute__((vector_size(16)));
 #define VEC_LANES 4
@@ -111,4 +111,5 @@ static int32_t at_least(const float *scores, int32_t n, float bound, int32_t *fo
 #define KERNELS_NAME "portable"
 #define KERNELS_SUPPORTED bny_cpu_any
 #define KERNELS_TABLE bny_kernels_portable
+#define KERNELS_PAIRS(verb) bny_pairs_plain_##verb
 #include "merge_table.h"

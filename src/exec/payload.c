@@ -251,7 +251,7 @@ static banyan_status copy_lists(bny_run *run, int32_t index, const bny_bound_ste
   const bny_box *box = &run->boxes[index];
   for (int32_t t = 0; t < box->tokens; t++)
     for (int32_t h = 0; h < box->heads; h++)
-      bny_select_encode(&run->binding->lists, row_of(run, index, t, h), pairs_of(run), run->plan->rank,
+      bny_select_encode(kernels_of(run), &run->binding->lists, row_of(run, index, t, h), pairs_of(run), run->plan->rank,
                         list_at(run, &bound->to, t, h));
   return BANYAN_OK;
 }
@@ -279,7 +279,8 @@ static void deliver_lists(bny_run *run, int32_t index, int half) {
     for (int32_t h = 0; h < box->heads; h++) {
       int64_t row = row_of(run, index, t, h);
       merge_list(run, index, half, t, h, best);
-      bny_doubled doubled = bny_select_finish(best, pairs_of(run), run->plan->rank, &run->binding->lists, row);
+      bny_doubled doubled =
+          bny_select_finish(kernels_of(run), best, pairs_of(run), run->plan->rank, &run->binding->lists, row);
       int32_t token = (int32_t)(row / run->binding->heads), head = (int32_t)(row % run->binding->heads);
       bool later = token > report->lost_token || (token == report->lost_token && head > report->lost_head);
       if (doubled.index < 0 || (report->lost && later)) continue;

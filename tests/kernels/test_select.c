@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The k best of many scores, by each table of kernels, against a sort. */
+ * The k best of many scores, by each table of kernels, against a sort; and pairs, which all tables make and read
+ * alike. */
 #include "select.h"
 
 #include <math.h>
@@ -42,6 +43,59 @@ TEST_LOOP(best_of_many, SHAPES) {
     check_top(bny_kernels_table[i], scores, n, random_one_in(&random, 5) ? BNY_SELECT_MOST : 1);
   }
   free(scores);
+}
+
+enum { PAIRS = 70, MARGIN = 16 };
+
+typedef struct result {
+  float scores[PAIRS + MARGIN];
+  int64_t indices[PAIRS + MARGIN];
+  int32_t own[PAIRS + MARGIN];
+  bny_pairs_read read;
+} result;
+
+static void read_pairs(const bny_kernels *kernels, const bny_pair *list, int32_t count, int32_t rank, int wanted,
+                       result *to) {
+  memset(to, 0x5a, sizeof *to);
+  to->read = (bny_pairs_read){.scores = wanted & 1 ? to->scores : NULL,
+                              .indices = wanted & 2 ? to->indices : NULL,
+                              .own = wanted & 4 ? to->own : NULL};
+  kernels->pairs_read(list, count, rank, &to->read);
+  for (int32_t i = to->read.own_count; i < count; i++) to->own[i] = -2; /* places that are not defined */
+  to->read.scores = NULL, to->read.indices = NULL, to->read.own = NULL;
+}
+
+/* The plain functions are those that test_select.c of the API compares with a sort. */
+TEST_LOOP(tables_make_and_read_the_same_pairs, 300) {
+  world_random random = random_seed() * 31 + (uint64_t)_i;
+  score_content content = (score_content)(_i % SCORE_CONTENTS);
+  const int32_t count = random_below(&random, PAIRS + 1), rank = random_below(&random, 1 << 20), other = rank ^ 1;
+  const bool by_index = random_one_in(&random, 2), has_negative = random_one_in(&random, 3);
+  float scores[PAIRS];
+  int64_t indices[PAIRS];
+  for (int32_t i = 0; i < count; i++) {
+    scores[i] = content == SCORES_RISING ? -(float)i : score_draw(&random, content, i);
+    indices[i] = (by_index ? i / 2 : (int64_t)(random_next(&random) >> 1)) * (by_index && i % 3 ? INT64_C(1) << 31 : 1);
+    if (has_negative && random_one_in(&random, 20)) indices[i] = -1 - i;
+  }
+  for (int t = 0; bny_kernels_table[t]; t++) {
+    const bny_kernels *kernels = bny_kernels_table[t];
+    if (!kernels->supported()) continue;
+    bny_pair plain[PAIRS + MARGIN], made[PAIRS + MARGIN];
+    memset(plain, 0x5a, sizeof plain), memset(made, 0x5a, sizeof made);
+    const bool good = bny_pairs_plain_make(scores, indices, count, rank, plain);
+    ck_assert_msg(kernels->pairs_make(scores, indices, count, rank, made) == good, "%s: not %d", kernels->name, good);
+    bool is_whole = true;
+    for (int32_t i = 0; i < count; i++) is_whole = is_whole && indices[i] >= 0;
+    if (is_whole) ck_assert_msg(memcmp(plain, made, sizeof made) == 0, "%s: other pairs", kernels->name);
+    for (int32_t i = 0; i < count; i += 2) made[i].low ^= (uint64_t)(rank ^ other) << BNY_SELECT_POSITION_BITS;
+    for (int wanted = 0; wanted < 8 && is_whole; wanted++) {
+      static result want, got;
+      read_pairs(bny_kernels_find("portable"), made, count, rank, wanted, &want);
+      read_pairs(kernels, made, count, rank, wanted, &got);
+      ck_assert_msg(memcmp(&want, &got, sizeof got) == 0, "%s: %d pairs, wanted %d", kernels->name, count, wanted);
+    }
+  }
 }
 
 int main(void) { return suite_main(suite_of("select_kernels", 60)); }
