@@ -175,7 +175,7 @@ typedef struct banyan_comm_config {
    * is raised to what any algorithm needs for a row of 128 f32 values among this many ranks (9 ranks: about 140 KiB;
    * banyan_comm_describe() reports it). A longer row that does not fit is BANYAN_ERR_MEMORY, and the text has the size
    * that it needs. 0: 16 MiB, or 256 MiB on a device, where attention of up to 8192 rows (batch x heads) of 512 values
-   * is then combined within its kernel (BANYAN_ARENA_KIB). */
+   * is then sent from within its kernel (BANYAN_ARENA_KIB). */
   size_t arena_bytes;
 
   /* The algorithm of combines whose desc has none, see banyan_combine_desc. NULL: the one with the lowest predicted

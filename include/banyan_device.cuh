@@ -62,7 +62,7 @@ BNY_DEVICE void banyan_device_begin(banyan_device_run *run, const banyan_device_
 template <class Values>
 BNY_DEVICE void banyan_device_push(banyan_device_run *run, int32_t token, int32_t head, float m, float d,
                                    const Values &values) {
-  bny_fused_push(run, token, head, m, d, values);
+  bny_fused_push(run, run->combine->call.in, token, head, m, d, values);
 }
 
 /* Returns the number of tokens of the run: that of the call, or *desc.valid->tokens. Call it after
@@ -84,6 +84,6 @@ BNY_DEVICE void banyan_device_end(banyan_device_run *run) { bny_fused_end(run); 
 BNY_DEVICE void banyan_device_merge(banyan_device_run *run, int32_t token, int32_t head) {
   bny_fused_merge(run, token, head);
 }
-BNY_DEVICE void banyan_device_end_merged(banyan_device_run *run) { (void)bny_fused_arrive(run, false); }
+BNY_DEVICE void banyan_device_end_merged(banyan_device_run *run) { (void)bny_fused_arrive(run); }
 
 #endif

@@ -3,7 +3,8 @@
  * decode_warp.cuh, decode_latent.cuh and decode_wide.cuh compute splits, and decode_merge.cuh merges them. Lean kernels
  * serve one query token per sequence that sees all keys. decode_general.cuh has the additional parts of general
  * kernels. decode_output.cuh writes the result to the caller's memory. decode_combine.cuh can combine it with the
- * results of other ranks instead. decode_kernels.def lists the kernels. */
+ * results of other ranks instead. Only the loops over keys exist for bf16 and f16 each: all else is the larger part of a
+ * kernel. decode_kernels.def lists the kernels. */
 #pragma once
 
 #include "cuda/decode_combine.cuh"
@@ -29,17 +30,16 @@
 #define BNY_DECODE_IF_wide BNY_DECODE_DROP
 #endif
 
-#define BNY_DECODE_KERNEL(form, element, label, size, variant, shared)                                           \
-  BNY_DECODE_IF_##form(BNY_DECODE_ENTRY(bny_decode_##element##_##label##_##variant, form, element, shared, size, \
-                                        BNY_DECODE_IS_##variant))
-#define BNY_DECODE_ENTRY(name, form, element, shared, ...)                                       \
+#define BNY_DECODE_KERNEL(form, label, size, variant, shared) \
+  BNY_DECODE_IF_##form(BNY_DECODE_ENTRY(bny_decode_##label##_##variant, form, shared, size, BNY_DECODE_IS_##variant))
+#define BNY_DECODE_ENTRY(name, form, shared, ...)                                                \
   using name##_shape = bny_##form##_shape<__VA_ARGS__>;                                          \
   static_assert(bny_##form##_memory<name##_shape>::BYTES == shared, "as the list says");         \
   BNY_KERNEL BNY_LAUNCH_BOUNDS((BNY_WARP_LANES * name##_shape::WARPS), (name##_shape::RESIDENT)) \
       name(BNY_PARAMETER(bny_decode_call, call), BNY_PARAMETER(bny_device_combine, combine)) {   \
     BNY_SHARED_ARRAY(bny_fused_state, states, name##_shape::WARPS);                              \
     bny_decode_epilogue epilogue = {call.out, combine, states};                                  \
-    bny_decode_##form<bny_##element, name##_shape>(call, epilogue);                              \
+    bny_decode_##form<name##_shape>(call, epilogue);                                             \
   }
 #include "cuda/decode_kernels.def"
 #undef BNY_DECODE_KERNEL

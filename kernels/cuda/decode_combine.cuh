@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The epilogue for finished rows. It writes them to the caller's memory, or pushes them to all ranks. In the second
- * case the last blocks merge the rows that all ranks have pushed (fused.h). The combine's input is then in wire form:
- * f32, m and d in base 2, numerators.
+ * The epilogue for finished rows. It writes them to the caller's memory, or pushes them to all ranks while other warps
+ * still attend. In the second case a oneshot kernel follows, which merges what all ranks have pushed.
  *
- * A combine takes no registers during attention. Its functions are not inlined, and each warp keeps its state in shared
+ * A push takes no registers during attention. Its function is not inlined, and each warp keeps its state in shared
  * memory. A warp loads the run's number only when it has a row to push. It then also loads the words that show whether
  * it may write to peers' inboxes. */
 #pragma once
@@ -22,18 +21,14 @@ template <int quads> struct bny_decode_combine_values { float n[quads][4]; };
 template <int quads>
 BNY_DEVICE_COLD void bny_decode_combine_push(const bny_device_combine &combine, bny_fused_state *states,
                                              bny_decode_combine_row row, bny_decode_combine_values<quads> values) {
+  banyan_partial in = {}; /* in wire form, which the compiler then knows */
+  in.values_kind = BANYAN_VALUES_NUMERATOR;
+  in.stats_kind = BANYAN_STATS_MAX_SUM;
+  in.base = BANYAN_BASE_2;
   bny_fused_run run;
   bny_fused_resume(&run, combine, states[bny_warp()]);
-  bny_fused_push(&run, row.token, row.head, row.m, row.d, bny_fused_quads<quads>{values.n});
+  bny_fused_push(&run, in, row.token, row.head, row.m, row.d, bny_fused_quads<quads>{values.n});
   bny_fused_suspend(run, states + bny_warp());
-}
-
-/* Each width has its own function, because one function for both would need too many registers. */
-template <int width>
-BNY_DEVICE_COLD void bny_decode_combine_end(const bny_device_combine &combine, const bny_fused_state *states) {
-  bny_fused_run run;
-  bny_fused_resume(&run, combine, states[bny_warp()]);
-  bny_fused_end_of<width>(&run, true);
 }
 
 struct bny_decode_epilogue {
@@ -61,14 +56,5 @@ struct bny_decode_epilogue {
     bny_decode_combine_values<QUADS> values;
     BNY_UNROLL for (int i = 0; i < 4 * QUADS; i++) values.n[i / 4][i % 4] = row.n[i / 4][i % 4];
     bny_decode_combine_push<QUADS>(combine, states, {(int32_t)sequence, (int32_t)head, row.m, row.d}, values);
-  }
-
-  /* Called by all threads of a block, after its last row. */
-  BNY_DEVICE_METHOD void end() const {
-    if (combine.mergers == 0) return;
-    if (bny_fused_is_wide(combine))
-      bny_decode_combine_end<BNY_FUSED_WIDTH>(combine, states);
-    else
-      bny_decode_combine_end<0>(combine, states);
   }
 };

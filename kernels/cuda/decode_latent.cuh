@@ -232,25 +232,15 @@ BNY_DEVICE void bny_latent_logits(bny_logits<4> *logits, const uint32_t query[sh
   }
 }
 
-/* Called by all blocks of a CTA group. */
-template <class Element, class shape, class Epilogue>
-BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const typename shape::kind::walk &walk,
-                                  typename shape::kind::item item, unsigned char *shared, Epilogue &epilogue) {
+/* Attends to all tiles of a range. Returns true if some keys of the item are lost. */
+template <class Element, class shape, class Keys>
+BNY_DEVICE bool bny_latent_walk(bny_fragment<shape::PART_VALUES> *partial, unsigned char *shared,
+                                const bny_decode_call &call, const Keys &keys, const bny_latent_range &range,
+                                const uint32_t query[shape::PART_DIM / 16][4],
+                                const typename shape::kind::template rows<shape::ROWS> &rows) {
   using memory = bny_latent_memory<shape>;
-  bool lost = false; /* some keys of the item are lost */
   const int part = (int)bny_warp() % shape::PARTS, group = (int)bny_warp() / shape::PARTS;
-  const auto keys = bny_decode_keys_of_item(call, item);
-  const bny_latent_range range = bny_latent_range_of(item, keys, shape::KEYS);
-  const auto &rows = shape::kind::template make_rows<shape::ROWS>(call, item);
-  BNY_ROLLED for (uint32_t index = 0; index + 1 < shape::STAGES; index++) {
-    bny_latent_fill<shape>(shared, call, keys, range, index);
-  }
-  bny_decode_walk_teams(walk, &item);
-  uint32_t query[shape::PART_DIM / 16][4];
-  bny_latent_load_query<shape>(query, call, item);
-
-  bny_fragment<shape::PART_VALUES> partial;
-  bny_fragment_clear(&partial);
+  bool lost = false;
   for (uint32_t index = 0; index < range.count; index++) {
     bny_logits<4> logits;
     bny_weights<2> weights;
@@ -266,10 +256,36 @@ BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const typename sh
       lost = true;
     }
     if (left < shape::KEYS) bny_logits_mask(&logits, left);
-    bny_fragment_softmax<Element>(&partial, logits, shape::kind::scale(call, rows), &weights, scales);
-    bny_fragment_values<Element, shape::DIM>(&partial, weights, tile, part * shape::PART_VALUES);
+    bny_fragment_softmax<Element>(partial, logits, shape::kind::scale(call, rows), &weights, scales);
+    bny_fragment_values<Element, shape::DIM>(partial, weights, tile, part * shape::PART_VALUES);
   }
-  bny_fragment_end<Element>(&partial);
+  bny_fragment_end<Element>(partial);
+  return lost;
+}
+
+/* Called by all blocks of a CTA group. */
+template <class shape, class Epilogue>
+BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const typename shape::kind::walk &walk,
+                                  typename shape::kind::item item, unsigned char *shared, Epilogue &epilogue) {
+  using memory = bny_latent_memory<shape>;
+  const int part = (int)bny_warp() % shape::PARTS, group = (int)bny_warp() / shape::PARTS;
+  const auto keys = bny_decode_keys_of_item(call, item);
+  const bny_latent_range range = bny_latent_range_of(item, keys, shape::KEYS);
+  const auto &rows = shape::kind::template make_rows<shape::ROWS>(call, item);
+  BNY_ROLLED for (uint32_t index = 0; index + 1 < shape::STAGES; index++) {
+    bny_latent_fill<shape>(shared, call, keys, range, index);
+  }
+  bny_decode_walk_teams(walk, &item);
+  uint32_t query[shape::PART_DIM / 16][4];
+  bny_latent_load_query<shape>(query, call, item);
+
+  bny_fragment<shape::PART_VALUES> partial;
+  bny_fragment_clear(&partial);
+  bool lost;
+  if (!shape::scales && call.is_f16) /* FlashMLA has no f16 */
+    lost = bny_latent_walk<bny_f16, shape>(&partial, shared, call, keys, range, query, rows);
+  else
+    lost = bny_latent_walk<bny_bf16, shape>(&partial, shared, call, keys, range, query, rows);
   bny_copy_async_wait<0>();
   bny_block_sync();
   bny_block_partial whole = {(float *)(shared + memory::STATS), (float *)(shared + memory::STATS) + shape::ROWS,
@@ -280,7 +296,7 @@ BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const typename sh
   bny_decode_finish<shape::VALUE_DIM, shape::ROWS>(call, item, walk.team, whole, epilogue);
 }
 
-template <class Element, class shape, class Epilogue>
+template <class shape, class Epilogue>
 BNY_DEVICE void bny_decode_latent(const bny_decode_call &call, Epilogue &epilogue) {
   epilogue.begin();
   bny_block_sync();
@@ -291,6 +307,5 @@ BNY_DEVICE void bny_decode_latent(const bny_decode_call &call, Epilogue &epilogu
   for (typename kind::walk walk = kind::template begin<shape::ROWS>(call, epilogue.group());
        bny_decode_walk_item(walk, call, shape::ROWS, &item); kind::template next<shape::ROWS>(&walk, call))
     if (bny_decode_walk_has(walk, item))
-      bny_latent_attend<Element, shape>(call, walk, item, bny_dynamic_shared(), epilogue);
-  epilogue.end();
+      bny_latent_attend<shape>(call, walk, item, bny_dynamic_shared(), epilogue);
 }

@@ -172,15 +172,19 @@ BNY_DEVICE void bny_decode_fold(bny_decode_row<dim> *row, const Sources &sources
       m = *mine.m;
       d = *mine.d;
     }
-    bny_decode_batch<dim> batch;
-    bny_decode_batch_load<dim>(&batch, sources, chunk, chunk + count);
-    float top = fmaxf(row->m, bny_warp_max(m)), before = bny_exp2_whole(row->m - top), factor = bny_exp2_whole(m - top);
-    row->m = top;
-    row->d = bny_add(bny_mul(row->d, before), bny_warp_sum(bny_mul(d, factor)));
-    BNY_UNROLL for (int i = 0; i < 4 * shape::QUADS; i++) row->n[i / 4][i % 4] = bny_mul(row->n[i / 4][i % 4], before);
-    bny_decode_batch_add<dim>(row, batch, 0, count, factor);
-    BNY_ROLLED for (uint32_t first = shape::BATCH; first < count; first += shape::BATCH) {
+    float factor = 0;
+    BNY_ROLLED for (uint32_t first = 0; first < count; first += shape::BATCH) {
+      bny_decode_batch<dim> batch;
       bny_decode_batch_load<dim>(&batch, sources, chunk + first, chunk + count);
+      if (first == 0) {
+        float top = fmaxf(row->m, bny_warp_max(m)), before = bny_exp2_whole(row->m - top);
+        factor = bny_exp2_whole(m - top);
+        row->m = top;
+        row->d = bny_add(bny_mul(row->d, before), bny_warp_sum(bny_mul(d, factor)));
+        BNY_UNROLL for (int i = 0; i < 4 * shape::QUADS; i++) {
+          row->n[i / 4][i % 4] = bny_mul(row->n[i / 4][i % 4], before);
+        }
+      }
       bny_decode_batch_add<dim>(row, batch, first, count, factor);
     }
   }

@@ -5,16 +5,23 @@
 #include "cuda/decode_merge.cuh"
 #include "cuda/partial.h"
 
-/* Stores four neighbouring values, with one store if the row is aligned. */
-BNY_DEVICE void bny_output_put(void *to, banyan_dtype dtype, int64_t index, const float *values) {
+struct bny_output_values { float value[4]; };
+
+/* Stores four neighbouring values where bny_output_put() has no single store for them. */
+BNY_DEVICE_COLD void bny_output_put_odd(void *to, banyan_dtype dtype, int64_t index, bny_output_values values) {
   if (bny_element_is_f8(dtype)) {
-    bny_values_store_f8<4>(to, dtype, index, 0, 4, values);
+    bny_values_store_f8<4>(to, dtype, index, 0, 4, values.value);
     return;
   }
+  for (int i = 0; i < 4; i++) bny_element_store(to, dtype, index + i, values.value[i]);
+}
+
+/* Stores four neighbouring values, with one store if the row is aligned and its type has 16 or 32 bits. */
+BNY_DEVICE void bny_output_put(void *to, banyan_dtype dtype, int64_t index, const float *values) {
   const int bytes = dtype == BANYAN_F32 ? 4 : 2;
   unsigned char *at = (unsigned char *)to + index * bytes;
-  if ((uintptr_t)at % (4 * (uint32_t)bytes) != 0) {
-    for (int i = 0; i < 4; i++) bny_element_store(to, dtype, index + i, values[i]);
+  if (bny_element_is_f8(dtype) || (uintptr_t)at % (4 * (uint32_t)bytes) != 0) {
+    bny_output_put_odd(to, dtype, index, {{values[0], values[1], values[2], values[3]}});
   } else if (dtype == BANYAN_F32) {
     bny_store_floats((float *)at, values);
   } else {

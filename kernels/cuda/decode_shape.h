@@ -91,6 +91,8 @@ typedef struct bny_decode_call {
   int32_t page_shift;        /* a page has 1 << page_shift keys */
   uint32_t pages;            /* number of pages; other ids are reported, and their keys are omitted */
   int32_t nan_is_empty;      /* a row with a NaN logit counts as empty */
+  int32_t is_f16;            /* elements of 16 bits are f16, else bf16 */
+  int32_t pad;
   const int32_t *seq_lens;   /* [batch], device memory */
   bny_decode_division division;
   float *scratch;     /* bny_decode_scratch_floats() */

@@ -237,7 +237,7 @@ template <class shape> BNY_DEVICE bny_block_partial bny_warps_fold(unsigned char
 }
 
 /* Called by all blocks of a CTA group. */
-template <class Element, class shape, class Epilogue>
+template <class shape, class Epilogue>
 BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, typename shape::kind::walk *walk,
                                  typename shape::kind::item item, unsigned char *ring, Epilogue &epilogue) {
   using memory = bny_warp_memory<shape>;
@@ -264,7 +264,10 @@ BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, typename shape::ki
   bny_decode_load_query<shape>(shared + memory::QUERY, call, item);
   bny_block_sync();
   bny_fragment<shape::DIM> partial;
-  bny_warp_attend<Element, shape>(&partial, ring, call, keys, key_tiles, shared + memory::QUERY, rows);
+  if (call.is_f16)
+    bny_warp_attend<bny_f16, shape>(&partial, ring, call, keys, key_tiles, shared + memory::QUERY, rows);
+  else
+    bny_warp_attend<bny_bf16, shape>(&partial, ring, call, keys, key_tiles, shared + memory::QUERY, rows);
   const int warp = (int)bny_warp();
   const bool lost = *bny_ring_lost<shape>(ring) != 0;
   bny_warp_sync();
@@ -278,7 +281,7 @@ BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, typename shape::ki
   bny_decode_finish<shape::DIM, shape::ROWS>(call, item, walk->team, whole, epilogue);
 }
 
-template <class Element, class shape, class Epilogue>
+template <class shape, class Epilogue>
 BNY_DEVICE void bny_decode_warp(const bny_decode_call &call, Epilogue &epilogue) {
   using memory = bny_warp_memory<shape>;
   epilogue.begin();
@@ -291,6 +294,5 @@ BNY_DEVICE void bny_decode_warp(const bny_decode_call &call, Epilogue &epilogue)
   typename kind::item item;
   for (typename kind::walk walk = kind::template begin<shape::ROWS>(call, epilogue.group());
        bny_decode_walk_item(walk, call, shape::ROWS, &item); kind::template next<shape::ROWS>(&walk, call))
-    if (bny_decode_walk_has(walk, item)) bny_warps_attend<Element, shape>(call, &walk, item, ring, epilogue);
-  epilogue.end();
+    if (bny_decode_walk_has(walk, item)) bny_warps_attend<shape>(call, &walk, item, ring, epilogue);
 }

@@ -209,11 +209,12 @@ BNY_DEVICE bool bny_wide_walk(bny_fragment<256> *partial, unsigned char *shared,
     }
     bny_wide_values<Element>(partial, weights, tile);
   }
+  bny_fragment_end<Element>(partial);
   return lost;
 }
 
 /* Called by all blocks of a CTA group. */
-template <class Element, class Epilogue>
+template <class Epilogue>
 BNY_DEVICE void bny_wide_attend(const bny_decode_call &call, const bny_decode_walk &walk, bny_decode_item item,
                                 unsigned char *shared, Epilogue &epilogue) {
   const bny_decode_keys keys = bny_decode_keys_of_item(call, item);
@@ -228,8 +229,11 @@ BNY_DEVICE void bny_wide_attend(const bny_decode_call &call, const bny_decode_wa
 
   bny_fragment<256> partial;
   bny_fragment_clear(&partial);
-  const bool lost = bny_wide_walk<Element>(&partial, shared, call, keys, range);
-  bny_fragment_end<Element>(&partial);
+  bool lost;
+  if (call.is_f16)
+    lost = bny_wide_walk<bny_f16>(&partial, shared, call, keys, range);
+  else
+    lost = bny_wide_walk<bny_bf16>(&partial, shared, call, keys, range);
   bny_copy_async_wait<0>();
   bny_block_sync();
   float *stats = (float *)(shared + BNY_WIDE_STATS), *n = (float *)(shared + BNY_WIDE_TILES);
@@ -241,7 +245,7 @@ BNY_DEVICE void bny_wide_attend(const bny_decode_call &call, const bny_decode_wa
   bny_decode_finish<BNY_WIDE_VALUES, BNY_WIDE_ROWS>(call, item, walk.team, whole, epilogue);
 }
 
-template <class Element, class, class Epilogue>
+template <class, class Epilogue>
 BNY_DEVICE void bny_decode_wide(const bny_decode_call &call, Epilogue &epilogue) {
   epilogue.begin();
   unsigned char *shared = bny_shared_align(bny_dynamic_shared(), 1024);
@@ -251,6 +255,5 @@ BNY_DEVICE void bny_decode_wide(const bny_decode_call &call, Epilogue &epilogue)
   bny_decode_item item;
   for (bny_decode_walk walk = bny_decode_walk_begin(call, epilogue.group());
        bny_decode_walk_item(walk, call, BNY_WIDE_ROWS, &item); bny_decode_walk_next(&walk, call))
-    if (bny_decode_walk_has(walk, item)) bny_wide_attend<Element>(call, walk, item, shared, epilogue);
-  epilogue.end();
+    if (bny_decode_walk_has(walk, item)) bny_wide_attend(call, walk, item, shared, epilogue);
 }

@@ -14,16 +14,17 @@
  * plan's tokens. The warp that announces the run first sends this number to peers. It therefore joins before it sends:
  * only then may it overwrite its number of the run before last.
  *
- * An announcement takes a round trip to the peers, which need it only in their next run. In decode kernels the first
- * block that has pushed everything makes it (bny_fused_arrive), so no block fetches keys later for it. A caller's
- * kernel may wait for rows before any block arrives, and ranks compare their numbers of tokens while they wait. Its
- * first warp therefore announces the run at once. */
+ * A kernel may wait for rows before any block arrives, and ranks compare their numbers of tokens while they wait. Its
+ * first warp therefore announces the run at once.
+ *
+ * Decode kernels only push. The oneshot kernel that follows them in the stream merges and counts the run, in place of
+ * the last blocks (bny_oneshot.pushed). */
 #pragma once
 
 #include "cuda/oneshot.cuh"
 
-/* Sources merged at a time if there are more than BNY_ONESHOT_NARROW_RANKS ranks. The registers of decode kernels allow
- * 4. */
+/* Sources merged at a time if there are more than BNY_ONESHOT_NARROW_RANKS ranks, which leaves the caller's kernel
+ * registers. */
 enum { BNY_FUSED_WIDTH = 4 };
 
 struct bny_fused_run {
@@ -51,17 +52,6 @@ BNY_DEVICE void bny_fused_announce(bny_fused_run *run) {
   bny_valid_check(&combine.group, combine.call.valid, run->valid);
 }
 
-/* Announces a run by its number, without the state of the warp, which then takes no registers. */
-BNY_DEVICE_COLD void bny_fused_announce_apart(const bny_device_combine &combine, uint64_t epoch, int32_t count) {
-  bny_fused_run run;
-  run.combine = &combine;
-  run.joined = false;
-  bny_worker_set(&run.self, combine.group);
-  run.self.ticket = (epoch - 1) << BNY_TICKET_BITS;
-  run.valid = {count};
-  bny_fused_announce(&run);
-}
-
 /* Begins a run that the warp has not joined. */
 BNY_DEVICE void bny_fused_open(bny_fused_run *run, const bny_device_combine &combine) {
   run->combine = &combine;
@@ -85,8 +75,8 @@ struct bny_fused_state {
 };
 
 /* Called by all lanes. If the warp has not joined, it begins the run. */
-BNY_DEVICE_COLD void bny_fused_resume(bny_fused_run *run, const bny_device_combine &combine,
-                                      const bny_fused_state &state) {
+BNY_DEVICE void bny_fused_resume(bny_fused_run *run, const bny_device_combine &combine,
+                                 const bny_fused_state &state) {
   if (state.epoch == 0) {
     bny_fused_open(run, combine);
     return;
@@ -124,16 +114,16 @@ template <int quads> struct bny_fused_quads {
 };
 
 /* Called by all lanes. Each lane reads its own columns. A masked row is sent as an empty one, and its values are not
- * read. */
+ * read. `in` is the convention of the row. */
 template <int bits, class Values>
-BNY_DEVICE void bny_fused_push_row(bny_fused_run *run, int32_t token, bny_valid_row valid, int32_t head, float stat,
-                                   float sum, const Values &values) {
+BNY_DEVICE void bny_fused_push_row(bny_fused_run *run, const banyan_partial &in, int32_t token, bny_valid_row valid,
+                                   int32_t head, float stat, float sum, const Values &values) {
   bny_worker *self = &run->self;
   const bny_oneshot &what = run->combine->what;
   bny_unit_work work = bny_unit_work_make<BNY_PROTOCOL_LL16, bits>(what.shape);
   bny_oneshot_destinations to = {{self, &what, BNY_PROTOCOL_LL16, 0}, true};
   bny_import import = {-BNY_INFINITY_F, 0.0f, 0.0f, false};
-  if (valid.reads) import = bny_import_make(run->combine->call.in, stat, sum, bits != 32);
+  if (valid.reads) import = bny_import_make(in, stat, sum, bits != 32);
   bny_valid_report_data(self, run->combine->call.valid, run->valid, import.bad, token, head);
   BNY_ROLLED for (int first = 0; first < work.packets && !self->failed; first += BNY_WARP_LANES) {
     int packet = first + (int)bny_lane();
@@ -151,17 +141,17 @@ BNY_DEVICE void bny_fused_push_row(bny_fused_run *run, int32_t token, bny_valid_
 }
 
 template <class Values>
-BNY_DEVICE void bny_fused_push(bny_fused_run *run, int32_t token, int32_t head, float stat, float sum,
-                               const Values &values) {
+BNY_DEVICE void bny_fused_push(bny_fused_run *run, const banyan_partial &in, int32_t token, int32_t head, float stat,
+                               float sum, const Values &values) {
   bny_warp_sync();
   bny_fused_join(run);
   bny_valid_row valid = {token, true};
   if (run->combine->call.valid.most) valid = bny_valid_row_of(run->combine->call.valid, run->valid.count, token);
   if (valid.position < 0) return;
   if (run->combine->what.shape.wire == BNY_WIRE_F32)
-    bny_fused_push_row<32>(run, token, valid, head, stat, sum, values);
+    bny_fused_push_row<32>(run, in, token, valid, head, stat, sum, values);
   else
-    bny_fused_push_row<16>(run, token, valid, head, stat, sum, values);
+    bny_fused_push_row<16>(run, in, token, valid, head, stat, sum, values);
 }
 
 template <int bits, int width>
@@ -236,13 +226,10 @@ BNY_DEVICE bool bny_fused_is_valid(const bny_fused_run &run, int32_t token) {
 }
 
 /* Called by all threads of a block. Counts the block, and returns how many blocks were not counted before, itself
- * included. With `announces`, the first block announces the run: by its last warp, which has the fewest rows to merge
- * if the block merges at all. */
-BNY_DEVICE uint32_t bny_fused_arrive(bny_fused_run *run, bool announces) {
+ * included. */
+BNY_DEVICE uint32_t bny_fused_arrive(bny_fused_run *run) {
   BNY_SHARED(uint32_t, bny_fused_left);
   bny_arena_head *head = run->self.head;
-  uint64_t epoch = 0;
-  if (announces) epoch = run->joined ? run->self.epoch : (bny_shuffle(run->self.ticket, 0) >> BNY_TICKET_BITS) + 1;
   bny_block_sync();
   if (bny_thread() == 0) {
     uint32_t left = bny_grid_blocks() - bny_add_gpu_32(&head->arrived, 1);
@@ -253,26 +240,18 @@ BNY_DEVICE uint32_t bny_fused_arrive(bny_fused_run *run, bool announces) {
     }
   }
   bny_block_sync();
-  const uint32_t left = bny_fused_left, warps = bny_block_threads() / BNY_WARP_LANES;
-  if (announces && left == bny_grid_blocks() && bny_warp() + 1 == warps)
-    bny_fused_announce_apart(*run->combine, epoch, run->valid.count);
-  return left;
+  return bny_fused_left;
 }
 
-/* Called once by all threads of a block, after the block's last push. All lanes of a warp pass the same run. `width` is
- * BNY_FUSED_WIDTH if bny_fused_is_wide(), else 0. */
-template <int width> BNY_DEVICE void bny_fused_end_of(bny_fused_run *run, bool announces) {
-  uint32_t left = bny_fused_arrive(run, announces), warps = bny_block_threads() / BNY_WARP_LANES;
+/* Called once by all threads of a block, after the block's last push. All lanes of a warp pass the same run. */
+BNY_DEVICE void bny_fused_end(bny_fused_run *run) {
+  uint32_t left = bny_fused_arrive(run), warps = bny_block_threads() / BNY_WARP_LANES;
   uint32_t mergers = run->combine->mergers < bny_grid_blocks() ? run->combine->mergers : bny_grid_blocks();
   if (left > mergers) return;
   bny_fused_join(run);
-  uint32_t group = (left - 1) * warps + bny_warp();
-  bny_fused_merge_of<width>(run, bny_fused_merge_rows{group, mergers * warps});
-}
-
-BNY_DEVICE void bny_fused_end(bny_fused_run *run) {
+  bny_fused_merge_rows rows = {(left - 1) * warps + bny_warp(), mergers * warps};
   if (bny_fused_is_wide(*run->combine))
-    bny_fused_end_of<BNY_FUSED_WIDTH>(run, false);
+    bny_fused_merge_of<BNY_FUSED_WIDTH>(run, rows);
   else
-    bny_fused_end_of<0>(run, false);
+    bny_fused_merge_of<0>(run, rows);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The oneshot kernels. In one launch each rank pushes its rows to the ranks that own them, and merges the rows that it
- * owns. */
+ * owns. If an earlier kernel of the run has pushed them (bny_oneshot.pushed), a oneshot only merges. */
 #pragma once
 
 #include "cuda/exact_sum.h"
@@ -315,10 +315,13 @@ BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_one
   bny_worker_begin(&run.self, group);
   run.work = bny_unit_work_make<protocol, bits>(shape);
   run.sums = shape.columns > 0;
-  run.lone = width == 0 && (uint64_t)shape.tokens * (uint64_t)shape.heads <= run.work.groups &&
+  run.lone = width == 0 && !what.pushed && (uint64_t)shape.tokens * (uint64_t)shape.heads <= run.work.groups &&
              run.work.packets <= BNY_WARP_LANES;
   run.valid = bny_valid_begin(call.valid);
-  bny_oneshot_push(&run, what, call);
+  if (what.pushed)
+    bny_worker_join(&run.self);
+  else
+    bny_oneshot_push(&run, what, call);
   if (bny_worker_announces()) { /* announcing after the merge takes longer: a kernel ends after its release */
     if (call.valid.most) bny_valid_announce(run.self.group, run.self.epoch, run.valid.count);
     bny_worker_announce(run.self);

@@ -20,11 +20,12 @@ BNY_DEVICE int64_t bny_partial_value_at(const banyan_partial &partial, int32_t t
 
 BNY_DEVICE bool bny_element_is_f8(banyan_dtype dtype) { return dtype >= BANYAN_E4M3; }
 
-BNY_DEVICE float bny_element_of_f8(banyan_dtype dtype, uint32_t code) {
+/* Conversions of eight bits are not inlined, because they are rare and kernels would have one for each value. */
+BNY_DEVICE_COLD float bny_element_of_f8(banyan_dtype dtype, uint32_t code) {
   return dtype == BANYAN_E4M3 ? bny_float_of_e4m3((uint8_t)code) : bny_float_of_e5m2((uint8_t)code);
 }
 
-BNY_DEVICE uint32_t bny_element_to_f8(banyan_dtype dtype, float value) {
+BNY_DEVICE_COLD uint32_t bny_element_to_f8(banyan_dtype dtype, float value) {
   return dtype == BANYAN_E4M3 ? bny_e4m3_of_float(value) : bny_e5m2_of_float(value);
 }
 
@@ -90,9 +91,10 @@ BNY_DEVICE void bny_values_store_f8(void *elements, banyan_dtype dtype, int64_t 
   }
 }
 
-/* Returns whether f32 values lie in whole pairs of 8 bytes, as behind the header of a unit. */
+/* Returns whether values lie in whole aligned pairs, as behind the header of a unit. */
 template <int count> BNY_DEVICE bool bny_values_are_pairs(const char *address, banyan_dtype dtype, int low, int high) {
-  return count % 2 == 0 && dtype == BANYAN_F32 && ((uintptr_t)address & 7) == 0 && ((low | high) & 1) == 0;
+  uintptr_t within = dtype == BANYAN_F32 ? 7 : 3;
+  return count % 2 == 0 && ((uintptr_t)address & within) == 0 && ((low | high) & 1) == 0;
 }
 
 /* Loads element at + i into values[i] for i in [low, high), and sets the other values to 0. An aligned group of 16
@@ -129,9 +131,13 @@ BNY_DEVICE void bny_values_load(const void *elements, banyan_dtype dtype, int64_
   if (bny_values_are_pairs<count>(address, dtype, low, high)) {
     BNY_UNROLL for (int i = 0; i < count; i += 2) {
       if (i < low || i >= high) continue;
-      uint64_t pair = *(const uint64_t *)(const void *)(address + 4 * i);
+      uint64_t pair;
+      if (dtype == BANYAN_F32)
+        pair = *(const uint64_t *)(const void *)(address + 4 * i);
+      else
+        pair = *(const uint32_t *)(const void *)(address + 2 * i);
       bits[i] = (uint32_t)pair;
-      bits[(i + 1) % count] = (uint32_t)(pair >> 32);
+      bits[(i + 1) % count] = dtype == BANYAN_F32 ? (uint32_t)(pair >> 32) : (uint32_t)pair >> 16;
     }
   } else if (dtype == BANYAN_F32) {
     BNY_UNROLL for (int i = 0; i < count; i++) {
@@ -175,8 +181,12 @@ BNY_DEVICE void bny_values_store(void *elements, banyan_dtype dtype, int64_t at,
   if (bny_values_are_pairs<count>(address, dtype, low, high)) {
     BNY_UNROLL for (int i = 0; i < count; i += 2) {
       if (i < low || i >= high) continue;
-      *(uint64_t *)(void *)(address + 4 * i) =
-          bny_bits_of_float(values[i]) | (uint64_t)bny_bits_of_float(values[(i + 1) % count]) << 32;
+      float even = values[i], odd = values[(i + 1) % count];
+      if (dtype == BANYAN_F32)
+        *(uint64_t *)(void *)(address + 4 * i) = bny_bits_of_float(even) | (uint64_t)bny_bits_of_float(odd) << 32;
+      else
+        *(uint32_t *)(void *)(address + 2 * i) =
+            dtype == BANYAN_F16 ? bny_pack_f16(even, odd) : bny_pack_bf16(even, odd);
     }
     return;
   }

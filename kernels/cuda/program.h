@@ -264,6 +264,8 @@ typedef struct bny_oneshot {
   int32_t scatter; /* banyan_scatter */
   int32_t root;
   int32_t units_max;                        /* the most units that any rank owns */
+  int32_t pushed;                           /* the kernel before this one has pushed all rows, in complete rows by LL16;
+                                             * this one merges them */
   int32_t first[BNY_ONESHOT_RANKS_MAX + 1]; /* HEADS, TOKENS: rank r owns [first[r], first[r + 1]) of the box */
   bny_unit_shape shape;
 } bny_oneshot;
@@ -273,7 +275,7 @@ typedef struct bny_device_combine {
   bny_device_group group;
   bny_oneshot what;
   bny_device_call call; /* `in` describes only the convention of a row */
-  uint32_t mergers;     /* blocks that merge: at most as many as can run at once */
+  uint32_t mergers;     /* blocks that merge: at most as many as can run at once. Decode kernels: 0 is no combine */
   uint32_t pad;
 } bny_device_combine;
 

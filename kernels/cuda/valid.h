@@ -31,21 +31,25 @@ BNY_DEVICE int32_t bny_valid_owner(int32_t count, int32_t parts, int32_t thing) 
   return thing < larger * (each + 1) ? thing / (each + 1) : larger + (thing - larger * (each + 1)) / each;
 }
 
+/* Returns which of `to` tokens has the same place within its owner's part as token `token` of `from`, or -1 if that part
+ * is shorter. */
+BNY_DEVICE_COLD int32_t bny_valid_move(int32_t from, int32_t to, int32_t parts, int32_t token) {
+  int32_t owner = bny_valid_owner(from, parts, token);
+  int32_t found = bny_valid_first(to, parts, owner) + (token - bny_valid_first(from, parts, owner));
+  return found < bny_valid_first(to, parts, owner + 1) ? found : -1;
+}
+
 /* Returns the run's token for a token of the plan, or -1 if the run omits it. Requires valid.most != 0. */
 BNY_DEVICE int32_t bny_valid_token(const bny_device_valid &valid, bny_valid_run run, int32_t token) {
   if (valid.owners == 1 || run.count == valid.most) return token < run.count ? token : -1;
-  int32_t owner = bny_valid_owner(valid.most, valid.owners, token);
-  int32_t first = bny_valid_first(run.count, valid.owners, owner);
-  int32_t found = first + (token - bny_valid_first(valid.most, valid.owners, owner));
-  return found < bny_valid_first(run.count, valid.owners, owner + 1) ? found : -1;
+  return bny_valid_move(valid.most, run.count, valid.owners, token);
 }
 
 /* Returns the plan's token for a token of the run, or -1 if the run has no such token. Requires valid.most != 0. */
 BNY_DEVICE int32_t bny_valid_position(const bny_device_valid &valid, bny_valid_run run, int32_t token) {
   if ((uint32_t)token >= (uint32_t)run.count) return -1;
   if (valid.owners == 1 || run.count == valid.most) return token;
-  int32_t owner = bny_valid_owner(run.count, valid.owners, token);
-  return bny_valid_first(valid.most, valid.owners, owner) + (token - bny_valid_first(run.count, valid.owners, owner));
+  return bny_valid_move(run.count, valid.most, valid.owners, token);
 }
 
 /* Called by all lanes. Returns the index of the sequence that contains a token, or -1. The lanes search in parallel, so

@@ -87,8 +87,9 @@ BNY_DEVICE bool bny_worker_report_host(const bny_device_group *group, uint64_t f
   return true;
 }
 
-/* Called by one lane. Reports a fault to the host, and ends the runs of this rank and of all peers. */
-BNY_DEVICE void bny_worker_report_first(const bny_device_group *group, uint64_t fault, uint64_t position) {
+/* Called by one lane. Reports a fault with its position, which only this rank's host receives, and ends the runs of
+ * this rank and of all peers. */
+BNY_DEVICE_COLD void bny_worker_report_position(const bny_device_group *group, uint64_t fault, uint64_t position) {
   if (!bny_worker_report_host(group, fault, position, 0)) return;
   BNY_ROLLED for (int32_t rank = 0; rank < group->nranks; rank++) {
     bny_store_relaxed_sys_64(&bny_worker_head(*group, rank)->abort, fault);
@@ -96,13 +97,8 @@ BNY_DEVICE void bny_worker_report_first(const bny_device_group *group, uint64_t 
   bny_worker_fence_alias(*group);
 }
 
-BNY_DEVICE_COLD void bny_worker_report(const bny_device_group *group, uint64_t fault) {
-  bny_worker_report_first(group, fault, 0);
-}
-
-/* Reports a fault with its position, which only this rank's host receives. */
-BNY_DEVICE_COLD void bny_worker_report_position(const bny_device_group *group, uint64_t fault, uint64_t position) {
-  bny_worker_report_first(group, fault, position);
+BNY_DEVICE void bny_worker_report(const bny_device_group *group, uint64_t fault) {
+  bny_worker_report_position(group, fault, 0);
 }
 
 /* Reports a fault in one row of this rank's result. It ends no run, because warps must still send their rows: all other
@@ -177,7 +173,7 @@ BNY_DEVICE_COLD uint64_t bny_worker_compare_tokens(const bny_device_group *group
 
 /* Called by one lane that has waited `waited` ns for `slot` of `peer`. Returns a fault that ends the wait, or 0. If
  * `far`, it also reads the words in host memory. */
-BNY_DEVICE_COLD uint64_t bny_worker_find_fault(const bny_device_group *group, uint64_t epoch, uint64_t waited, bool far,
+BNY_DEVICE uint64_t bny_worker_find_fault(const bny_device_group *group, uint64_t epoch, uint64_t waited, bool far,
                                                int32_t peer, int32_t slot) {
   bny_arena_head *head = bny_worker_head(*group, group->rank);
   uint64_t fault = bny_load_relaxed_sys_64(&head->abort), timeout = head->timeout_ns;
@@ -203,29 +199,47 @@ BNY_DEVICE bool bny_worker_poll(bny_worker *self) {
   return ++self->polls % BNY_WORKER_POLLS == 0;
 }
 
-/* Called by all lanes. Lanes that still wait pass their `peer` and slot, the others pass -1. May set self->failed. */
-BNY_DEVICE void bny_worker_look(bny_worker *self, int32_t peer, int32_t slot) {
+/* What a look changes in a bny_worker. */
+struct bny_worker_seen {
+  uint64_t since;
+  bool failed;
+};
+
+/* Kernels wait in many places, so this is not inlined. It takes values, because an address would keep the warp's state
+ * in memory. */
+BNY_DEVICE_COLD bny_worker_seen bny_worker_look_at(const bny_device_group *group, uint64_t epoch, uint64_t since,
+                                                   bool far, int32_t peer, int32_t slot) {
   uint32_t lacking = bny_warp_ballot(peer >= 0);
   int leader = lacking ? bny_lowest_bit(lacking) : 0;
   peer = bny_shuffle(peer, leader);
   slot = bny_shuffle(slot, leader);
-  uint64_t now = bny_shuffle(bny_clock_ns(), 0);
-  if (self->since == 0) self->since = now;
-  self->checked = true;
-  uint64_t fault = 0;
-  bool far = self->polls % (BNY_WORKER_POLLS * BNY_WORKER_FAR_LOOKS) == 0;
-  if (bny_lane() == 0) fault = bny_worker_find_fault(self->group, self->epoch, now - self->since, far, peer, slot);
-  self->failed = bny_shuffle(fault, 0) != 0;
+  uint64_t now = bny_shuffle(bny_clock_ns(), 0), fault = 0;
+  if (since == 0) since = now;
+  if (bny_lane() == 0) fault = bny_worker_find_fault(group, epoch, now - since, far, peer, slot);
+  return {since, bny_shuffle(fault, 0) != 0};
 }
 
-/* Called by all lanes at the end of a wait. Clears `waiting`; warps that still wait set their bits again. */
+/* Called by all lanes. Lanes that still wait pass their `peer` and slot, the others pass -1. May set self->failed. */
+BNY_DEVICE void bny_worker_look(bny_worker *self, int32_t peer, int32_t slot) {
+  bool far = self->polls % (BNY_WORKER_POLLS * BNY_WORKER_FAR_LOOKS) == 0;
+  bny_worker_seen seen = bny_worker_look_at(self->group, self->epoch, self->since, far, peer, slot);
+  self->since = seen.since;
+  self->failed = seen.failed;
+  self->checked = true;
+}
+
+/* Clears `waiting`; warps that still wait set their bits again. */
+BNY_DEVICE_COLD void bny_worker_waits_no_more(const bny_device_group *group) {
+  uint64_t *waiting = bny_worker_head(*group, group->rank)->waiting;
+  if (bny_lane() >= 2 || bny_load_relaxed_sys_64(&waiting[bny_lane()]) == 0) return;
+  bny_store_relaxed_sys_64(&waiting[bny_lane()], 0);
+  if (group->proxy) bny_store_relaxed_sys_64(&group->proxy->waiting[bny_lane()], 0);
+}
+
+/* Called by all lanes at the end of a wait. */
 BNY_DEVICE void bny_worker_arrived(bny_worker *self) {
   bny_worker_fence_alias(*self->group);
-  if (self->checked && !self->failed && bny_lane() < 2 &&
-      bny_load_relaxed_sys_64(&self->head->waiting[bny_lane()]) != 0) {
-    bny_store_relaxed_sys_64(&self->head->waiting[bny_lane()], 0);
-    if (self->group->proxy) bny_store_relaxed_sys_64(&self->group->proxy->waiting[bny_lane()], 0);
-  }
+  if (self->checked && !self->failed) bny_worker_waits_no_more(self->group);
   self->checked = false;
 }
 

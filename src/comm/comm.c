@@ -270,7 +270,7 @@ static void log_settings(const banyan_comm *comm, const banyan_comm_config *conf
 }
 
 /* The default for a device: attention of 8192 rows of 512 values in f32 (128 heads of MLA at batch 64; 32 heads of 128
- * values at batch 256) is combined within its kernel. */
+ * values at batch 256) is sent from within its kernel. */
 static const size_t usual_device_arena_bytes = (size_t)256 << 20;
 
 static const int64_t device_timeout_ns = (int64_t)600 * 1000000000;

@@ -159,6 +159,7 @@ static bny_decode_call call_of(const banyan_attention_desc *desc, const bny_deco
                    : (uint32_t)INT32_MAX + 1,
       .seq_lens = desc->kv.seq_lens,
       .nan_is_empty = desc->empty == BANYAN_EMPTY_NAN,
+      .is_f16 = desc->q_dtype == BANYAN_F16,
       .division = plan->division,
   };
   if (!lean) call.general = general_of(desc);
@@ -169,7 +170,7 @@ static bny_decode_call call_of(const banyan_attention_desc *desc, const bny_deco
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
 /* Ranks that share a device each get a part of it, for attention too, so that the blocks of all ranks are resident at
- * once. If a grid filled the device, its last blocks would wait for ranks whose own blocks cannot start. Clusters are
+ * once. If a grid filled the device, its pushes could wait for ranks whose own blocks cannot start. Clusters are
  * affected most, because they need adjacent SMs. */
 
 /* Limits the residency to this rank's part of the device, at least one cluster. */
@@ -178,13 +179,6 @@ static void limit_clusters(const bny_engine *engine, bny_decode_residency *resid
     int64_t all = residency->clusters[bits], some = all * engine->sms / engine->device->facts.sm_count;
     if (all > 0) residency->clusters[bits] = some > 0 ? (int32_t)some : 1;
   }
-}
-
-/* Returns how many blocks may wait for each other in a combine. Clusters can hold fewer blocks than the SMs could. */
-static int32_t resident_blocks(const bny_decode *decode, const bny_decode_residency *residency) {
-  int bits = __builtin_ctz(decode->plan.cluster);
-  if (bits > 0 && residency->clusters[bits] > 0) return residency->clusters[bits] << bits;
-  return residency->sm_blocks * decode->engine->sms;
 }
 
 static banyan_status find_kernel(bny_decode *decode, const bny_decode_kernel *row, bny_decode_residency *residency) {
@@ -215,7 +209,6 @@ static banyan_status make_plan(bny_decode *decode, const bny_decode_request *req
   banyan_status status = bny_decode_kernel_choose(request, &machine, &row);
   if (status == BANYAN_OK) status = find_kernel(decode, row, &residency);
   if (status == BANYAN_OK) status = bny_decode_plan_make(request, &machine, row, &residency, &decode->plan);
-  if (status == BANYAN_OK) decode->resident_blocks = resident_blocks(decode, &residency);
   return status;
 }
 

@@ -23,9 +23,7 @@ enum {
   FAN_IN_MAX = 64
 };
 
-/* The fields of a kernel that follow from its element, form and variant. */
-#define DTYPE_bf16 BANYAN_BF16
-#define DTYPE_f16 BANYAN_F16
+/* The fields of a kernel that follow from its form and variant. */
 #define FORM_warp(dim) dim, dim, false, 16, 128
 #define FORM_latent(rows) 576, 512, true, rows, 8 * rows
 #define FORM_wide(rows) 576, 512, true, rows, 256
@@ -34,8 +32,8 @@ enum {
 #define VARIANT_general 80, INT32_MAX, BNY_ROWS_general
 #define VARIANT_e4m3 80, INT32_MAX, BNY_ROWS_e4m3
 #define VARIANT_flashmla 80, INT32_MAX, BNY_ROWS_flashmla
-#define BNY_DECODE_KERNEL(form, element, label, size, variant, shared) \
-  {"bny_decode_" #element "_" #label "_" #variant, DTYPE_##element, FORM_##form(size), VARIANT_##variant, shared},
+#define BNY_DECODE_KERNEL(form, label, size, variant, shared) \
+  {"bny_decode_" #label "_" #variant, FORM_##form(size), VARIANT_##variant, shared},
 const bny_decode_kernel bny_decode_kernels[] = {
 #include "cuda/decode_kernels.def"
     {.name = NULL},
@@ -64,8 +62,9 @@ bool bny_decode_kernel_runs(const bny_decode_kernel *kernel, int32_t compute, in
 
 static bool serves(const bny_decode_kernel *kernel, const bny_decode_request *request,
                    const bny_decode_machine *machine) {
-  return kernel->kv == request->kv && kernel->dtype == request->dtype && kernel->head_dim == request->head_dim &&
-         kernel->value_dim == request->value_dim && kernel->values_in_keys == request->values_in_keys &&
+  return kernel->kv == request->kv &&
+         (request->dtype == BANYAN_BF16 || (request->dtype == BANYAN_F16 && kernel->kv != BNY_ROWS_flashmla)) &&
+         kernel->head_dim == request->head_dim && kernel->value_dim == request->value_dim && kernel->values_in_keys == request->values_in_keys &&
          bny_decode_kernel_runs(kernel, machine->compute, machine->shared_bytes_max);
 }
 

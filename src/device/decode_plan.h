@@ -25,7 +25,6 @@ typedef struct bny_decode_machine {
 /* One row of kernels/cuda/decode_kernels.def. */
 typedef struct bny_decode_kernel {
   const char *name;
-  banyan_dtype dtype;
   int32_t head_dim, value_dim;
   bool values_in_keys; /* v is the first value_dim columns of k */
   int32_t rows;        /* query heads of an item */

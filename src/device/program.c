@@ -442,10 +442,11 @@ banyan_status bny_device_oneshot_make(const bny_request *request, const bny_devi
   return BANYAN_OK;
 }
 
+const bny_device_settings bny_device_within_settings = {.protocol = BNY_PROTOCOL_LL16, .whole_rows = true};
+
 banyan_status bny_device_combine_make(const bny_request *request, int32_t rank, const banyan_partial *in,
                                       const banyan_partial *out, int32_t mergers, bny_device_combine *combine,
                                       bny_arena_sizes *needs) {
-  const bny_device_settings settings = {.protocol = BNY_PROTOCOL_LL16, .whole_rows = true};
   if (request->call.order == BANYAN_ORDER_EXACT)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "a combine within a kernel has no BANYAN_ORDER_EXACT");
   bny_slice owned = bny_slice_owned(request, rank);
@@ -455,7 +456,7 @@ banyan_status bny_device_combine_make(const bny_request *request, int32_t rank, 
                     "desc.wire is BANYAN_E4M3, which a combine within a kernel does not have; use BANYAN_F16 or "
                     "BANYAN_BF16, or a combine of its own");
   bny_device_combine made = {.mergers = (uint32_t)(mergers > 0 ? mergers : 1)};
-  banyan_status status = bny_device_oneshot_make(request, &settings, &made.what, &protocol, needs);
+  banyan_status status = bny_device_oneshot_make(request, &bny_device_within_settings, &made.what, &protocol, needs);
   if (status != BANYAN_OK) return status;
   made.call.in = *in;
   if (out) made.call.out = *out;

@@ -52,6 +52,9 @@ banyan_status bny_device_program_units(const bny_request *request, const bny_pla
 banyan_status bny_device_oneshot_make(const bny_request *request, const bny_device_settings *settings,
                                       bny_oneshot *what, bny_protocol *protocol, bny_arena_sizes *needs);
 
+/* The settings of combines within other kernels. */
+extern const bny_device_settings bny_device_within_settings;
+
 /* Makes a combine within another kernel, for include/banyan_device.cuh. `in` defines the convention of rows; its
  * pointers and strides are ignored. `out` is this rank's result, or NULL if it gets none. `mergers` is how many blocks
  * of that kernel can run at once on this rank's device. The caller sets the group. */

@@ -214,6 +214,21 @@ banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *requ
   return BANYAN_OK;
 }
 
+banyan_status bny_device_run_make_merge(bny_device_exec *exec, const bny_request *request, bny_device_run **run) {
+  bny_device_run *made = calloc(1, sizeof *made);
+  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a run");
+  made->exec = exec;
+  made->settings = bny_device_within_settings;
+  banyan_status status = make_oneshot(made, request);
+  if (status != BANYAN_OK) {
+    free(made);
+    return status;
+  }
+  made->oneshot.pushed = 1;
+  *run = made;
+  return BANYAN_OK;
+}
+
 const bny_proxy_segment *bny_device_run_segment(const bny_device_run *run) { return run->segment; }
 
 void bny_device_run_free(bny_device_run *run) { free(run); }

@@ -34,6 +34,9 @@ void bny_device_run_free(bny_device_run *run); /* NULL is allowed; graphs that c
 /* Describes the run in a text, like snprintf(). */
 size_t bny_device_run_print(const bny_device_run *run, const bny_plan *plan, char *text, size_t bytes);
 
+/* Makes a run that merges the rows which another kernel has pushed, by the parameter of bny_device_run_within(). */
+banyan_status bny_device_run_make_merge(bny_device_exec *exec, const bny_request *request, bny_device_run **run);
+
 /* Makes the part of a combine within another kernel that all its launches share. */
 banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_request *request,
                                     bny_device_combine *combine);

@@ -131,7 +131,7 @@ static void describe(bny_attention *attention, const char *why_apart, bool alone
   char then[BNY_ERROR_TEXT_BYTES] = "";
   if (!alone)
     snprintf(then, sizeof then, "%s%.400s",
-             !why_apart ? "; its rows are combined within it" : "; then a combine of its own",
+             !why_apart ? "; its rows are sent from within it" : "; then a combine of its own",
              why_apart && why_apart[0] ? why_apart : "");
   if (!attention->engine) {
     snprintf(attention->text, sizeof attention->text, "attention on the host (%s)%s", attention->kernels->name, then);

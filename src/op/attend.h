@@ -45,7 +45,7 @@ banyan_status bny_attention_make(banyan_comm *comm, const banyan_attention_desc 
                                  bny_attention **attention);
 
 /* Makes attention whose rows a combine reads, in the exact order or in f32. If `why_apart` is NULL, the same kernel
- * combines them. Otherwise they go to library memory, made->out, with room for tokens_max, and the text says why ("":
+ * sends them. Otherwise they go to library memory, made->out, with room for tokens_max, and the text says why ("":
  * no reason to report). */
 banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens_max,
                                        bool is_exact, const char *why_apart, bny_attention **attention);

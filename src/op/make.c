@@ -88,13 +88,17 @@ static banyan_status plan_kinds(banyan_op *op) {
   return status;
 }
 
-/* The operation has one part. Its plan gives the cost and is compared between ranks; the kernel does not use it. */
+/* The operation has one part. Its plan gives the cost and is compared between ranks; kernels do not use it. Rows that
+ * attention's kernel pushes are merged by a launch of their own. */
 static banyan_status plan_within(banyan_op *op) {
   op->within = malloc(sizeof *op->within);
   if (!op->within) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
   banyan_status status = bny_op_cut_parts(op, SIZE_MAX / 2);
   if (status == BANYAN_OK) status = bny_op_make_within(op, &op->kinds[0].request, op->within);
-  return status == BANYAN_OK ? bny_plan_make(&op->kinds[0].request, op->comm->rank, &op->kinds[0].plan) : status;
+  bny_op_kind *kind = op->kinds;
+  if (status == BANYAN_OK && op->key.attends)
+    status = bny_device_run_make_merge(&op->comm->device, &kind->request, &kind->device_run);
+  return status == BANYAN_OK ? bny_plan_make(&kind->request, op->comm->rank, &kind->plan) : status;
 }
 
 /* Returns whether a part was too large for the outbox or the arenas, which holds on all ranks. A rank that lacks memory
@@ -258,11 +262,7 @@ void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
   op->attention = memory->attention;
   set_stages(op, memory->stages);
   if (op->attention) bny_attention_set_valid(op->attention, &op->valid);
-  if (!op->within || !op->attention) return;
-  const bny_decode *decode = &op->attention->decode;
-  banyan_partial rows = bny_attention_rows(&op->attention->desc);
-  bny_op_fill_within(op, &rows, memory->out, decode->resident_blocks, decode->plan.kernel->block_threads / 32,
-                     op->within);
+  if (op->within && op->attention) bny_op_set_valid_within(op, op->within);
 }
 
 /* ---- what only each rank knows ----------------------------------------------------------------------------------- */

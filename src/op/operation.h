@@ -96,7 +96,7 @@ struct banyan_op {
   int64_t tag;                /* the caller's, for the run under way */
   bny_attention *attention;   /* runs before the parts; owned */
   bny_pass *pass;             /* how it attends to gathered shards; owned. NULL: it does not */
-  bny_device_combine *within; /* parameter of a kernel that also combines; owned. NULL: combines are launched */
+  bny_device_combine *within; /* parameter of a kernel that also combines, or pushes the rows of a combine; owned */
   bny_op_cut outer, inner;    /* tokens and heads; bytes use only `outer`. Parts are numbered along `inner` first */
   bny_op_kind *kinds;         /* [outer.spans][inner.spans] */
   int64_t nkinds, nparts;
@@ -220,11 +220,9 @@ int64_t bny_op_part_after(const banyan_op *op, int64_t index);
  * planning time. Hot. */
 bny_binding bny_op_binding(const banyan_op *op, const bny_op_part *part);
 
-/* For a combine within a kernel: makes its parameter for the request, and fills in rows, result and the number of
- * merging blocks of `warps` warps each. */
+/* For a combine within a kernel: makes its parameter for the request, and sets which rows are valid. */
 banyan_status bny_op_make_within(const banyan_op *op, const bny_request *request, bny_device_combine *combine);
-void bny_op_fill_within(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int64_t mergers,
-                        int32_t warps, bny_device_combine *combine);
+void bny_op_set_valid_within(const banyan_op *op, bny_device_combine *combine);
 
 /* Plans again, after a change of op->slices. Collective. */
 banyan_status bny_op_plan_again(banyan_op *op);

@@ -36,7 +36,7 @@ banyan_op_info bny_op_query(const banyan_op *op) {
     if (!op->pass) found.predicted_us += (double)kind->count * kind->plan->predicted_ns * 1e-3;
     if (op->on_device) { /* kernels do not count saturated values */
       if (kind->plan->roundings > 0) found.saturated = BANYAN_NOT_COUNTED;
-      const bny_proxy_segment *segment = op->within ? NULL : bny_device_run_segment(kind->device_run);
+      const bny_proxy_segment *segment = kind->device_run ? bny_device_run_segment(kind->device_run) : NULL;
       if (segment) found.bytes_between_nodes += segment->bytes;
       continue;
     }

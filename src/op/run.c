@@ -182,7 +182,6 @@ static banyan_status start_on_device(banyan_op *op) {
   banyan_status status =
       op->stages[BNY_STAGE_GATHER] ? start_on_device(op->stages[BNY_STAGE_GATHER]) : bny_comm_check(op->comm);
   if (status == BANYAN_OK && op->attention) status = bny_attention_start(op->attention, op->within, op->tokens);
-  if (status != BANYAN_OK || op->within) return status;
   for (int64_t i = 0; i < op->nparts && status == BANYAN_OK; i++) {
     bny_op_part part = bny_op_part_of(op, i);
     part.kind->binding = bny_op_binding(op, &part);

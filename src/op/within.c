@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Combines within a kernel of a device: attention's kernel, or the caller's. */
+ * Combines within a kernel of a device: attention's kernel, which pushes rows and is followed by one that merges them,
+ * or the caller's, which does both. */
 #include "op/operation.h"
 #include "base/status.h"
 
@@ -10,25 +11,24 @@ banyan_status bny_op_make_within(const banyan_op *op, const bny_request *request
   return bny_device_run_within(&op->comm->device, request, combine);
 }
 
-/* Merging blocks beyond the number of rows would have nothing to merge. */
-void bny_op_fill_within(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int64_t mergers,
-                        int32_t warps, bny_device_combine *combine) {
-  bny_slice owned = bny_slice_owned(&op->kinds[0].request, op->comm->rank);
-  int64_t useful = (bny_slice_rows(&owned) + warps - 1) / warps;
-  if (mergers > useful) mergers = useful;
+void bny_op_set_valid_within(const banyan_op *op, bny_device_combine *combine) {
   bny_op_part first = bny_op_part_of(op, 0);
   bny_binding binding = bny_op_binding(op, &first);
-  combine->call.in = *rows;
   combine->call.valid = bny_device_valid_of(&binding);
-  combine->call.out = out ? *out : (banyan_partial){0};
-  combine->mergers = (uint32_t)(mergers > 1 ? mergers : 1);
 }
 
+/* Merging blocks beyond the number of rows would have nothing to merge. */
 void bny_op_within(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int32_t blocks,
                    bny_device_combine *combine) {
   const bny_engine *engine = op->comm->device.engine;
+  bny_slice owned = bny_slice_owned(&op->kinds[0].request, op->comm->rank);
+  int64_t mergers = (int64_t)blocks * engine->sms / engine->device->facts.sm_count, useful = bny_slice_rows(&owned);
+  if (mergers > useful) mergers = useful;
   bny_device_combine made = *op->within;
-  bny_op_fill_within(op, rows, out, (int64_t)blocks * engine->sms / engine->device->facts.sm_count, 1, &made);
+  bny_op_set_valid_within(op, &made);
+  made.call.in = *rows;
+  made.call.out = out ? *out : (banyan_partial){0};
+  made.mergers = (uint32_t)(mergers > 1 ? mergers : 1);
   *combine = made;
 }
 

@@ -27,7 +27,7 @@ static bool is_named(world_rank *self, const attend *of, const banyan_op *op) {
   bool within = (!combine->algorithm || strcmp(combine->algorithm, "oneshot") == 0) && combine->wire != BANYAN_E4M3 &&
                 !(combine->order == BANYAN_ORDER_CANONICAL && combine->wire != BANYAN_F32);
   if (!of->alone && !of->gathers && self->on == &world_emulated)
-    says = within ? "combined within it" : "a combine of its own";
+    says = within ? "sent from within it" : "a combine of its own";
   return world_check(self, strstr(info.reason, says) != NULL, "%s is not in: %s: %s", says, info.reason,
                      attend_text(of));
 }

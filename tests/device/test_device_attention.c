@@ -125,7 +125,7 @@ static int count_kernels(void) {
   const char *wanted = getenv("CK_RUN_CASE");
   int count = 0;
   while (wanted && strcmp(wanted, world_gpu.name) == 0 && bny_decode_kernels[count].name) count++;
-  return count;
+  return 2 * count;
 }
 
 static void attend_by_kernel(world_rank *self) {
@@ -152,10 +152,10 @@ static void attend_by_kernel(world_rank *self) {
   banyan_op_free(op);
 }
 
-/* Each kernel computes a small problem of as many heads as it takes at a time. */
+/* Each kernel computes a small problem of as many heads as it takes at a time, in bf16 and in f16. */
 TEST_IN("gpu", each_kernel_is_right, count_kernels()) {
   static const int32_t lengths[] = {150, 0, 65};
-  const bny_decode_kernel *kernel = &bny_decode_kernels[_i];
+  const bny_decode_kernel *kernel = &bny_decode_kernels[_i / 2];
   world_anew();
   const problem_shape shape = {.batch = 3,
                                .heads = kernel->values_in_keys ? kernel->rows : 8,
@@ -163,8 +163,8 @@ TEST_IN("gpu", each_kernel_is_right, count_kernels()) {
                                .head_dim = kernel->head_dim,
                                .value_dim = kernel->value_dim,
                                .latent = kernel->values_in_keys,
-                               .dtype = kernel->dtype,
-                               .page_keys = _i % 2 ? 16 : 0,
+                               .dtype = _i % 2 && kernel->kv != BNY_ROWS_flashmla ? BANYAN_F16 : BANYAN_BF16,
+                               .page_keys = _i / 2 % 2 ? 16 : 0,
                                .keys_max = 150,
                                .lengths = lengths};
   by_kernel what = {kernel, _i, attend_make_plain(1, 400 + (uint64_t)_i, &shape)};
@@ -217,7 +217,7 @@ static void describe_served(world_rank *self) {
 /* The default arena serves the shapes of servers: MLA with 128 heads at batch 64, and GQA with 32 heads at batch
  * 256. */
 TEST_LOOP(shapes_in_service_are_fused, 4) {
-  static const char *const within = "its rows are combined within it";
+  static const char *const within = "its rows are sent from within it";
   const served all[] = {
       {NULL, 128, 1, 576, 512, 64, NULL, within},
       {NULL, 32, 8, 128, 128, 256, NULL, within},

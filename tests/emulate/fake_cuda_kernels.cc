@@ -69,7 +69,7 @@ struct entry {
   {#kernel, [](void **arguments) { return call_of(kernel, arguments); }, \
    [](void **arguments) { return words_of(kernel, arguments); }},
 #define BNY_CUDA_KERNEL(kernel, ...) ENTRY(kernel)
-#define BNY_DECODE_KERNEL(form, element, label, size, variant, shared) ENTRY(bny_decode_##element##_##label##_##variant)
+#define BNY_DECODE_KERNEL(form, label, size, variant, shared) ENTRY(bny_decode_##label##_##variant)
 static const entry entries[] = {
 #include "cuda/decode_kernels.def"
 #include "cuda/kernels.def"

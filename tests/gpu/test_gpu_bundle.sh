@@ -123,7 +123,7 @@ holds 'all(t["result"] == "pass" for t in r["tests"] if t["step"] == "kernels") 
 holds 'sum(m["step"] == "combine" for m in r["measured"]) == 2 and all(m["answer"]["rows"] for m in r["measured"] if m["step"] == "combine")'
 holds 'any("no PyTorch" in line.get("skipped", "") for m in r["measured"] if m["step"] == "rivals" for line in m["answer"])'
 # Each decode kernel of this device has run.
-sed -n 's/^BNY_DECODE_KERNEL([a-z]*, \([a-z0-9]*\), \([a-z0-9]*\), [0-9]*, \([a-z0-9]*\),.*/bny_decode_\1_\2_\3/p' \
+sed -n 's/^BNY_DECODE_KERNEL([a-z]*, \([a-z0-9]*\), [0-9]*, \([a-z0-9]*\),.*/bny_decode_\1_\2/p' \
   "$here/../../kernels/cuda/decode_kernels.def" | sort >"$directory/kernels"
 sort -u "$root/tmp/notes" | comm -23 "$directory/kernels" - >"$directory/missing"
 if [ -s "$directory/missing" ] || [ ! -s "$directory/kernels" ]; then cat "$directory/missing" && fail "no launch of these kernels"; fi
