@@ -25,8 +25,8 @@ BNY_DEVICE int64_t bny_wire_blocks_bytes(int32_t value_dim) {
   return ((int64_t)value_dim + (value_dim + BNY_SCALE_BLOCK - 1) / BNY_SCALE_BLOCK + 3) / 4 * 4;
 }
 
-/* Returns the lane that holds the scales. */
-template <int protocol> BNY_DEVICE constexpr int bny_block_lane() { return protocol == BNY_PROTOCOL_LL8 ? 2 : 1; }
+/* The lane that holds the scales. */
+enum : int { BNY_BLOCK_LANE = 1 };
 
 template <int protocol> BNY_DEVICE constexpr int bny_block_count() {
   return (bny_protocol_round_words(protocol) - BNY_ROUND_HEADER_WORDS) / BNY_ROUND_BLOCK_WORDS;
@@ -59,7 +59,7 @@ BNY_DEVICE bny_block_scales bny_block_scales_make(const bny_block_bytes<protocol
 template <int protocol> BNY_DEVICE bny_block_scales bny_block_scales_of(const bny_packet &value, int packet) {
   bny_block_bytes<protocol> bytes;
   BNY_UNROLL for (int i = 0; i < bytes.words; i++) {
-    bytes.word[i] = bny_shuffle(value.word[i], bny_block_lane<protocol>());
+    bytes.word[i] = bny_shuffle(value.word[i], BNY_BLOCK_LANE);
   }
   return bny_block_scales_make(bytes, packet);
 }
@@ -99,7 +99,7 @@ BNY_DEVICE bny_packet bny_block_pack(float *values, int packet, int low, int hig
   bny_block_bytes<protocol> bytes = bny_block_limit<protocol>(values, packet, low, high);
   bny_block_scales scales = bny_block_scales_make(bytes, packet);
   int word = bny_block_word<protocol>(packet);
-  bool has_scales = packet % BNY_WARP_LANES == bny_block_lane<protocol>();
+  bool has_scales = packet % BNY_WARP_LANES == BNY_BLOCK_LANE;
   BNY_UNROLL for (int i = 0; i < bytes.words; i++) {
     BNY_UNROLL for (int j = 4 * i; j < 4 * i + 4; j++) {
       uint32_t code = bny_block_code(values[j], bny_scale_inverse(bny_block_scale_at(scales, j)));

@@ -25,9 +25,9 @@
  *   bny_store_relaxed_sys_128(p, quad): PTX .b128, never seen torn; 16-byte aligned
  *   bny_store_line(p, quad): 8 neighbouring lanes store one 128-byte line. It arrives in one piece if the link keeps
  *     lines intact, which PTX does not promise. A warp function; NULL in lanes of lines that are left out
- *   bny_poll_{64,128,line}(p, wanted, &word or &quad): the loads for these, relaxed, of scope sys. Unwanted results
- *     stay unchanged. They do not branch, so that several are in flight: a branch would make each wait for the one
- *     before. A line may be seen torn, but a later load returns data as new as any part of it
+ *   bny_poll_{128,line}(p, wanted, &quad): the loads for these, relaxed, of scope sys. Unwanted results stay unchanged.
+ *     They do not branch, so that several are in flight: a branch would make each wait for the one before. A line may
+ *     be seen torn, but a later load returns data as new as any part of it
  *   bny_fence_gpu(), bny_fence_sys(): fence.acq_rel
  *   bny_fence_alias(): fence.proxy.alias, between accesses to one memory by different addresses of a device. It orders
  *     them together with a release and an acquire, and lies on the way from one access to the other

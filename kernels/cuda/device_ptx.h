@@ -111,13 +111,6 @@ BNY_DEVICE bny_quad bny_quad_of(uint64_t low, uint64_t high) {
   return {{(uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high, (uint32_t)(high >> 32)}};
 }
 
-BNY_DEVICE void bny_poll_64(const uint64_t *from, bool wanted, uint64_t *word) {
-  asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.relaxed.sys.global.u64 %0, [%1]; }"
-               : "+l"(*word)
-               : "l"(bny_global_address(from)), "r"((uint32_t)wanted)
-               : "memory");
-}
-
 BNY_DEVICE void bny_poll_128(const void *from, bool wanted, bny_quad *quad) {
   uint64_t low = quad->word[0] | (uint64_t)quad->word[1] << 32, high = quad->word[2] | (uint64_t)quad->word[3] << 32;
   asm volatile("{ .reg .pred p; .reg .b128 q; setp.ne.u32 p, %3, 0; mov.b128 q, {%0, %1};"

@@ -144,21 +144,16 @@ BNY_DEVICE bny_lane_values<protocol, bits> bny_merge_tree_values(const bny_packe
 }
 
 /* Return the statistics of a unit. The warp must hold the unit's first packets. */
-template <int protocol> BNY_DEVICE float bny_merge_m(const bny_packet &packet) {
-  return bny_float_of_bits(bny_shuffle(packet.word[0], 0));
-}
-template <int protocol> BNY_DEVICE float bny_merge_d(const bny_packet &packet) {
-  return bny_float_of_bits(protocol == BNY_PROTOCOL_LL8 ? bny_shuffle(packet.word[0], 1)
-                                                        : bny_shuffle(packet.word[1], 0));
-}
+BNY_DEVICE float bny_merge_m(const bny_packet &packet) { return bny_float_of_bits(bny_shuffle(packet.word[0], 0)); }
+BNY_DEVICE float bny_merge_d(const bny_packet &packet) { return bny_float_of_bits(bny_shuffle(packet.word[1], 0)); }
 
 /* Makes the tree from the first packets of all units. The warp must hold these packets. */
 template <int protocol, int width>
 BNY_DEVICE void bny_merge_tree_of(const bny_packet (&packets)[width], int count, bool last, bny_merge_tree *tree) {
   float m[width], d[width];
   BNY_UNROLL for (int s = 0; s < width; s++) {
-    m[s] = s < count ? bny_merge_m<protocol>(packets[s]) : 0.0f;
-    d[s] = s < count ? bny_merge_d<protocol>(packets[s]) : 0.0f;
+    m[s] = s < count ? bny_merge_m(packets[s]) : 0.0f;
+    d[s] = s < count ? bny_merge_d(packets[s]) : 0.0f;
   }
   bny_merge_tree_make(m, d, count, last, tree);
 }
@@ -195,8 +190,8 @@ BNY_DEVICE void bny_merge_gather(bny_worker *self, const Sources &sources, int b
     bny_merge_receive<protocol>(self, sources, base, count, 0, asked, asked < work.packets, packets);
     BNY_UNROLL for (int s = 0; s < width; s++) {
       if ((phase == 1 && !once) || s >= count) continue;
-      m[s] = bny_merge_m<protocol>(packets[s]);
-      d[s] = bny_merge_d<protocol>(packets[s]);
+      m[s] = bny_merge_m(packets[s]);
+      d[s] = bny_merge_d(packets[s]);
     }
   }
 }

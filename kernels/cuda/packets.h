@@ -20,7 +20,7 @@ BNY_DEVICE uint32_t bny_packet_flag(uint64_t epoch) { return (uint32_t)epoch ? (
 
 /* Returns the most words of any packet. Every eighth packet of LL128 has only two. */
 template <int protocol> BNY_DEVICE constexpr int bny_packet_words_max() {
-  return protocol == BNY_PROTOCOL_LL8 ? 1 : protocol == BNY_PROTOCOL_LL16 ? 3 : 4;
+  return protocol == BNY_PROTOCOL_LL16 ? 3 : 4;
 }
 
 template <int protocol> BNY_DEVICE int bny_packet_words(int packet) {
@@ -40,9 +40,7 @@ BNY_DEVICE void bny_packet_store(unsigned char *unit, int packet, const bny_pack
                                  bool active) {
   uint32_t flag = bny_packet_flag(epoch);
   bny_quad quad = {{value.word[0], value.word[1], value.word[2], value.word[3]}};
-  if (protocol == BNY_PROTOCOL_LL8) {
-    if (active) bny_store_relaxed_sys_64((uint64_t *)(unit + 8 * (size_t)packet), value.word[0] | (uint64_t)flag << 32);
-  } else if (protocol == BNY_PROTOCOL_LL16) {
+  if (protocol == BNY_PROTOCOL_LL16) {
     quad.word[3] = flag;
     if (active) bny_store_relaxed_sys_128(unit + 16 * (size_t)packet, quad);
   } else if (protocol == BNY_PROTOCOL_LL128) {
@@ -56,12 +54,7 @@ BNY_DEVICE void bny_packet_store(unsigned char *unit, int packet, const bny_pack
 /* Starts the load of a packet into *raw if `wanted`. Does not wait for the result. */
 template <int protocol>
 BNY_DEVICE void bny_packet_poll(const unsigned char *unit, int packet, bool wanted, bny_quad *raw) {
-  if (protocol == BNY_PROTOCOL_LL8) {
-    uint64_t cell = raw->word[0] | (uint64_t)raw->word[1] << 32;
-    bny_poll_64((const uint64_t *)(unit + 8 * (size_t)packet), wanted, &cell);
-    raw->word[0] = (uint32_t)cell;
-    raw->word[1] = (uint32_t)(cell >> 32);
-  } else if (protocol == BNY_PROTOCOL_LL16) {
+  if (protocol == BNY_PROTOCOL_LL16) {
     bny_poll_128(unit + 16 * (size_t)packet, wanted, raw);
   } else if (protocol == BNY_PROTOCOL_LL128) {
     bny_poll_line(unit + 16 * (size_t)packet, wanted, raw);
@@ -75,7 +68,6 @@ BNY_DEVICE void bny_packet_poll(const unsigned char *unit, int packet, bool want
 template <int protocol>
 BNY_DEVICE bool bny_packet_arrived(const bny_quad &raw, int packet, uint64_t epoch, bool wanted) {
   uint32_t flag = bny_packet_flag(epoch);
-  if (protocol == BNY_PROTOCOL_LL8) return wanted && raw.word[1] == flag;
   if (protocol == BNY_PROTOCOL_LL16) return wanted && raw.word[3] == flag;
   if (protocol == BNY_PROTOCOL_SIMPLE) return wanted;
   bool mine = raw.word[2] == (uint32_t)epoch && raw.word[3] == (uint32_t)(epoch >> 32);

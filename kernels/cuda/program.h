@@ -13,7 +13,6 @@
  * and so on. Because this rule is fixed, no warp waits for a block of its own rank. A unit consists of 32-bit words: m,
  * d, and values in wire form, with two 16-bit values per word. A protocol defines its layout in an inbox:
  *
- *   LL8     8-byte cells: 1 word, flag                                 PTX: .b64 accesses are single
  *   LL16    16-byte cells: 3 words, flag                               PTX: .b128 accesses are single
  *   LL128   128-byte lines: 30 words, 64-bit flag                      needs links that keep lines intact: beyond PTX
  *   SIMPLE  plain words; separate signals, by release and acquire      PTX
@@ -41,7 +40,6 @@ enum { BNY_ONESHOT_RANKS_MAX = BNY_DEVICE_RANKS_MAX, BNY_ONESHOT_NARROW_RANKS = 
 enum { BNY_ONESHOT_NARROW, BNY_ONESHOT_WIDE, BNY_ONESHOT_EXACT };
 
 typedef enum bny_protocol {
-  BNY_PROTOCOL_LL8,
   BNY_PROTOCOL_LL16,
   BNY_PROTOCOL_LL128,
   BNY_PROTOCOL_SIMPLE,
@@ -315,7 +313,6 @@ BNY_PROGRAM_INLINE int32_t bny_protocol_header_words(int32_t protocol) {
  * line. */
 BNY_PROGRAM_INLINE int32_t bny_protocol_packets(int32_t protocol, int32_t words) {
   switch (protocol) {
-  case BNY_PROTOCOL_LL8: return words;
   case BNY_PROTOCOL_LL16: return (words + 2) / 3;
   case BNY_PROTOCOL_LL128: return (words + 29) / 30 * 8;
   default: return (words + 3) / 4;
@@ -328,10 +325,7 @@ constexpr
 #endif
     BNY_PROGRAM_INLINE int32_t
     bny_protocol_round_words(int32_t protocol) {
-  return protocol == BNY_PROTOCOL_LL8     ? 32
-         : protocol == BNY_PROTOCOL_LL16  ? 96
-         : protocol == BNY_PROTOCOL_LL128 ? 120
-                                          : 128;
+  return protocol == BNY_PROTOCOL_LL16 ? 96 : protocol == BNY_PROTOCOL_LL128 ? 120 : 128;
 }
 
 /* Eight-bit values have a scale for each block of 32 values. Their units are cut into rounds of 32 packets. Each round
@@ -354,7 +348,7 @@ BNY_PROGRAM_INLINE int32_t bny_protocol_packets_of(int32_t protocol, int32_t bit
   return columns / round * 32 + bny_protocol_packets(protocol, BNY_ROUND_HEADER_WORDS + (left + 3) / 4);
 }
 
-BNY_PROGRAM_INLINE int32_t bny_protocol_packet_bytes(int32_t protocol) { return protocol == BNY_PROTOCOL_LL8 ? 8 : 16; }
+enum { BNY_PACKET_BYTES = 16 };
 
 #ifdef __cplusplus
 }

@@ -73,7 +73,7 @@ BNY_DEVICE int32_t bny_remote_bytes(const bny_remote_unit<bits> &unit, int packe
     first = round * columns + 16 * (endpoint - 2);
     left = unit.bytes - first;
     *at = unit.values + first;
-    if (endpoint == bny_block_lane<BNY_PROTOCOL_SIMPLE>()) {
+    if (endpoint == BNY_BLOCK_LANE) {
       constexpr int blocks = bny_block_count<BNY_PROTOCOL_SIMPLE>();
       left = (unit.bytes - round * columns + BNY_SCALE_BLOCK - 1) / BNY_SCALE_BLOCK;
       if (left > blocks) left = blocks;

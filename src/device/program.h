@@ -27,7 +27,6 @@ typedef struct bny_device_nodes {
 typedef struct bny_device_settings {
   int32_t protocol;              /* bny_protocol; BNY_PROTOCOL_COUNT: chosen by size */
   bool lines_whole;              /* links keep 128-byte lines intact, so LL128 may be chosen */
-  bool narrow;                   /* some link is atomic only for 8-byte accesses, so LL16 may not be chosen */
   bool whole_rows;               /* rows are not divided into chunks */
   const size_t *piece_offsets;   /* all-gather: offset of each rank's bytes in the caller's result; NULL: contiguous */
   const bny_device_nodes *nodes; /* NULL: there is one node; else only combines and sums run, by SIMPLE */

@@ -46,8 +46,7 @@ static bny_arena_sizes divide(uint64_t half_bytes, const bny_device_settings *se
                              .proxy_words = 2 * part / sizeof(uint64_t),
                              .inbox_bytes = {[BNY_PROTOCOL_SIMPLE] = 30 * part}};
   bny_arena_sizes sizes = {.signals = part / sizeof(uint64_t)};
-  bny_protocol first = settings->narrow ? BNY_PROTOCOL_LL8 : BNY_PROTOCOL_LL16;
-  sizes.inbox_bytes[first] = (settings->lines_whole ? 6 : 11) * part; /* combines within kernels use it, too */
+  sizes.inbox_bytes[BNY_PROTOCOL_LL16] = (settings->lines_whole ? 6 : 11) * part; /* combines within kernels use it, too */
   sizes.inbox_bytes[BNY_PROTOCOL_LL128] = settings->lines_whole ? 10 * part : 0;
   sizes.inbox_bytes[BNY_PROTOCOL_SIMPLE] = (settings->lines_whole ? 15 : 20) * part;
   return sizes;
@@ -57,10 +56,9 @@ banyan_status bny_device_exec_make(bny_engine *engine, bool nodes, bny_device_ex
   const bny_arenas *arenas = engine->arenas;
   bny_device_exec made = {
       .engine = engine,
-      /* An access of 16 bytes over PCIe may arrive in two halves. */
-      .settings = {.protocol = nodes ? BNY_PROTOCOL_SIMPLE : BNY_PROTOCOL_COUNT,
-                   .lines_whole = arenas->lines_whole,
-                   .narrow = arenas->kind == BNY_MEMORY_HOST},
+      /* An access of 16 bytes over PCIe may arrive in two halves, and messages in host memory cross it. */
+      .settings = {.protocol = nodes || arenas->kind == BNY_MEMORY_HOST ? BNY_PROTOCOL_SIMPLE : BNY_PROTOCOL_COUNT,
+                   .lines_whole = arenas->lines_whole},
       .cost = arenas->lines_whole ? over_nvlink : over_pcie, /* all ranks decide alike */
   };
   size_t head = bny_arena_shape_make(&(bny_arena_sizes){0}).bytes;
@@ -252,7 +250,7 @@ banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_reque
                                     bny_device_combine *combine) {
   bny_arena_sizes needs;
   bny_device_combine made;
-  if (exec->settings.narrow)
+  if (exec->sizes.inbox_bytes[BNY_PROTOCOL_LL16] == 0)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
                     "a combine within a kernel needs arenas in memory of devices; these are in host memory");
   banyan_status status =

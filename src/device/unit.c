@@ -29,8 +29,6 @@ static uint64_t payload_bytes(const bny_request *request) {
 
 bool bny_unit_protocol_serves(int32_t protocol, const bny_device_settings *settings) {
   switch (protocol) {
-  case BNY_PROTOCOL_LL8: return settings->narrow; /* if LL16 works it is better, and gets the inbox */
-  case BNY_PROTOCOL_LL16: return !settings->narrow;
   case BNY_PROTOCOL_LL128: return settings->lines_whole;
   default: return true;
   }
@@ -43,7 +41,7 @@ int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings 
   if (request->call.collective == BNY_SELECT) return BNY_PROTOCOL_SIMPLE; /* a pair fills 16 bytes, without a flag */
   if (settings->protocol >= 0 && settings->protocol < BNY_PROTOCOL_COUNT) return settings->protocol;
   uint64_t bytes = payload_bytes(request);
-  if (bytes <= LL16_BYTES_MAX) return settings->narrow ? BNY_PROTOCOL_LL8 : BNY_PROTOCOL_LL16;
+  if (bytes <= LL16_BYTES_MAX) return BNY_PROTOCOL_LL16;
   return bytes <= LL128_BYTES_MAX && settings->lines_whole ? BNY_PROTOCOL_LL128 : BNY_PROTOCOL_SIMPLE;
 }
 
@@ -51,8 +49,8 @@ static uint64_t round_up(uint64_t bytes, uint64_t alignment) { return (bytes + a
 
 static int32_t bits_of(int32_t wire) { return 8 * (int32_t)bny_wire_formats[wire].element_bytes; }
 
-static void set_unit_bytes(bny_unit_shape *shape, int32_t protocol, int32_t packets) {
-  uint64_t bytes = (uint64_t)packets * (uint64_t)bny_protocol_packet_bytes(protocol);
+static void set_unit_bytes(bny_unit_shape *shape, int32_t packets) {
+  uint64_t bytes = (uint64_t)packets * BNY_PACKET_BYTES;
   shape->unit_bytes = (uint32_t)round_up(bytes, UNIT_ALIGNMENT);
 }
 
@@ -69,7 +67,7 @@ static banyan_status shape_of_bytes(const bny_request *request, int32_t protocol
     return bny_fail(BANYAN_ERR_MEMORY, "%llu bytes are too many for one call on a device", (unsigned long long)whole);
   *shape = (bny_unit_shape){
       .tokens = 1, .heads = (int32_t)units, .wire = BNY_UNIT_BYTES, .chunk_columns = bytes, .chunks = 1};
-  set_unit_bytes(shape, protocol, bny_protocol_packets(protocol, bytes / 4));
+  set_unit_bytes(shape, bny_protocol_packets(protocol, bytes / 4));
   return BANYAN_OK;
 }
 
@@ -84,7 +82,7 @@ static banyan_status shape_of_heads(const bny_request *request, int32_t protocol
                             .wire = BNY_UNIT_HEADS,
                             .chunk_columns = 4 * words,
                             .chunks = 1};
-  set_unit_bytes(shape, protocol, bny_protocol_packets(protocol, words));
+  set_unit_bytes(shape, bny_protocol_packets(protocol, words));
   return BANYAN_OK;
 }
 
@@ -132,7 +130,7 @@ static banyan_status shape_of_sums(const bny_request *request, int32_t protocol,
   shape->tokens = box.tokens;
   shape->head0 = box.head0;
   shape->heads = box.heads;
-  set_unit_bytes(shape, protocol, bny_protocol_packets_of(protocol, bits_of(shape->wire), columns));
+  set_unit_bytes(shape, bny_protocol_packets_of(protocol, bits_of(shape->wire), columns));
   return BANYAN_OK;
 }
 
@@ -161,7 +159,7 @@ banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, 
                             .wire = (int32_t)request->call.wire,
                             .chunk_columns = columns,
                             .chunks = chunks};
-  set_unit_bytes(shape, protocol, bny_protocol_packets_of(protocol, bits, columns));
+  set_unit_bytes(shape, bny_protocol_packets_of(protocol, bits, columns));
   return BANYAN_OK;
 }
 
@@ -199,7 +197,7 @@ bny_arena_shape bny_arena_shape_make(const bny_arena_sizes *sizes) {
 }
 
 const char *bny_arena_lacks(const bny_arena_sizes *sizes, const bny_arena_sizes *needs) {
-  static const char *const inboxes[BNY_PROTOCOL_COUNT] = {"the LL8 inbox", "the LL16 inbox", "the LL128 inbox",
+  static const char *const inboxes[BNY_PROTOCOL_COUNT] = {"the LL16 inbox", "the LL128 inbox",
                                                           "the inbox of plain stores"};
   for (int protocol = 0; protocol < BNY_PROTOCOL_COUNT; protocol++)
     if (needs->inbox_bytes[protocol] > sizes->inbox_bytes[protocol]) return inboxes[protocol];

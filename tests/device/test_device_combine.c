@@ -208,7 +208,8 @@ static void combine_by_turns(world_rank *self) {
 }
 
 static void combine_by_way_of_the_host(world_rank *self) {
-  if (self->on->is_device) world_check(self, self->comm->device.settings.narrow, "arenas are in memory of devices");
+  if (self->on->is_device)
+    world_check(self, self->comm->device.sizes.inbox_bytes[BNY_PROTOCOL_LL16] == 0, "arenas are in memory of devices");
   combine_by_turns(self);
 }
 

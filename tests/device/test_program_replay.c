@@ -286,7 +286,6 @@ static const bny_device_settings settings_of[] = {
     {.protocol = BNY_PROTOCOL_LL16},
     {.protocol = BNY_PROTOCOL_LL128, .lines_whole = true},
     {.protocol = BNY_PROTOCOL_SIMPLE},
-    {.protocol = BNY_PROTOCOL_LL8, .narrow = true},
     {.protocol = BNY_PROTOCOL_COUNT, .lines_whole = true},
 };
 enum { SETTINGS = sizeof settings_of / sizeof settings_of[0], ROUNDS = 3 };

@@ -198,9 +198,6 @@ BNY_EMULATED_ACCESS(sys, 64, uint64_t)
 BNY_DEVICE void bny_emulated_aligned(const void *at, size_t bytes) {
   if ((uintptr_t)at % bytes != 0) bny_emulated_fail("an access is not aligned");
 }
-BNY_DEVICE void bny_poll_64(const uint64_t *from, bool wanted, uint64_t *word) {
-  if (wanted) *word = bny_emulated_load_of(from);
-}
 BNY_DEVICE void bny_poll_128(const void *from, bool wanted, bny_quad *quad) {
   if (!wanted) return;
   bny_emulated_aligned(from, sizeof(bny_quad));

@@ -82,7 +82,9 @@ void world_vary(world_rank *self, int32_t number) {
   bny_device_exec *exec = &self->comm->device;
   if (self->on != &world_emulated) return;
   const int32_t protocol = number % (BNY_PROTOCOL_COUNT + 1);
-  exec->settings.protocol = bny_unit_protocol_serves(protocol, &exec->settings) ? protocol : BNY_PROTOCOL_COUNT;
+  bool is_free = exec->sizes.inbox_bytes[BNY_PROTOCOL_LL16] > 0; /* not in host memory */
+  if (is_free)
+    exec->settings.protocol = bny_unit_protocol_serves(protocol, &exec->settings) ? protocol : BNY_PROTOCOL_COUNT;
   exec->cost = costs[number / (BNY_PROTOCOL_COUNT + 1) % 3];
   exec->cost.ranks_per_core = 1;
 }
