@@ -58,9 +58,7 @@ BNY_DEVICE bny_block_scales bny_block_scales_make(const bny_block_bytes<protocol
 /* Called by all lanes with their packets of a round. */
 template <int protocol> BNY_DEVICE bny_block_scales bny_block_scales_of(const bny_packet &value, int packet) {
   bny_block_bytes<protocol> bytes;
-  BNY_UNROLL for (int i = 0; i < bytes.words; i++) {
-    bytes.word[i] = bny_shuffle(value.word[i], BNY_BLOCK_LANE);
-  }
+  BNY_UNROLL for (int i = 0; i < bytes.words; i++) { bytes.word[i] = bny_shuffle(value.word[i], BNY_BLOCK_LANE); }
   return bny_block_scales_make(bytes, packet);
 }
 

@@ -306,6 +306,5 @@ BNY_DEVICE void bny_decode_latent(const bny_decode_call &call, Epilogue &epilogu
   typename kind::item item;
   for (typename kind::walk walk = kind::template begin<shape::ROWS>(call, epilogue.group());
        bny_decode_walk_item(walk, call, shape::ROWS, &item); kind::template next<shape::ROWS>(&walk, call))
-    if (bny_decode_walk_has(walk, item))
-      bny_latent_attend<shape>(call, walk, item, bny_dynamic_shared(), epilogue);
+    if (bny_decode_walk_has(walk, item)) bny_latent_attend<shape>(call, walk, item, bny_dynamic_shared(), epilogue);
 }

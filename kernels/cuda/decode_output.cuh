@@ -5,7 +5,9 @@
 #include "cuda/decode_merge.cuh"
 #include "cuda/partial.h"
 
-struct bny_output_values { float value[4]; };
+struct bny_output_values {
+  float value[4];
+};
 
 /* Stores four neighbouring values where bny_output_put() has no single store for them. */
 BNY_DEVICE_COLD void bny_output_put_odd(void *to, banyan_dtype dtype, int64_t index, bny_output_values values) {

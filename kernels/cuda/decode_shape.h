@@ -93,7 +93,7 @@ typedef struct bny_decode_call {
   int32_t nan_is_empty;      /* a row with a NaN logit counts as empty */
   int32_t is_f16;            /* elements of 16 bits are f16, else bf16 */
   int32_t pad;
-  const int32_t *seq_lens;   /* [batch], device memory */
+  const int32_t *seq_lens; /* [batch], device memory */
   bny_decode_division division;
   float *scratch;     /* bny_decode_scratch_floats() */
   uint32_t *counters; /* bny_decode_counters() words: 0 before the first launch, and each launch leaves them 0 */

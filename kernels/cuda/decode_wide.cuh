@@ -245,8 +245,7 @@ BNY_DEVICE void bny_wide_attend(const bny_decode_call &call, const bny_decode_wa
   bny_decode_finish<BNY_WIDE_VALUES, BNY_WIDE_ROWS>(call, item, walk.team, whole, epilogue);
 }
 
-template <class, class Epilogue>
-BNY_DEVICE void bny_decode_wide(const bny_decode_call &call, Epilogue &epilogue) {
+template <class, class Epilogue> BNY_DEVICE void bny_decode_wide(const bny_decode_call &call, Epilogue &epilogue) {
   epilogue.begin();
   unsigned char *shared = bny_shared_align(bny_dynamic_shared(), 1024);
   bny_block_sync();

@@ -75,8 +75,7 @@ struct bny_fused_state {
 };
 
 /* Called by all lanes. If the warp has not joined, it begins the run. */
-BNY_DEVICE void bny_fused_resume(bny_fused_run *run, const bny_device_combine &combine,
-                                 const bny_fused_state &state) {
+BNY_DEVICE void bny_fused_resume(bny_fused_run *run, const bny_device_combine &combine, const bny_fused_state &state) {
   if (state.epoch == 0) {
     bny_fused_open(run, combine);
     return;

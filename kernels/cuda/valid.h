@@ -31,8 +31,8 @@ BNY_DEVICE int32_t bny_valid_owner(int32_t count, int32_t parts, int32_t thing) 
   return thing < larger * (each + 1) ? thing / (each + 1) : larger + (thing - larger * (each + 1)) / each;
 }
 
-/* Returns which of `to` tokens has the same place within its owner's part as token `token` of `from`, or -1 if that part
- * is shorter. */
+/* Returns which of `to` tokens has the same place within its owner's part as token `token` of `from`, or -1 if that
+ * part is shorter. */
 BNY_DEVICE_COLD int32_t bny_valid_move(int32_t from, int32_t to, int32_t parts, int32_t token) {
   int32_t owner = bny_valid_owner(from, parts, token);
   int32_t found = bny_valid_first(to, parts, owner) + (token - bny_valid_first(from, parts, owner));

@@ -174,7 +174,7 @@ BNY_DEVICE_COLD uint64_t bny_worker_compare_tokens(const bny_device_group *group
 /* Called by one lane that has waited `waited` ns for `slot` of `peer`. Returns a fault that ends the wait, or 0. If
  * `far`, it also reads the words in host memory. */
 BNY_DEVICE uint64_t bny_worker_find_fault(const bny_device_group *group, uint64_t epoch, uint64_t waited, bool far,
-                                               int32_t peer, int32_t slot) {
+                                          int32_t peer, int32_t slot) {
   bny_arena_head *head = bny_worker_head(*group, group->rank);
   uint64_t fault = bny_load_relaxed_sys_64(&head->abort), timeout = head->timeout_ns;
   if (fault == 0 && far && head->words) fault = bny_load_relaxed_sys_64(&head->words[BNY_DEVICE_WORD_ABORT]);
@@ -199,7 +199,7 @@ BNY_DEVICE bool bny_worker_poll(bny_worker *self) {
   return ++self->polls % BNY_WORKER_POLLS == 0;
 }
 
-/* What a look changes in a bny_worker. */
+/* The fields of a bny_worker that a look changes. */
 struct bny_worker_seen {
   uint64_t since;
   bool failed;

@@ -16,7 +16,8 @@ typedef struct bny_decode {
                              * faults */
 } bny_decode;
 
-/* Loads the kernel and takes scratch memory from the engine, so it is not hot. `out` is NULL if the kernel pushes rows. The caller frees nothing. Returns BANYAN_ERR_UNSUPPORTED if no kernel serves the description. */
+/* Loads the kernel and takes scratch memory from the engine, so it is not hot. `out` is NULL if the kernel pushes rows.
+ * The caller frees nothing. Returns BANYAN_ERR_UNSUPPORTED if no kernel serves the description. */
 banyan_status bny_decode_make(bny_engine *engine, const banyan_attention_desc *desc, const banyan_partial *out,
                               bny_decode *decode);
 

@@ -64,7 +64,8 @@ static bool serves(const bny_decode_kernel *kernel, const bny_decode_request *re
                    const bny_decode_machine *machine) {
   return kernel->kv == request->kv &&
          (request->dtype == BANYAN_BF16 || (request->dtype == BANYAN_F16 && kernel->kv != BNY_ROWS_flashmla)) &&
-         kernel->head_dim == request->head_dim && kernel->value_dim == request->value_dim && kernel->values_in_keys == request->values_in_keys &&
+         kernel->head_dim == request->head_dim && kernel->value_dim == request->value_dim &&
+         kernel->values_in_keys == request->values_in_keys &&
          bny_decode_kernel_runs(kernel, machine->compute, machine->shared_bytes_max);
 }
 

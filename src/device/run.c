@@ -46,7 +46,8 @@ static bny_arena_sizes divide(uint64_t half_bytes, const bny_device_settings *se
                              .proxy_words = 2 * part / sizeof(uint64_t),
                              .inbox_bytes = {[BNY_PROTOCOL_SIMPLE] = 30 * part}};
   bny_arena_sizes sizes = {.signals = part / sizeof(uint64_t)};
-  sizes.inbox_bytes[BNY_PROTOCOL_LL16] = (settings->lines_whole ? 6 : 11) * part; /* combines within kernels use it, too */
+  sizes.inbox_bytes[BNY_PROTOCOL_LL16] =
+      (settings->lines_whole ? 6 : 11) * part; /* combines within kernels use it, too */
   sizes.inbox_bytes[BNY_PROTOCOL_LL128] = settings->lines_whole ? 10 * part : 0;
   sizes.inbox_bytes[BNY_PROTOCOL_SIMPLE] = (settings->lines_whole ? 15 : 20) * part;
   return sizes;

@@ -110,7 +110,7 @@ TEST(kernels_are_chosen) {
     request.tokens = cases[i].tokens;
     banyan_status status = bny_decode_kernel_choose(&request, cases[i].machine, &kernel);
     ck_assert_int_eq(status, cases[i].name ? BANYAN_OK : BANYAN_ERR_UNSUPPORTED);
-    request.dtype = BANYAN_F16; /* of the same kernels, except that FlashMLA's rows are for bf16 */
+    request.dtype = BANYAN_F16; /* the same kernels serve it, except that FlashMLA's rows are for bf16 */
     bool f16 = cases[i].name && cases[i].kv != FLASHMLA;
     const bny_decode_kernel *also = NULL;
     status = bny_decode_kernel_choose(&request, cases[i].machine, &also);
