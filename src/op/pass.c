@@ -42,9 +42,11 @@ static const void *message_of(const banyan_op *op, int32_t rank) {
 void bny_pass_pack(banyan_op *op) {
   banyan_queries room;
   banyan_attention_desc desc = bny_attention_of_tokens(&op->attention->desc, op->tokens, &room);
-  bool can = op->tokens > 0 && desc.batch <= op->pass->batch_most && !bny_valid_selects(&op->valid);
-  op->pass->is_taken = false;
-  bny_shard_pack(&desc, can, op->pass->counts[op->comm->rank], (void *)(uintptr_t)message_of(op, op->comm->rank));
+  bny_pass *pass = op->pass;
+  bool can = op->tokens > 0 && desc.batch <= pass->batch_most && desc.kv_heads == pass->kv_heads &&
+             bny_shard_pages(&desc) <= pass->pages_most && !bny_valid_selects(&op->valid);
+  pass->is_taken = false;
+  bny_shard_pack(&desc, can, pass->counts[op->comm->rank], (void *)(uintptr_t)message_of(op, op->comm->rank));
 }
 
 /* All ranks see the same messages. */
@@ -84,8 +86,8 @@ static banyan_status attend_to(banyan_op *op, const banyan_attention_desc *run, 
   return bny_exec_fail(
       op->comm->exec, BANYAN_ERR_DATA, rank,
       "rank %d: statistics of token %d, head %d over its keys are invalid: a NaN logit, or one that is "
-      "too large",
-      rank, share->token0 + (int32_t)(bad / box.heads), share->head0 + (int32_t)(bad % box.heads));
+      "too large. The queries are rank %d's",
+      rank, share->token0 + (int32_t)(bad / box.heads), share->head0 + (int32_t)(bad % box.heads), op->comm->rank);
 }
 
 /* Writes merged rows to the caller, and notes the first that its type cannot hold. */

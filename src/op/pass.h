@@ -21,9 +21,10 @@ struct bny_pass {
   size_t slot_bytes;
   float *results; /* without a scatter, [tokens][heads] rows of values, m and d */
   bny_shard_room room;
-  int32_t batch_most;
-  bool is_taken;    /* in the run under way */
-  bool is_outdated; /* a run has taken partials */
+  int32_t batch_most, kv_heads; /* of calls that can be packed */
+  int64_t pages_most;           /* room.pages has so many */
+  bool is_taken;                /* in the run under way */
+  bool is_outdated;             /* a run has taken partials */
   char text[256];
 };
 

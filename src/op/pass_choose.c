@@ -47,10 +47,11 @@ typedef struct offer {
 static offer offer_of(const banyan_op *op, bool has_lengths) {
   banyan_queries room;
   banyan_attention_desc desc = bny_attention_of_tokens(&op->attention->desc, op->tokens, &room);
-  if (bny_shard_reject(&desc) || (!has_lengths && desc.keys_max == 0)) return (offer){0};
+  if (bny_shard_reject(&desc) || bny_valid_selects(&op->valid) || (!has_lengths && desc.keys_max == 0))
+    return (offer){0};
   offer made = {.alike = bny_shard_alike(&desc, false), .batch = desc.batch, .kv_heads = desc.kv_heads};
   if (has_lengths) {
-    if (bny_valid_selects(&op->valid) || op->tokens == 0) return (offer){0};
+    if (op->tokens == 0) return (offer){0};
     made.batch = bny_valid_class(desc.batch, 1);
     made.pages = bny_shard_pages(&desc);
     made.pages += made.pages / 4 + 1;
@@ -77,7 +78,10 @@ static bool may_pay(const banyan_op *op, const offer *all) {
     if (all[i].alike == 0 || all[i].alike != all[0].alike) return false;
     keys += (double)all[i].bytes;
   }
-  if (key->scatter == BANYAN_SCATTER_HEADS && all[0].kv_heads % op->comm->nranks != 0) return false;
+  bool divides = all[0].kv_heads % op->comm->nranks == 0;
+  if (key->scatter == BANYAN_SCATTER_HEADS && !divides) return false;
+  /* With unlike shares of heads some ranks would attend to more than others, which the price does not count. */
+  if (key->scatter == BANYAN_SCATTER_NONE && !divides && op->comm->pass == BNY_PASS_AUTO) return false;
   return op->comm->pass == BNY_PASS_KEYS ? keys < 0x1p44 : keys < rows;
 }
 
@@ -89,7 +93,7 @@ static size_t take(size_t *bytes, size_t more) {
   return at;
 }
 
-/* Memory that runs do not use is never touched. */
+/* Messages, slots and results that runs do not use are never touched. */
 static banyan_status make_memory(const banyan_op *op, const offer *all, bny_pass *pass) {
   const bny_call *key = &op->key;
   size_t nranks = (size_t)op->comm->nranks, bytes = 0, messages = 0;
@@ -100,6 +104,8 @@ static banyan_status make_memory(const banyan_op *op, const offer *all, bny_pass
     if (all[r].batch > pass->batch_most) pass->batch_most = all[r].batch;
     if (all[r].pages > pages) pages = all[r].pages;
   }
+  pass->kv_heads = all[0].kv_heads;
+  pass->pages_most = pages;
   size_t words = ((size_t)pass->batch_most + 1) * sizeof(int32_t);
   bool is_all = key->scatter == BANYAN_SCATTER_NONE;
   pass->slot_bytes = bny_wire_layout_make(key->wire, (int64_t)share.tokens * share.heads, key->value_dim).bytes;

@@ -87,7 +87,7 @@ static banyan_status attend_after(banyan_op *op) {
   if (op->stage == BNY_STAGE_RESULTS) bny_pass_deliver(op);
   if (op->stage == BNY_STAGE_TOPS) bny_attention_offer(op->attention);
   if (op->stage == BNY_STAGE_PAGES) status = bny_attention_read_chosen(op->attention);
-  if (status == BANYAN_OK) return status;
+  if (status == BANYAN_OK || op->comm->exec->failure.status != BANYAN_OK) return status;
   return bny_exec_fail(op->comm->exec, status, op->comm->rank, "rank %d: %s", op->comm->rank, banyan_last_error());
 }
 

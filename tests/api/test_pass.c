@@ -157,6 +157,47 @@ TEST_LOOP(shards_grow, 2) {
   WORLD_RUN(grow, .nranks = of->nranks, .argument = of);
 }
 
+/* Layers of a model may differ in KV heads, lengths and the type of keys, and yet have one shape of rows. */
+static attend *make_layer(int32_t nranks, banyan_scatter scatter, int32_t kv_heads, int32_t keys_max,
+                          attend_form form) {
+  const problem_shape shape = {.batch = 2,
+                               .heads = 16,
+                               .kv_heads = kv_heads,
+                               .head_dim = 64,
+                               .value_dim = 64,
+                               .dtype = BANYAN_BF16,
+                               .keys_max = keys_max};
+  attend *made = attend_make_plain(nranks, 7, &shape);
+  made->several = made->causal = made->blocking = true;
+  made->queries_most = 40;
+  made->form = form;
+  made->combine.scatter = scatter;
+  attend_fill(made);
+  return made;
+}
+
+static void run_layers(world_rank *self) {
+  const many *many = self->argument;
+  attend_call call;
+  for (int i = 0; i < 2 * PROBLEMS; i++) {
+    attend *of = many->problems[i % PROBLEMS];
+    if (!draw(self, of, i / PROBLEMS)) return;
+    attend_call_of(of, self, &call);
+    if (!run(self, of, BNY_PASS_KEYS, true, &call, NULL)) return;
+    if (!world_meet(self) || !attend_holds(self, of, i / PROBLEMS)) return;
+  }
+}
+
+TEST_LOOP(layers_differ_in_keys, 9) {
+  static const banyan_scatter scatters[] = {BANYAN_SCATTER_NONE, BANYAN_SCATTER_TOKENS, BANYAN_SCATTER_HEADS};
+  static const int32_t kv_heads[PROBLEMS] = {8, 1, 16, 2, 8, 4}, keys[PROBLEMS] = {70, 300, 20, 150, 280, 1};
+  static const attend_form forms[PROBLEMS] = {ATTEND_F32, ATTEND_E4M3, ATTEND_PLAIN, ATTEND_I8, ATTEND_E4M3};
+  many many = {.nranks = 2 + _i / 3};
+  for (int i = 0; i < PROBLEMS; i++)
+    many.problems[i] = make_layer(many.nranks, scatters[_i % 3], kv_heads[i], keys[i], forms[i]);
+  WORLD_RUN(run_layers, .nranks = many.nranks, .argument = &many);
+}
+
 /* ---- the choice -------------------------------------------------------------------------------------------------- */
 
 static void take_the_cheaper(world_rank *self) {
@@ -210,7 +251,7 @@ static void stay_away(world_rank *self) {
   world_meet(self);
   banyan_status status = banyan_attention_combine_init(self->comm, &call.desc, &call.combine, &call.out, &op);
   if (world_ok(self, status, "init") && world_meet(self)) {
-    self->comm->exec->timeout_ns = 50000000;
+    self->comm->exec->timeout_ns = 1000000000;
     if (self->rank != 1 && world_ok(self, banyan_start(op), "start")) banyan_wait(op);
     world_fails(self, BANYAN_ERR_TIMEOUT, 1, "");
   }
