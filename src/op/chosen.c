@@ -29,6 +29,11 @@ banyan_status bny_chosen_offer(const banyan_attention_desc *desc) {
   for (int32_t b = 0; b < desc->batch; b++) {
     const int64_t first = b * lists.in_stride, most = is_list ? pages : bny_attention_keys(&desc->kv, b);
     int32_t *own = lists.own + b * lists.out_stride, count = 0;
+    if (!is_list && b + 1 < desc->batch && most > desc->queries->key_mask_stride)
+      return bny_fail(BANYAN_ERR_ARGUMENT,
+                      "desc.queries.key_mask_stride is %" PRId64 ", and sequence %d has %" PRId64
+                      " keys: desc.select needs a mask for each sequence",
+                      desc->queries->key_mask_stride, b, most);
     for (int32_t i = 0; i < lists.offers; i++) {
       if (lists.indices[first + i] < 0) continue;
       const int32_t row = lists.rows ? lists.rows[first + i] : i;

@@ -218,6 +218,7 @@ static void differ(world_rank *self) {
                                      "is offered twice, by rank 0 and rank 1", "top_pages", "rank 1"};
   static const banyan_status statuses[] = {BANYAN_ERR_MISMATCH, BANYAN_ERR_MISMATCH, BANYAN_ERR_DATA,
                                            BANYAN_ERR_MISMATCH, BANYAN_ERR_PEER};
+  static const int32_t of_one[] = {0, 2}, of_two[] = {0, 1, 2};
   const int which = *(const int *)self->argument;
   memory *at = calloc(1, sizeof *at);
   problem of = small_problem(self);
@@ -234,7 +235,7 @@ static void differ(world_rank *self) {
   if (which == 1) { /* as many rows in fewer sequences */
     call.desc.queries = &call.queries;
     call.queries.tokens = call.combine.tokens = 2, call.queries.key_mask = NULL;
-    call.queries.query_start_loc = self->rank == 1 ? (const int32_t[]){0, 2} : (const int32_t[]){0, 1, 2};
+    call.queries.query_start_loc = self->rank == 1 ? of_one : of_two;
     call.queries.key_start = NULL;
   }
   if (which < 4 || self->rank != 1) {
@@ -303,6 +304,9 @@ static void reject(world_rank *self) {
   call.queries.key_mask_stride = 0;
   world_check(self, attend(self, &call) == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "key_mask_stride is 0"),
               "%s", banyan_last_error());
+  call.queries.key_mask_stride = 99;
+  world_check(self, attend(self, &call) == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "a mask for each"), "%s",
+              banyan_last_error());
   call.queries.key_mask_stride = ROOM, at->rows[3] = 100;
   world_check(self, attend(self, &call) == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "in this shard are 100"),
               "%s", banyan_last_error());
