@@ -12,7 +12,7 @@ timed_tests = \
   tests/device/test_device_arenas \
   tests/exec/test_flight \
   tests/exec/test_faults \
-  tests/device/test_device_nodes_fail \
+  tests/device/test_device_calls \
   tests/api/test_mismatch \
   tests/hosts/test_hosts.sh \
   tests/transport/test_net \
@@ -43,7 +43,7 @@ endif
 # These start other tests.
 tests/hosts/test_net_suites.sh.log: $(filter %/test_net %/test_contract %/test_mismatch %/test_faults,$(unit_tests))
 tests/gpu/test_gpu_bundle.sh.log: $(filter %/test_allreduce %/test_attend %/test_bytes %/test_combine %/test_heads \
-  %/test_valid %/test_device_attention %/test_device_user,$(cuda_tests) $(unit_tests))
+  tests/api/test_select %/test_valid %/test_device_attention %/test_device_user,$(cuda_tests) $(unit_tests))
 
 # Tests start these programs, so .ci/run builds all of them, and other programs only as needed.
 print-support:

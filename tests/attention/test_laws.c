@@ -6,6 +6,7 @@
 #ifndef LAWS_FEWER /* a program that repeats this one for other kernels has fewer cases */
 #define LAWS_FEWER 1
 #endif
+#define OF(cases) ((cases) / LAWS_FEWER > 3 ? (cases) / LAWS_FEWER : 3)
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
@@ -50,7 +51,7 @@ static const int32_t hiding[] = {DRAWN_SEVERAL, DRAWN_WINDOW, DRAWN_SEVERAL | DR
 
 /* ---- right ------------------------------------------------------------------------------------------------------- */
 
-TEST_RANDOM(results_are_right, 240 / LAWS_FEWER) {
+TEST_RANDOM(results_are_right, OF(240)) {
   drawn p;
   make(&p, _i, _i, (_i % 25 == 0 ? DRAWN_LATENT : 0) | (_i % 2 ? hiding[_i / 2 % 5] : 0),
        DRAWN_SHAPES | DRAWN_NANS | DRAWN_PAGES | DRAWN_PARTS | DRAWN_AHEAD | DRAWN_MIXED);
@@ -59,7 +60,7 @@ TEST_RANDOM(results_are_right, 240 / LAWS_FEWER) {
 }
 
 /* Sums of products and of values leave the range of floats, and so does the scale in base 2. */
-TEST_RANDOM(results_of_far_numbers_are_right, 120 / LAWS_FEWER) {
+TEST_RANDOM(results_of_far_numbers_are_right, OF(120)) {
   drawn p;
   make(&p, _i, _i, DRAWN_FAR | DRAWN_FEW,
        DRAWN_QUERIES | DRAWN_CODES | DRAWN_ROPE | DRAWN_SINKS | DRAWN_CAP | DRAWN_PAGES);
@@ -81,7 +82,7 @@ TEST_RANDOM(prompts_are_right, 12) {
 
 /* A NaN or an infinity in a query, a key or a value has the effect that it has in plain C. Rows of other queries keep
  * their bits. */
-TEST_RANDOM(special_numbers_are_as_in_plain_c, 120 / LAWS_FEWER) {
+TEST_RANDOM(special_numbers_are_as_in_plain_c, OF(120)) {
   static const double specials[] = {NAN, INFINITY, -INFINITY};
   drawn p;
   make(&p, _i, _i, DRAWN_FEW, DRAWN_WINDOW | DRAWN_MASK | DRAWN_SINKS | DRAWN_CAP | DRAWN_PAGES);
@@ -172,7 +173,7 @@ static void check_alone(const drawn *p, const bny_attention_kernels *table, cons
 
 /* Sequences of many rows have kernels of their own. All rows of a KV head and sequence are then taken together. AMX is
  * for groups of several heads, so a head alone would have other kernels. */
-TEST_RANDOM(rows_do_not_change_each_other, 60 / LAWS_FEWER) {
+TEST_RANDOM(rows_do_not_change_each_other, OF(60)) {
   drawn p;
   make(&p, _i, _i, _i % 2 ? DRAWN_SEVERAL : 0,
        (DRAWN_SHAPES & ~DRAWN_TREE) | DRAWN_NANS | DRAWN_HUGE | DRAWN_PAGES | DRAWN_PARTS | DRAWN_AHEAD | DRAWN_MIXED);
@@ -193,7 +194,7 @@ TEST_RANDOM(rows_do_not_change_each_other, 60 / LAWS_FEWER) {
 
 /* ---- threads and places ------------------------------------------------------------------------------------------ */
 
-TEST_RANDOM(threads_do_not_change_bits, 30 / LAWS_FEWER) {
+TEST_RANDOM(threads_do_not_change_bits, OF(30)) {
   static const int32_t counts[] = {2, 3, 5, 8};
   drawn p;
   make(&p, _i, _i, _i % 2 ? DRAWN_EDGES : DRAWN_EDGES | DRAWN_PAGES,
@@ -211,7 +212,7 @@ TEST_RANDOM(threads_do_not_change_bits, 30 / LAWS_FEWER) {
 }
 
 /* In the exact order, parts that begin at blocks change no bit either. In the other order one part is like none. */
-TEST_RANDOM(places_of_keys_do_not_change_bits, 60 / LAWS_FEWER) {
+TEST_RANDOM(places_of_keys_do_not_change_bits, OF(60)) {
   const bool is_exact = _i % 2;
   const int32_t must = (_i % 10 == 4 ? DRAWN_LATENT : 0) | (_i % 6 == 3 ? DRAWN_LONG : 0);
   const int32_t places = DRAWN_PAGES | (is_exact ? DRAWN_PARTS | DRAWN_AHEAD : 0);
@@ -263,7 +264,7 @@ static void prune(drawn *p) {
   ck_assert_msg(banyan_page_bounds_update(&p->desc, NULL) == BANYAN_OK, "%s", banyan_last_error());
 }
 
-TEST_RANDOM(hidden_keys_are_never_read, 240 / LAWS_FEWER) {
+TEST_RANDOM(hidden_keys_are_never_read, OF(240)) {
   const bool is_exact = _i % 3 == 0, prunes = _i % 6 == 1;
   const int32_t places = DRAWN_PAGES | (prunes ? 0 : DRAWN_PARTS | DRAWN_AHEAD | DRAWN_MIXED);
   drawn p;

@@ -18,8 +18,7 @@ between() {
 # planned HOST_RANKS BYTES ALGORITHM: prints the largest number of bytes that one of 8 ranks sends between nodes.
 planned() {
   "$build/banyan-plan" --cost --ranks 8 --levels "$1" --bytes "$2" --heads $(($2 / 520)) --algorithm "$3" --json |
-    awk -F '[:,]' '/"counted"/ { counted = 1 } counted && /"bytes_sent"/ { last = $2 } /"sizes"/ { counted = 0 }
-                   END { print last + 0 }'
+    awk -F '[:,]' '/"methods"/ { found = 1 } found && /"all"/ { print $2 + 0; exit }'
 }
 
 iterations=200 warmup=20
