@@ -175,7 +175,7 @@ typedef struct banyan_comm_config {
    * is raised to what any algorithm needs for a row of 128 f32 values among this many ranks (9 ranks: about 140 KiB;
    * banyan_comm_describe() reports it). A longer row that does not fit is BANYAN_ERR_MEMORY, and the text has the size
    * that it needs. 0: 16 MiB, or 256 MiB on a device, where attention of up to 8192 rows (batch x heads) of 512 values
-   * is then sent from within its kernel (BANYAN_ARENA_KIB). */
+   * then sends its rows from within its kernel (BANYAN_ARENA_KIB). */
   size_t arena_bytes;
 
   /* The algorithm of combines whose desc has none, see banyan_combine_desc. NULL: the one with the lowest predicted
@@ -640,8 +640,8 @@ typedef struct banyan_select_desc {
  * is the next operation of the communicator, without a barrier: start it when the selection is complete.
  * banyan_attention_desc.select and banyan_prune.top_pages select, attend and combine in one operation. Arrays must not
  * overlap. On the host a call uses up to 200 KiB of the caller's stack. On devices that share memory the communicator's
- * stream runs it, and the algorithm is "oneshot". banyan_comm_status() reports a doubled index there, and the
- * communicator has then failed. */
+ * stream runs it, by the algorithm "oneshot" and for at most 72 ranks. banyan_comm_status() reports a doubled index
+ * there, and the communicator has then failed. */
 banyan_status banyan_select(banyan_comm *comm, const banyan_select_desc *desc);
 
 /* Finds this rank's k best of n scores for each of `rows` rows, in the order of banyan_select() where positions are

@@ -229,9 +229,10 @@ typedef struct banyan_attention_desc {
   /* Only for banyan_attention_combine(), on hosts: first selects the keys that attention reads, as banyan_select()
    * does. select->tokens is batch, heads is 0 or 1, valid is NULL, and own and own_counts are memory for results.
    * Either kv.pages.table is `own`, with pages of one key, and seq_lens is own_counts. Or kv has all keys of this
-   * shard, `rows` are the numbers of keys in their sequence, and queries.key_mask is memory in which the operation
+   * shard, and `rows` are the numbers of keys in their sequence. queries.key_mask is then memory in which the operation
    * marks the chosen keys. The exact order needs the mask, and then has the same bits for any number of ranks. All
-   * ranks select, or none. Next to `prune` it is BANYAN_ERR_UNSUPPORTED. NULL: no selection. */
+   * ranks select, or none. own and own_counts may be written even if this rank rejects the call. Next to `prune` it is
+   * BANYAN_ERR_UNSUPPORTED. NULL: no selection. */
   const banyan_select_desc *select;
 } banyan_attention_desc;
 
@@ -269,8 +270,9 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
 /* Makes an operation for attention over the shards of all ranks: attention as above, then a combine of its rows.
  * Collective, as banyan_combine_init() is. `combine` has as many tokens as q, and its stream is NULL or that of `desc`.
  * If the device of one rank does not support the shape or the memory, all ranks get that error, and the text names the
- * rank. On a device one kernel does everything if banyan_device_combine_init() would accept the combine and the arenas
- * have room for all rows at once. Otherwise the operation takes two or more kernels; banyan_op_query() reports which.
+ * rank. On a device attention's kernel sends its rows, and a second kernel merges them, if banyan_device_combine_init()
+ * would accept the combine and the arenas have room for all rows at once. Otherwise attention writes its rows, and a
+ * combine of its own follows. banyan_op_query() reports which.
  *
  * - combine->valid->tokens sets the number of query tokens of a run. Lengths and queries past it are not read, and
  *   their rows are not written. `token_mask` masks rows of this rank. On a device, kernels read tokens and mask at each

@@ -2,9 +2,9 @@
  * The decode kernels: split-KV attention of each sequence's query tokens. decode_shape.h defines how work is divided.
  * decode_warp.cuh, decode_latent.cuh and decode_wide.cuh compute splits, and decode_merge.cuh merges them. Lean kernels
  * serve one query token per sequence that sees all keys. decode_general.cuh has the additional parts of general
- * kernels. decode_output.cuh writes the result to the caller's memory. decode_combine.cuh can combine it with the
- * results of other ranks instead. Only the loops over keys exist for bf16 and f16 each: all else is the larger part of
- * a kernel. decode_kernels.def lists the kernels. */
+ * kernels. decode_output.cuh writes the result to the caller's memory. decode_combine.cuh can push it to
+ * other ranks instead. Only the loops over keys exist for bf16 and f16 each: all else is the larger part of a kernel.
+ * decode_kernels.def lists the kernels. */
 #pragma once
 
 #include "cuda/decode_combine.cuh"

@@ -528,7 +528,8 @@ class Comm:
 
         scores: [tokens, n], [tokens, heads, n] or [n], f32, contiguous: this rank's offers, in any order, such as those
             of topk(). n is at most k, and may be 0.
-        indices: the same shape, int64 or int32: which key of the whole sequence it is. Negative: no offer.
+        indices: the same shape, int64, or on the host also int32: which key of the whole sequence it is. Negative: no
+            offer.
         k: pairs that are chosen, 1 to 8192; None: n.
         rows: the same shape, int32: what `own` gets for an offer, such as its row in this rank's cache. None: its
             position along n.
@@ -539,7 +540,8 @@ class Comm:
         dtype of indices, own [..., k] in int32, and own_counts [...] in int32. own has those that this rank offered,
         so page_table=own with seq_lens=own_counts attends to them in a cache with one key per page. If fewer than k
         pairs are offered, the other scores are -inf and the other indices -1. An index that is chosen twice in a row
-        raises DataError on all ranks, which names the ranks that offered it.
+        raises DataError on all ranks, which names the ranks that offered it. On a device a later call raises it, and
+        the communicator has then failed.
         """
     def select_init(self, scores: Array, indices: Array, **words: Unpack[SelectWords]) -> Operation:
         """A persistent select() of int64 indices. Collective. Returns an Operation."""
@@ -585,7 +587,9 @@ class Comm:
     def shift_init(self, send: Array, distance: int = 1, *, out: Optional[Array] = None) -> Operation:
         """A persistent shift(). Collective. Returns an Operation."""
     def broadcast(self, data: Array, root: int = 0) -> None:
-        """Copies the contiguous memory of `data` from the root to the others, in place. Collective."""
+        """Copies the contiguous memory of `data` from the root to the others, in place. The root's may be read-only.
+        Collective.
+        """
     def broadcast_init(self, data: Array, root: int = 0) -> Operation:
         """A persistent broadcast(). Collective. Returns an Operation."""
     def barrier(self) -> None:

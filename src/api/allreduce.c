@@ -117,7 +117,8 @@ static banyan_status allreduce(banyan_comm *comm, const banyan_allreduce_desc *d
                                   key.all_tokens, key.all_heads),
                          keep != NULL);
   const char *algorithm = known->algorithm ? known->algorithm : comm->algorithm;
-  if (known->order == BANYAN_ORDER_EXACT) status = bny_api_oneshot_alone(comm, "BANYAN_ORDER_EXACT", &algorithm);
+  if (known->order == BANYAN_ORDER_EXACT)
+    status = bny_api_oneshot_alone(comm, "BANYAN_ORDER_EXACT", ", or BANYAN_ORDER_CANONICAL", &algorithm);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   if (algorithm) strncpy(key.algorithm, algorithm, sizeof key.algorithm - 1);
   const banyan_valid_rows *valid = known->valid;

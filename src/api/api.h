@@ -34,8 +34,9 @@ bool bny_api_overlap(const void *first, size_t first_bytes, const void *second, 
 banyan_status bny_api_check_claims(banyan_comm *comm, const banyan_attention_desc *desc);
 
 /* Sets the algorithm of a call that only "oneshot" serves on devices, because it sends the rows of all ranks to the
- * rank that merges them. `what` names the call. */
-banyan_status bny_api_oneshot_alone(const banyan_comm *comm, const char *what, const char **algorithm);
+ * rank that merges them. `what` names the call, and `instead` what else there is. */
+banyan_status bny_api_oneshot_alone(const banyan_comm *comm, const char *what, const char *instead,
+                                    const char **algorithm);
 
 /* Reports to the peers that this rank makes no operation, because its `op` is NULL. */
 banyan_status bny_api_reject_init(banyan_comm *comm);

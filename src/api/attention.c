@@ -147,8 +147,8 @@ static banyan_status check_valid(const banyan_valid_rows *valid) {
                   valid->seq_lens ? "seq_lens" : "query_start_loc");
 }
 
-/* Completes the key of a combine of attention's rows. The combine runs within attention's kernel if that is possible;
- * otherwise *why explains why not. On the host a blocking call is planned for a class of tokens, or for those that
+/* Completes the key of a combine of attention's rows. Attention's kernel sends the rows if that is possible; otherwise
+ * *why explains why not. On the host a blocking call is planned for a class of tokens, or for those that
  * `valid` allows. */
 static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc *desc,
                                  const banyan_combine_desc *combine, bool blocking, const banyan_valid_rows **valid,
@@ -184,7 +184,7 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
   bool can = comm->device.engine && may && bny_op_check_within(comm, &within) == BANYAN_OK;
   why[0] = 0;
   if (!can && comm->device.engine)
-    snprintf(why, bytes, ", for within the kernel it cannot be: %s",
+    snprintf(why, bytes, ", because attention's kernel cannot send its rows: %s",
              may ? banyan_last_error() : "the algorithm asked for is another");
   *key = can ? within : made;
   return BANYAN_OK;
@@ -352,8 +352,9 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   memcpy(memory.stages, stages, sizeof stages);
   memory.stages[BNY_STAGE_GATHER] = keep ? gather : NULL;
   bny_op_bind(op, &memory);
-  if (is_new || (!keep && op->pass && op->pass->is_outdated)) status = bny_pass_choose(op, !keep);
-  if (is_new && status == BANYAN_OK && !op->pass) status = bny_op_overlap(op, !keep);
+  bool chooses = is_new || (!keep && op->pass && op->pass->is_outdated);
+  if (chooses) status = bny_pass_choose(op, !keep);
+  if (chooses && status == BANYAN_OK && !op->pass) status = bny_op_overlap(op, !keep);
   if (status != BANYAN_OK) {
     if (keep) bny_op_free(op);
     return status;

@@ -82,17 +82,17 @@ banyan_status bny_api_read_tokens(const banyan_comm *comm, const banyan_valid_ro
   return bny_api_read_valid(comm, valid, NULL, blocking, key);
 }
 
-banyan_status bny_api_oneshot_alone(const banyan_comm *comm, const char *what, const char **algorithm) {
+banyan_status bny_api_oneshot_alone(const banyan_comm *comm, const char *what, const char *instead,
+                                    const char **algorithm) {
   if (!comm->device.engine) return BANYAN_OK;
   if (*algorithm && (*algorithm)[0] && strcmp(*algorithm, "oneshot") != 0)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "the algorithm is \"%s\"; on devices %s has \"oneshot\" alone", *algorithm,
                     what);
   if (comm->device.proxy || comm->nranks > BNY_DIRECT_RANKS_MAX)
-    return bny_fail(
-        BANYAN_ERR_UNSUPPORTED,
-        "on devices %s needs memory that all ranks share, and at most %d ranks: use BANYAN_ORDER_CANONICAL, or a "
-        "communicator without a device",
-        what, BNY_DIRECT_RANKS_MAX);
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    "on devices %s needs memory that all ranks share, and at most %d ranks: use a communicator "
+                    "without a device%s",
+                    what, BNY_DIRECT_RANKS_MAX, instead);
   *algorithm = "oneshot";
   return BANYAN_OK;
 }

@@ -58,7 +58,8 @@ banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_
       .root = known->scatter == BANYAN_SCATTER_ROOT ? known->root : 0,
   };
   const char *algorithm = known->algorithm ? known->algorithm : comm->algorithm;
-  if (made.order == BANYAN_ORDER_EXACT) status = bny_api_oneshot_alone(comm, "BANYAN_ORDER_EXACT", &algorithm);
+  if (made.order == BANYAN_ORDER_EXACT)
+    status = bny_api_oneshot_alone(comm, "BANYAN_ORDER_EXACT", ", or BANYAN_ORDER_CANONICAL", &algorithm);
   if (status != BANYAN_OK) return status;
   if (algorithm) strncpy(made.algorithm, algorithm, sizeof made.algorithm - 1);
   *desc = known;

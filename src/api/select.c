@@ -108,8 +108,9 @@ static banyan_status choose(banyan_comm *comm, const banyan_select_desc *desc, b
                   .tokens = known->tokens,
                   .all_heads = lists_per_token(known),
                   .dim = known->k};
-  const char *algorithm = known->algorithm ? known->algorithm : comm->algorithm;
-  if (!comm->device.proxy) status = bny_api_oneshot_alone(comm, "a selection", &algorithm);
+  bool on_device = comm->device.engine && !comm->device.proxy;
+  const char *algorithm = known->algorithm ? known->algorithm : on_device ? NULL : comm->algorithm;
+  if (on_device) status = bny_api_oneshot_alone(comm, "a selection", "", &algorithm);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   if (algorithm) strncpy(key.algorithm, algorithm, sizeof key.algorithm - 1);
   const banyan_valid_rows *valid = known->valid;

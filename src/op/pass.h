@@ -21,7 +21,7 @@ struct bny_pass {
   size_t slot_bytes;
   float *results; /* without a scatter, [tokens][heads] rows of values, m and d */
   bny_shard_room room;
-  int32_t batch_most, kv_heads; /* of calls that can be packed */
+  int32_t batch_most, kv_heads; /* calls with others are not packed */
   int64_t pages_most;           /* room.pages has so many */
   bool is_taken;                /* in the run under way */
   bool is_outdated;             /* a run has taken partials */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tests attention on devices over the fake driver: the keys that each kernel reads, which shapes are combined within
+ * Tests attention on devices over the fake driver: the keys that each kernel reads, which shapes are sent from within
  * the kernel, the number of blocks, the driver's calls, and how one rank's rejection reaches all ranks.
  * tests/api/test_attend.c tests its results. */
 #include "comm/comm.h"
@@ -177,7 +177,7 @@ TEST_IN("gpu", each_kernel_is_right, count_kernels()) {
   WORLD_RUN(attend_by_kernel, .nranks = 1, .on = &world_gpu, .argument = &what);
 }
 
-/* ---- within one kernel, or why not ------------------------------------------------------------------------------- */
+/* ---- rows sent from within the kernel, or why not ---------------------------------------------------------------- */
 
 typedef struct served {
   const char *arena_kib; /* NULL: the default */
@@ -222,9 +222,11 @@ TEST_LOOP(shapes_in_service_are_fused, 4) {
       {NULL, 128, 1, 576, 512, 64, NULL, within},
       {NULL, 32, 8, 128, 128, 256, NULL, within},
       {"16384", 128, 1, 576, 512, 64, NULL,
-       "for within the kernel it cannot be: the LL16 inbox in arenas of 16777216 bytes is too small; raise "
+       "because attention's kernel cannot send its rows: the LL16 inbox in arenas of 16777216 bytes is too small; "
+       "raise "
        "arena_bytes"},
-      {"16384", 32, 8, 128, 128, 4, "ring", "for within the kernel it cannot be: the algorithm asked for is another"},
+      {"16384", 32, 8, 128, 128, 4, "ring",
+       "because attention's kernel cannot send its rows: the algorithm asked for is another"},
   };
   served what = all[_i];
   if (what.arena_kib) setenv("BANYAN_ARENA_KIB", what.arena_kib, 1);

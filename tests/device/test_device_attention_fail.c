@@ -79,8 +79,8 @@ TEST_LOOP(wrong_lengths, 3) {
   run(what);
 }
 
-/* The combine runs within the kernel, in its own launch, or not at all, and attention also by general kernels. Kernels
- * of MLA for few heads and for many find the page elsewhere. Only page tables are tested. */
+/* Attention's kernel sends the rows, or a combine of its own does, or there is none; attention also runs by general
+ * kernels. Kernels of MLA for few heads and for many find the page elsewhere. Only page tables are tested. */
 TEST_LOOP(wrong_pages, 8) {
   static const char *const algorithms[] = {"oneshot", "ring", NULL, "oneshot"};
   if (!world_is_here(&world_emulated)) return;

@@ -163,7 +163,7 @@ static void run(problem what, int32_t nranks) {
 
 static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "ring"};
 
-/* Attention combines within its kernel by oneshot, and in another launch by ring. */
+/* Attention's kernel sends its rows by oneshot, and by ring another launch does. */
 static const char *algorithm_of(int index, kind kind) {
   return kind == COMBINE ? algorithms[index % 4] : kind == ATTENTION && index % 2 ? "ring" : "oneshot";
 }

@@ -112,8 +112,8 @@ static const tool_option options[] = {
     {.help = "Devices"},
     {"device", "cuda[:N]",
      "On a GPU, in graphs. Ranks are threads on that device and divide the keys. Attention is measured alone, with a "
-     "combine after it, and with one in the same kernel, next to a copy. Keys and values are bf16 (the default) or "
-     "f16. With --head-dim 576 (MLA) the values are the first 512 columns of the keys. No GPU has run this yet.",
+     "combine after it, and with one whose rows it sends itself. Keys and values are bf16 (the default) or "
+     "f16. With --head-dim 576 (MLA) the values are the first 512 columns of the keys.",
      TOOL_TEXT_AT(device), .check = tool_check_device},
     {NULL}};
 
