@@ -24,7 +24,7 @@ TEST(rejections) {
   reject(NULL, &out, "desc");
   reject(&p.desc, NULL, "out");
   REJECT(size, 0, "size");
-  REJECT(size, sizeof(banyan_attention_desc) - 8, "size"); /* no version was smaller */
+  REJECT(size, offsetof(banyan_attention_desc, select) - 8, "size"); /* no version was smaller */
   REJECT(batch, -1, "batch");
   REJECT(heads, 0, "heads");
   REJECT(heads, 5, "heads is 5, must be a multiple of kv_heads");

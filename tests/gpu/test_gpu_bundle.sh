@@ -115,7 +115,7 @@ check_gpu /fake_cuda.so --quick --output r.json --only words >"$directory/said" 
 cp "$results" "$root/tmp/first.json"
 steps=$(check_gpu /fake_cuda.so --list | sed 's/ .*//' | grep -Ev 'processes|racecheck' | tr '\n' ,)
 check_gpu /fake_cuda.so --quick --output r.json --add first.json --only "$steps" || exit 1
-holds 'len(r["steps"]) == 19 and len({s["step"] for s in r["steps"]}) == 19 and not r["left_out"] and r["machine"]["banyan_info"]'
+holds 'len(r["steps"]) == 20 and len({s["step"] for s in r["steps"]}) == 20 and not r["left_out"] and r["machine"]["banyan_info"]'
 holds 'r["device"].startswith("Fake ")'
 holds '{t["result"] for t in r["tests"] if t["step"] == "memcheck"} == {"pass"}'
 holds '{t["result"] for t in r["tests"] if t["step"] == "synccheck"} == {"skip"}'
