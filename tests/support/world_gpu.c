@@ -150,12 +150,14 @@ static void look_apart(int32_t found[2]) {
   if (pid > 0) waitpid(pid, NULL, 0);
 }
 
+/* Streams that share a connection wait for each other. Kernels that wait for kernels of other streams would then never
+ * end. Ranks may be threads that read the environment, so it changes before they begin, and gpu_open() leaves it. */
+static void set_connections(void) { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
+
 static bool has_gpu(void) {
   int32_t found[2] = {0, 0};
   if (getenv("GPU_TEST_SMS")) return recall("GPU_TEST_SMS") > 0;
-  /* Streams that share a connection wait for each other. Kernels that wait for kernels of other streams would then
-   * never end. */
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  set_connections();
   (world_is_one_process() ? look : look_apart)(found);
   remember("GPU_TEST_DEVICES", found[0]);
   remember("GPU_TEST_SMS", found[1]);
@@ -196,6 +198,7 @@ int32_t world_gpus(void) { return recall("GPU_TEST_DEVICES"); }
 /* The emulated clock is slower than real time, so that no kernel deadline passes early. */
 static void begin_nodes(const world_setup *setup) {
   char more[256];
+  set_connections();
   snprintf(more, sizeof more, "%sdevices=%d,live,moved,step-ns=20,seed=%llu", setup->words ? setup->words : "",
            setup->nranks, (unsigned long long)random_seed());
   setenv("FAKE_CUDA", more, 1);
