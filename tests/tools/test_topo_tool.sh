@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs banyan-topo as users do. BANYAN_TOPO names the program; the default is that of the build. Pictures are compared
+# Runs banyan-topo as users do. BANYAN_TOPO names the program; the default is that of the build. Its text is compared
 # with goldens next to the topologies. BANYAN_UPDATE_GOLDENS=1 rewrites the goldens, for review.
 # shellcheck source=tests/tools/prelude.sh
 . "$(dirname "$0")/prelude.sh"
@@ -25,7 +25,7 @@ golden() { # compares the output of the last command with the file
   diff -u "$1" "$work/out" >"$work/diff" 2>&1 || fail "not as in $1: $(head -n 40 "$work/diff")"
 }
 
-# ---- the picture -----------------------------------------------------------------------------------------------------
+# ---- the text --------------------------------------------------------------------------------------------------------
 for file in dgx-h100.txt gb200-nvl72.txt hgx-h100-faults.xml pcie-8gpu.xml; do
   if readable $file; then
     run 0 --from $file
@@ -39,7 +39,7 @@ golden spine-leaf.table
 "$program" --from "host numa bridge pci:2 gpu:2 nic@400g" --json |
   awk '/"kind": "net"/ && ++nets == 2 { sub(/"gbytes_per_s": [0-9.]*, /, "") } { print }' >"$work/down.json"
 run 0 --from "$work/down.json"
-says 'NIC1.*, down'
+says 'GPU2 .* NIC1 .* fault$'
 run 3 --from "$work/down.json" --check
 says '^fault: port-down: NIC1 port 1: it is down .50 GB/s if it were up., and its NIC serves 2 GPUs'
 
@@ -52,7 +52,7 @@ done
 
 big="spine:4 leaf:8@rails host:64 nvswitch package:2 pci:4 gpu:1@sm90@gen5x16 nic:1@400g"
 run 0 --from "$big"
-says '^host0,.* and 2047 alike: host1\.\.host2047$'
+says '^host0,.* and 2047 alike: host1, host2, .*, \.\.$'
 [ "$(wc -l <"$work/out")" -lt 50 ] || fail "2048 hosts alike take $(wc -l <"$work/out") lines"
 
 run 0
@@ -135,7 +135,7 @@ run 0 --from dgx-h100.txt --json -o "$work/files/a.json"
 [ ! -s "$work/out" ] || fail "-o also writes to standard output"
 grep -q '^"nodes"' "$work/files/a.json" || fail "-o a.json is no JSON"
 run 0 --from dgx-h100.txt -o "$work/files/a.txt"
-grep -q '^Levels' "$work/files/a.txt" || fail "-o a.txt is no picture"
+grep -q '^Levels' "$work/files/a.txt" || fail "-o a.txt is not the text"
 ln -s a.txt "$work/files/link.txt"
 chmod 640 "$work/files/a.txt"
 run 0 --from one-gpu.txt -o "$work/files/link.txt"

@@ -6,9 +6,11 @@
 
 typedef struct graph {
   const topo_view *view;
-  topo_fold fold;
-  bool *drawn;    /* by node */
-  int32_t *alike; /* by host: equal hosts that are not drawn */
+  bool *drawn;
+  int32_t *host, *above; /* by node; -1: none. `above` is the next drawn node that contains it, without its host */
+  int32_t *rank;         /* by node; -1: none */
+  int32_t *alike;        /* by host: equal hosts that are not drawn */
+  int8_t *severity;
   FILE *out;
 } graph;
 
@@ -19,28 +21,38 @@ static void put_quoted(FILE *out, const char *text) {
   }
 }
 
-/* Draws one of several equal hosts, unless all are asked for. */
-static void hosts_choose(graph *g) {
+/* Draws one of several equal hosts, unless all are asked for. Not drawn are ports, host bridges, and PCI switches with
+ * one device. Children come after their parents. */
+static void nodes_choose(graph *g) {
   const bny_topo *topo = g->view->topo;
-  int32_t *hosts = tool_new((size_t)topo->nnodes, sizeof *hosts), count = 0;
-  int32_t *ends = tool_new((size_t)topo->nnodes, sizeof *ends);
-  for (int32_t n = 0; n < topo->nnodes; n++)
-    if (topo->nodes[n].kind == BNY_TOPO_HOST) hosts[count++] = n;
-  int32_t groups = topo_fold_groups(&g->fold, hosts, count, g->view->all ? INT32_MAX : 2, ends);
-  for (int32_t i = 0, first = 0; i < groups; first = ends[i++]) {
-    g->drawn[hosts[first]] = true;
-    g->alike[hosts[first]] = ends[i] - first - 1;
+  int32_t *below = tool_new((size_t)topo->nnodes, sizeof *below), count;
+  const topo_host *hosts = topo_hosts(g->view, &count);
+  bool *is_left_out = tool_new((size_t)topo->nnodes, sizeof *is_left_out);
+  for (int32_t h = 0; h < count; h++) {
+    if (hosts[h].node < 0) continue;
+    is_left_out[hosts[h].node] = hosts[h].like != h;
+    g->alike[hosts[h].node] = hosts[h].alike;
+  }
+  for (int32_t n = topo->nnodes - 1; n >= 0; n--) {
+    const bny_topo_node *node = &topo->nodes[n];
+    g->rank[n] = -1;
+    g->host[n] = bny_topo_ancestor(topo, n, BNY_TOPO_HOST);
+    g->drawn[n] = node->kind != BNY_TOPO_PORT && (node->kind != BNY_TOPO_PCI || (!node->host_bridge && below[n] > 1));
+    if (node->kind != BNY_TOPO_PORT && node->parent >= 0) below[node->parent] += g->drawn[n] ? 1 : below[n];
+    g->drawn[n] = g->drawn[n] && (g->host[n] < 0 || !is_left_out[g->host[n]]);
   }
   for (int32_t n = 0; n < topo->nnodes; n++) {
-    int32_t host = g->fold.host[n];
-    g->drawn[n] = g->fold.shown[n] && (host < 0 || g->drawn[host]);
+    int32_t parent = topo->nodes[n].parent;
+    bool inside = parent >= 0 && topo->nodes[parent].kind != BNY_TOPO_HOST;
+    g->above[n] = !inside ? -1 : g->drawn[parent] ? parent : g->above[parent];
   }
+  for (int32_t r = 0; r < g->view->levels->nranks; r++) g->rank[g->view->levels->ranks[r].node] = r;
 }
 
 static void put_node(const graph *g, int32_t n) {
   const bny_topo_node *node = &g->view->topo->nodes[n];
   static const char *const colours[] = {"black", "orange", "red"};
-  int32_t rank = g->fold.rank[n];
+  int32_t rank = g->rank[n];
   fprintf(g->out, "  n%d [label=\"", (int)n);
   put_quoted(g->out, node->name);
   const char *lines[] = {topo_model(node), node->bus_id == NULL ? "" : node->bus_id,
@@ -49,7 +61,7 @@ static void put_node(const graph *g, int32_t n) {
     if (lines[i][0] != '\0') fputs("\\n", g->out);
     put_quoted(g->out, lines[i]);
   }
-  fprintf(g->out, "\", color=%s];\n", colours[g->fold.severity[n] < 0 ? 0 : g->fold.severity[n]]);
+  fprintf(g->out, "\", color=%s];\n", colours[g->severity[n]]);
 }
 
 /* Draws the nodes of a host; -1: those above all hosts. */
@@ -61,7 +73,7 @@ static void put_host(const graph *g, int32_t host) {
     fputs(g->alike[host] > 0 ? tool_format(" and %d alike\";\n", (int)g->alike[host]) : "\";\n", g->out);
   }
   for (int32_t n = 0; n < topo->nnodes; n++)
-    if (g->drawn[n] && g->fold.host[n] == host && n != host) put_node(g, n);
+    if (g->drawn[n] && g->host[n] == host && n != host) put_node(g, n);
   if (host >= 0) fputs("  }\n", g->out);
 }
 
@@ -80,19 +92,21 @@ static int32_t end_of(const graph *g, int32_t node) {
 char *topo_view_dot(const topo_view *view) {
   tool_page page;
   const bny_topo *topo = view->topo;
-  graph g = {.view = view, .fold = topo_fold_make(view), .out = tool_page_begin(&page)};
-  g.drawn = tool_new((size_t)topo->nnodes, sizeof *g.drawn);
-  g.alike = tool_new((size_t)topo->nnodes, sizeof *g.alike);
-  hosts_choose(&g);
+  size_t nodes = (size_t)topo->nnodes;
+  graph g = {.view = view, .severity = topo_severities(view), .out = tool_page_begin(&page)};
+  int32_t **const numbers[] = {&g.host, &g.above, &g.rank, &g.alike};
+  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) *numbers[i] = tool_new(nodes, sizeof **numbers[i]);
+  g.drawn = tool_new(nodes, sizeof *g.drawn);
+  nodes_choose(&g);
   fputs("graph topology {\n  node [shape=box];\n", g.out);
   for (int32_t n = 0; n < topo->nnodes; n++)
     if (g.drawn[n] && topo->nodes[n].kind == BNY_TOPO_HOST) put_host(&g, n);
   put_host(&g, -1);
   for (int32_t n = 0; n < topo->nnodes; n++) {
-    int32_t above = g.fold.above[n];
-    if (!g.drawn[n] || above < 0 || end_of(&g, above) < 0 || topo->nodes[n].kind == BNY_TOPO_SWITCH) continue;
-    topo_facts facts = topo_fold_facts(&g.fold, n);
-    put_edge(&g, above, n, 1, facts.up, facts.up_assumed);
+    if (!g.drawn[n] || g.above[n] < 0) continue;
+    int32_t l = bny_topo_link_up(topo, n, BNY_TOPO_LINK_PCI);
+    put_edge(&g, g.above[n], n, 1, l < 0 ? 0 : topo->links[l].gbytes_per_s,
+             l >= 0 && topo->links[l].source == BNY_TOPO_ASSUMED);
   }
   for (int32_t l = 0; l < topo->nlinks; l++) {
     const bny_topo_link *link = &topo->links[l];

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Writes findings, for the picture and for --check, which also chooses the exit status, and the reports of probes. */
+ * Writes findings, for the whole text and for --check, which also chooses the exit status, and the reports of
+ * probes. */
 #include <string.h>
 
 #include "tools/topo/json.h"
 #include "topo/model/json.h"
 
-void topo_put_findings(FILE *out, const topo_view *view, topo_severity least, bool is_picture) {
+void topo_put_findings(FILE *out, const topo_view *view, topo_severity least, bool wraps) {
   for (int32_t f = 0; f < view->findings.count && view->findings.list[f].severity >= least; f++) {
     const topo_finding *finding = &view->findings.list[f];
     const char *line = tool_format("%s: %s: %s", topo_severity_name(finding->severity), finding->id, finding->text);
-    if (is_picture)
+    if (wraps)
       tool_print_wrapped(out, fprintf(out, "  "), 4, line);
     else
       fprintf(out, "%s\n", line);

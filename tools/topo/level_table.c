@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Writes the table of levels, for the picture and for --levels. */
+ * Writes the table of levels, for the whole text and for --levels. */
 #include <string.h>
 
 #include "tools/topo/topo.h"

@@ -2,14 +2,14 @@
 banyan_topo_SOURCES = \
   %D%/dot.c \
   %D%/findings.c \
-  %D%/fold.c \
+  %D%/hosts.c \
   %D%/json.c %D%/json.h \
   %D%/level_table.c \
   %D%/main.c \
   %D%/names.c \
   %D%/output.c \
-  %D%/topo.h \
-  %D%/tree.c
+  %D%/text.c \
+  %D%/topo.h
 banyan_topo_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 banyan_topo_LDADD = libbanyan_topo.la libbanyan_options.la libbanyan_core.la $(JANSSON_LIBS)
 

@@ -50,8 +50,8 @@ static const tool_option options[] = {
     {"output", "FILE",
      "Write there instead of to standard output. The file is replaced only when all of it is written.",
      TOOL_TEXT_AT(output), .letter = 'o'},
-    {"all", NULL, "Draw all items, also equal ones, and list all groups and findings.", TOOL_FLAG_AT(all)},
-    {.help = "In place of the picture"},
+    {"all", NULL, "Show all hosts, also equal ones, and all groups and findings.", TOOL_FLAG_AT(all)},
+    {.help = "In place of all this"},
     {"levels", NULL,
      "Show all levels as a table: groups of ranks that are close to one another, with the ranks of each.",
      TOOL_VALUE_AT(task, TASK_LEVELS)},
@@ -144,7 +144,7 @@ static char *save_costs(const arguments *a, tool_error *error) {
 
 /* Returns the text to write. On failure it returns NULL and sets *error. */
 static char *work(const arguments *a, const machine *m, int *exit_status, tool_error *error) {
-  static char *(*const views[])(const topo_view *) = {topo_view_tree, topo_view_json, topo_view_dot};
+  static char *(*const views[])(const topo_view *) = {topo_view_text, topo_view_json, topo_view_dot};
   *exit_status = TOOL_EXIT_OK;
   switch (a->task) {
   case TASK_LEVELS: return (a->format == FORMAT_JSON ? topo_view_json : topo_view_levels)(&m->view);

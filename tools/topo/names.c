@@ -2,42 +2,9 @@
  * Names, numbers and speeds as the views of banyan-topo write them. */
 #include "tools/topo/topo.h"
 
-#include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { PIECES_MOST = 6 }; /* ranges of a list */
-
-/* Returns the number at the end of a name, and sets *start to its position; -1 if there is none. */
-static int64_t number_at_end(const char *name, size_t *start) {
-  size_t length = strlen(name), at = length;
-  while (at > 0 && isdigit((unsigned char)name[at - 1])) at--;
-  *start = at;
-  bool counts = at < length && length - at <= 9 && (name[at] != '0' || length - at == 1);
-  return counts ? strtoll(name + at, NULL, 10) : -1;
-}
-
-static bool follows(const char *before, const char *name) {
-  size_t start, start_before;
-  int64_t number = number_at_end(name, &start), number_before = number_at_end(before, &start_before);
-  return number > 0 && number_before >= 0 && number == number_before + 1 && start == start_before &&
-         memcmp(name, before, start) == 0;
-}
-
-void topo_put_names(FILE *out, const bny_topo *topo, const int32_t *nodes, int32_t count) {
-  for (int32_t i = 0, next, piece = 0; i < count; i = next, piece++) {
-    const char *first = topo->nodes[nodes[i]].name, *last = first;
-    for (next = i + 1; next < count && follows(last, topo->nodes[nodes[next]].name); next++)
-      last = topo->nodes[nodes[next]].name;
-    if (next - i == 2) next = i + 1; /* "GPU0, GPU1" reads better than a range */
-    if (piece == PIECES_MOST) {
-      fprintf(out, " and %d more", (int)(count - i));
-      return;
-    }
-    fprintf(out, "%s%s", piece > 0 ? ", " : "", first);
-    if (next - i > 2) fprintf(out, "..%s", last);
-  }
-}
 
 void topo_put_numbers(FILE *out, const int32_t *numbers, int32_t count) {
   for (int32_t i = 0, next, piece = 0; i < count; i = next, piece++) {
