@@ -601,8 +601,8 @@ typedef struct banyan_allreduce_desc {
  * banyan_op_info counts it on hosts. A sum over p ranks is off by at most ((1 + u)^R - 1 + p 2^-23) A, where A is the
  * sum of |v| and u and R are those of banyan_combine(), with u = 1/17 for E4M3. Small values have an absolute
  * precision, in E4M3 that of 32 columns with a common scale: docs/numbers.md. `out` may be `in` if each sum then has
- * the address of its own input. Otherwise the two must not overlap. On devices the stream runs the sum. It has no wire
- * of E4M3, and its EXACT order has the algorithm "oneshot" alone, and at most 72 ranks that share memory. */
+ * the address of its own input. Otherwise the two must not overlap. On devices the stream runs the sum, and its EXACT
+ * order has the algorithm "oneshot" alone, and at most 72 ranks that share memory. */
 banyan_status banyan_allreduce(banyan_comm *comm, const banyan_allreduce_desc *desc, const void *in, void *out);
 
 /* Describes a selection: for each of tokens x heads rows, the k best of the scored keys that all ranks offer. A row is

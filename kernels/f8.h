@@ -99,6 +99,19 @@ BNY_HD static inline float bny_scale_inverse(uint8_t byte) { return bny_float_of
  * codes. */
 enum { BNY_SUM_INFINITE = BNY_SCALE_BLOCK + 1, BNY_SUM_BLOCK_BYTES = BNY_SCALE_BLOCK + 4 };
 
+/* Give a value of a block with an infinity its code, and back. `code` and `value` are those of other blocks. */
+BNY_HD static inline uint8_t bny_sum_code(float value, uint8_t code) {
+  uint32_t bits = bny_bits_of_float(value), magnitude = bits & 0x7fffffffu;
+  uint8_t finite = code == 0x80u ? (uint8_t)0 : code;
+  uint8_t infinity = (uint8_t)((bits >> 24 & 0x80u) | 0x7fu);
+  return magnitude > 0x7f800000u ? (uint8_t)0x80 : magnitude == 0x7f800000u ? infinity : finite;
+}
+
+BNY_HD static inline float bny_sum_value(uint8_t code, float value) {
+  float infinity = bny_float_of_bits((code & 0x80u) << 24 | 0x7f800000u);
+  return code == 0x80u ? bny_float_of_bits(0x7fc00000u) : (code & 0x7fu) == 0x7fu ? infinity : value;
+}
+
 /* Returns the code of a value within a block. An infinity becomes NaN, because a scaled code cannot represent it. */
 BNY_HD static inline uint8_t bny_block_code(float value, float inverse) {
   uint32_t finite = (bny_bits_of_float(value) & 0x7fffffffu) < 0x7f800000u;

@@ -113,11 +113,7 @@ static inline void scale_blocks_tree(scale_block *v, int count, const node_scale
 static inline void sum_block_read(const uint8_t *from, scale_block *block) {
   scale_block_read(from, BNY_SCALE_BLOCK, 0, block);
   if (from[BNY_SUM_INFINITE] == 0) return;
-  for (int i = 0; i < BNY_SCALE_BLOCK; i++) {
-    const float sign = from[i] & 0x80u ? -1.0f : 1.0f;
-    if ((from[i] & 0x7fu) == 0x7fu) block->value[i] = sign * BNY_INFINITY_F;
-    if (from[i] == 0x80u) block->value[i] = bny_float_of_bits(0x7fc00000u);
-  }
+  for (int i = 0; i < BNY_SCALE_BLOCK; i++) block->value[i] = bny_sum_value(from[i], block->value[i]);
 }
 
 static inline void sum_block_write(uint8_t *to, scale_block *block) {
@@ -129,15 +125,7 @@ static inline void sum_block_write(uint8_t *to, scale_block *block) {
   memset(to + BNY_SUM_INFINITE, 0, BNY_SUM_BLOCK_BYTES - BNY_SUM_INFINITE);
   if (infinite == 0) return;
   to[BNY_SUM_INFINITE] = 1;
-  for (int i = 0; i < BNY_SCALE_BLOCK; i++) {
-    const uint32_t bits = bny_bits_of_float(block->value[i]), magnitude = bits & 0x7fffffffu;
-    if (magnitude == 0x7f800000u)
-      to[i] = (uint8_t)(bits >> 24 & 0x80u) | 0x7fu;
-    else if (magnitude > 0x7f800000u)
-      to[i] = 0x80u;
-    else if (to[i] == 0x80u)
-      to[i] = 0;
-  }
+  for (int i = 0; i < BNY_SCALE_BLOCK; i++) to[i] = bny_sum_code(block->value[i], to[i]);
 }
 
 /* Adds blocks in the tree of merge(), in place. v[0] receives the sum. The bits of a NaN would depend on how a compiler

@@ -161,10 +161,13 @@ enum { BNY_UNIT_BYTES = -1, BNY_UNIT_HEADS = -2, BNY_UNIT_LISTS = -3 };
 /* How rows are cut into units, the same on all ranks. Byte programs have one token, and their "heads" are consecutive
  * units. In an all-gather of heads, a unit is a row of value_dim bytes. Sums have "heads" of value_dim columns: unit h
  * of a token has columns [h value_dim, (h + 1) value_dim), as far as the box has them. They travel as the numerators of
- * rows whose m is 0 and whose d is BNY_SUM_D, so they need no kernels of their own. */
+ * rows whose m is 0 and whose d is BNY_SUM_D, so they need no kernels of their own. On the wire of e4m3 these columns
+ * are counted in whole blocks: each of `groups` parts of a tensor has group_columns of them, and may lack the last. */
 typedef struct bny_unit_shape {
   int32_t token0, tokens, head0, heads; /* box of rows */
   int32_t column0, columns;             /* sums: the columns of the box. columns 0: there are no sums */
+  int32_t row_columns;                  /* sums: columns of a row of the plan, 1 or 32 */
+  int32_t dim, groups, group_columns;   /* sums of e4m3: the columns of a token, and their parts */
   int32_t value_dim;
   int32_t wire;          /* bny_wire, BNY_UNIT_BYTES, BNY_UNIT_HEADS or BNY_UNIT_LISTS */
   int32_t chunk_columns; /* a multiple of 8, or of 32 for e4m3; the last chunk may be shorter. Bytes: size of a unit, a
@@ -302,6 +305,12 @@ BNY_PROGRAM_INLINE bny_device_fault bny_device_fault_unpack(uint64_t word) {
 /* Packs a position: a number and a value at it, such as an index into a page table and the wrong entry. Never 0. */
 BNY_PROGRAM_INLINE uint64_t bny_device_position_pack(uint32_t place, int32_t id) {
   return ((uint64_t)place + 1) << 32 | (uint32_t)id;
+}
+
+/* Returns the first item of part `index`, where banyan_split() divides `count` items among `parts` owners. */
+BNY_PROGRAM_INLINE int32_t bny_split_first(int32_t count, int32_t parts, int32_t index) {
+  int32_t larger = count % parts;
+  return index * (count / parts) + (index < larger ? index : larger);
 }
 
 /* Returns the words before a unit's values: m and d. SIMPLE has two more, so that values are 16-byte aligned. */

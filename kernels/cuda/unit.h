@@ -19,6 +19,7 @@ struct bny_unit_work {
   int32_t packets;
   uint32_t group, groups; /* this warp's group, and the number of groups in the grid */
   int32_t low;            /* sums: columns of the unit before the box */
+  bool sums;
 };
 
 template <int protocol, int bits> BNY_DEVICE bny_unit_work bny_unit_work_make(const bny_unit_shape &shape) {
@@ -30,6 +31,7 @@ template <int protocol, int bits> BNY_DEVICE bny_unit_work bny_unit_work_make(co
   work.groups = bny_grid_blocks() * (warps >> shift);
   work.column0 = work.chunk * shape.chunk_columns;
   work.low = 0;
+  work.sums = shape.columns > 0;
   int32_t left = shape.value_dim - work.column0;
   work.columns = left < 0 ? 0 : left < shape.chunk_columns ? left : shape.chunk_columns;
   work.packets = bny_protocol_packets_of(protocol, bits, work.columns);
@@ -42,6 +44,13 @@ BNY_DEVICE void bny_unit_work_move(bny_unit_work *work, const bny_unit_shape &sh
                                    int32_t count) {
   int32_t begin = head * shape.value_dim, left = first + count - begin;
   work->low = first > begin ? first - begin : 0;
+  if (bits == 8) { /* the part of the tensor may lack columns of its last block */
+    int32_t group = begin / shape.group_columns, place = begin - group * shape.group_columns;
+    int32_t at = bny_split_first(shape.dim, shape.groups, group) + place;
+    int32_t has = bny_split_first(shape.dim, shape.groups, group + 1) - at;
+    work->column0 = at - begin;
+    left = has < left ? has < 0 ? 0 : has : left;
+  }
   work->columns = left < shape.value_dim ? left : shape.value_dim;
   work->packets = bny_protocol_packets_of(protocol, bits, work->columns);
 }
@@ -160,7 +169,7 @@ BNY_DEVICE bny_packet bny_unit_pack(const bny_lane_values<protocol, 8> &values, 
                                     float m, float d, int) {
   bny_unit_columns at = bny_unit_columns_of<protocol, 8>(work, packet);
   bny_lane_values<protocol, 8> limited = values;
-  return bny_block_pack<protocol>(limited.value, packet, at.low, at.high, m, d);
+  return bny_block_pack<protocol>(limited.value, packet, at.low, at.high, m, d, work.sums);
 }
 
 /* Called by all lanes. Rounds values to the precision of packets. */
@@ -172,7 +181,7 @@ BNY_DEVICE void bny_unit_round(bny_lane_values<protocol, bits> *values, const bn
 template <int protocol>
 BNY_DEVICE void bny_unit_round(bny_lane_values<protocol, 8> *values, const bny_unit_work &work, int packet, int) {
   bny_unit_columns at = bny_unit_columns_of<protocol, 8>(work, packet);
-  bny_block_round<protocol>(values->value, packet, at.low, at.high);
+  bny_block_round<protocol>(values->value, packet, at.low, at.high, work.sums);
 }
 
 /* The scales of a packet's values, if the format has scales. All lanes make them together, with the packets of a

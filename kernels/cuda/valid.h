@@ -19,12 +19,6 @@ BNY_DEVICE bny_valid_run bny_valid_begin(const bny_device_valid &valid) {
   return {bny_valid_clamp(valid.tokens ? *valid.tokens : valid.count, valid.most)};
 }
 
-/* Returns the first item of part `index`, where banyan_split() divides `count` items among `parts` owners. */
-BNY_DEVICE int32_t bny_valid_first(int32_t count, int32_t parts, int32_t index) {
-  int32_t larger = count % parts;
-  return index * (count / parts) + (index < larger ? index : larger);
-}
-
 /* Returns the owner of item `thing` of `count` items. */
 BNY_DEVICE int32_t bny_valid_owner(int32_t count, int32_t parts, int32_t thing) {
   int32_t each = count / parts, larger = count % parts;
@@ -35,8 +29,8 @@ BNY_DEVICE int32_t bny_valid_owner(int32_t count, int32_t parts, int32_t thing) 
  * part is shorter. */
 BNY_DEVICE_COLD int32_t bny_valid_move(int32_t from, int32_t to, int32_t parts, int32_t token) {
   int32_t owner = bny_valid_owner(from, parts, token);
-  int32_t found = bny_valid_first(to, parts, owner) + (token - bny_valid_first(from, parts, owner));
-  return found < bny_valid_first(to, parts, owner + 1) ? found : -1;
+  int32_t found = bny_split_first(to, parts, owner) + (token - bny_split_first(from, parts, owner));
+  return found < bny_split_first(to, parts, owner + 1) ? found : -1;
 }
 
 /* Returns the run's token for a token of the plan, or -1 if the run omits it. Requires valid.most != 0. */

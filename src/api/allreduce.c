@@ -25,10 +25,6 @@ static banyan_status check_desc(const banyan_comm *comm, const banyan_allreduce_
   if (desc->wire && bny_wire_of_dtype(desc->wire) == BNY_WIRE_COUNT)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.wire is %d; use BANYAN_F32, BANYAN_F16, BANYAN_BF16 or BANYAN_E4M3",
                     (int)desc->wire);
-  if (desc->wire == BANYAN_E4M3 && comm->device.engine)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED,
-                    "desc.wire is BANYAN_E4M3, which sums on devices do not have; use BANYAN_F16 "
-                    "or BANYAN_BF16");
   if ((unsigned)desc->scatter > BANYAN_SCATTER_TOKENS)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.scatter is %d, which is not a banyan_scatter", desc->scatter);
   if ((unsigned)desc->order > BANYAN_ORDER_EXACT)
@@ -109,7 +105,7 @@ static banyan_status allreduce(banyan_comm *comm, const banyan_allreduce_desc *d
                   .order = known->order,
                   .root = known->scatter == BANYAN_SCATTER_ROOT ? known->root : 0};
   bny_call_set_columns(&key, known->dim, comm->nranks);
-  if ((int64_t)key.all_tokens * key.all_heads > INT32_MAX)
+  if ((int64_t)key.all_heads * (key.all_tokens > key.value_dim ? key.all_tokens : key.value_dim) > INT32_MAX)
     return bny_op_reject(comm,
                          bny_fail(BANYAN_ERR_ARGUMENT,
                                   "desc has %d tokens of %d blocks of E4M3, more than 2^31 - 1 blocks: each rank's "

@@ -166,8 +166,8 @@ static void set_message(const draft *draft, int32_t sender, const bny_slot *what
     endpoint->message[half] = nodes->messages[sender][half] + nodes->shift + what->offset;
   endpoint->peer = number_in_group(nodes, draft->rank);
   if (draft->shape.columns) {
-    endpoint->column0 = (uint32_t)what->slice.head0;
-    endpoint->columns = (uint32_t)what->slice.heads;
+    endpoint->column0 = (uint32_t)(what->slice.head0 * draft->shape.row_columns);
+    endpoint->columns = (uint32_t)(what->slice.heads * draft->shape.row_columns);
     return;
   }
   bny_wire_layout layout =
@@ -311,8 +311,8 @@ static banyan_status add_step(draft *draft, const bny_step *step) {
                            .bytes = step->slice.bytes};
   banyan_status status = BANYAN_OK;
   if (draft->shape.columns) {
-    made.byte0 = (uint64_t)step->slice.head0;
-    made.bytes = (uint64_t)step->slice.heads;
+    made.byte0 = (uint64_t)(step->slice.head0 * draft->shape.row_columns);
+    made.bytes = (uint64_t)(step->slice.heads * draft->shape.row_columns);
   }
   bool sends = step->kind == BNY_STEP_SEND, waits = step->kind == BNY_STEP_WAIT;
   if (((sends || waits) && !signals) || box.tokens == 0 || box.heads == 0) return BANYAN_OK;
@@ -407,7 +407,7 @@ static void own_parts(const bny_request *request, bny_oneshot *what) {
     if (rank < request->nranks) bny_slice_split(begin, request->nranks, rank, &begin, &number);
     what->first[rank] = begin < first ? first : begin > last ? last : begin;
     if (tokens || !what->shape.columns) continue;
-    int32_t each = what->shape.value_dim;
+    int32_t each = what->shape.value_dim / what->shape.row_columns;
     what->first[rank] = what->first[rank] / each + (what->first[rank] == last && last % each > 0);
   }
 }

@@ -6,6 +6,7 @@
 
 #include "cuda/selection.h"
 #include "device/program.h"
+#include "plan/columns.h"
 #include "base/hash.h"
 #include "base/status.h"
 
@@ -15,8 +16,9 @@ struct bny_device_run {
   int32_t blocks, threads;
   bny_device_settings settings; /* settings of the exec, with the run's protocol */
   bny_plan_form form;
-  bool heads, sums, lists;    /* the plan is an all-gather of heads, sums tensors, or selects */
-  uint32_t shared_bytes;      /* dynamic, of a block */
+  bool heads, sums, lists; /* the plan is an all-gather of heads, sums tensors, or selects */
+  uint32_t shared_bytes;   /* dynamic, of a block */
+  int32_t nranks;
   int32_t unit_columns;       /* sums: columns of a unit */
   const char *kernel_name;    /* static text */
   int32_t nsteps;             /* steps of the program */
@@ -200,6 +202,7 @@ banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *requ
   bny_device_run *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to bind a plan");
   made->exec = exec;
+  made->nranks = request->nranks;
   made->heads = bny_call_has_rows(&request->call) && bny_call_gathers(&request->call);
   made->sums = request->call.collective == BNY_ALLREDUCE;
   made->lists = request->call.collective == BNY_SELECT;
@@ -312,7 +315,8 @@ static void set_sums(const bny_device_run *run, const bny_binding *binding, bny_
   call->in = call->out = tensor;
   call->in.values = binding->mine.at;
   call->in.values_token_stride = binding->mine.token_stride / bytes;
-  if (binding->all.at) call->out.values = binding->all.at - binding->out_head0 * bytes;
+  int64_t first = bny_call_columns(binding->call, run->nranks, binding->out_head0, 0).first;
+  if (binding->all.at) call->out.values = binding->all.at - first * bytes;
   call->out.values_token_stride = binding->all.token_stride / bytes;
   call->out_head0 = 0;
 }

@@ -86,13 +86,14 @@ static banyan_status shape_of_heads(const bny_request *request, int32_t protocol
   return BANYAN_OK;
 }
 
-/* Returns how many columns of sums a unit has. A unit has one owner, which the direct kernels require, if columns are
+/* Returns how many rows of a sum's plan a unit has. A unit has one owner, which the direct kernels require, if rows are
  * divided evenly or one by one. */
-static int32_t columns_of_sums(const bny_request *request, int32_t protocol) {
+static int32_t rows_of_sums(const bny_request *request, int32_t protocol) {
   const bny_call *call = &request->call;
   int32_t rounds = payload_bytes(request) <= BYTES_FEW ? BYTES_PACKETS_FEW : BYTES_PACKETS_MANY;
   int32_t words = bny_protocol_round_words(protocol) * rounds - bny_protocol_header_words(protocol);
   int32_t most = words * (32 / bits_of((int32_t)call->wire)) / 8 * 8;
+  if (call->wire == BNY_WIRE_E4M3) most = rounds * bny_protocol_round_columns(protocol) / call->value_dim;
   if (call->scatter != BANYAN_SCATTER_HEADS) return most;
   if (call->all_heads % request->nranks) return bny_request_may_be_direct(request) ? 1 : most;
   int32_t each = call->all_heads / request->nranks, parts = (each + most - 1) / most;
@@ -115,9 +116,15 @@ static banyan_status shape_of_lists(const bny_request *request, bny_unit_shape *
 
 /* A unit is some columns of a token. */
 static banyan_status shape_of_sums(const bny_request *request, int32_t protocol, bny_unit_shape *shape) {
-  int32_t columns = columns_of_sums(request, protocol);
-  *shape = (bny_unit_shape){.column0 = request->head0,
-                            .columns = request->heads,
+  const bny_call *call = &request->call;
+  int32_t row = call->value_dim, columns = rows_of_sums(request, protocol) * row;
+  int32_t groups = call->scatter == BANYAN_SCATTER_HEADS ? request->nranks : 1;
+  *shape = (bny_unit_shape){.column0 = request->head0 * row,
+                            .columns = request->heads * row,
+                            .row_columns = row,
+                            .dim = call->dim,
+                            .groups = groups,
+                            .group_columns = call->all_heads / groups * row,
                             .value_dim = columns,
                             .wire = (int32_t)request->call.wire,
                             .chunk_columns = columns,
@@ -165,7 +172,8 @@ banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, 
 
 bny_unit_box bny_unit_box_of(const bny_unit_shape *shape, const bny_slice *slice) {
   if (shape->columns && slice->heads > 0) {
-    int32_t first = slice->head0 / shape->value_dim, last = (slice->head0 + slice->heads - 1) / shape->value_dim;
+    int32_t rows = shape->value_dim / shape->row_columns;
+    int32_t first = slice->head0 / rows, last = (slice->head0 + slice->heads - 1) / rows;
     return (bny_unit_box){slice->token0, slice->tokens, first, last + 1 - first};
   }
   if (shape->wire != BNY_UNIT_BYTES) return (bny_unit_box){slice->token0, slice->tokens, slice->head0, slice->heads};

@@ -233,7 +233,7 @@ static void make(problem *made, world_random random, const world_rank *self) {
   desc.tokens = random_below(&random, self->on->is_device ? TOKENS_OF_DEVICES : TOKENS);
   desc.dim = random_one_in(&random, 12) ? 0 : dim;
   desc.dtype = types[random_below(&random, 3)];
-  desc.wire = random_one_in(&random, 2) ? 0 : types[random_below(&random, self->on->is_device ? 3 : 4)];
+  desc.wire = random_one_in(&random, 2) ? 0 : types[random_below(&random, 4)];
   desc.scatter = (banyan_scatter)random_below(&random, 4);
   desc.root = desc.scatter == BANYAN_SCATTER_ROOT ? random_below(&random, self->nranks) : 0;
   desc.order = (banyan_order)random_below(&random, 3);
