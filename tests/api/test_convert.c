@@ -11,7 +11,7 @@
 /* Filled with a byte that is NaN in every dtype, so that a read of unset memory shows. */
 static void *take(size_t bytes) {
   void *memory = aligned_alloc(64, (bytes + 64) / 64 * 64);
-  EXPECT(memory != NULL);
+  ck_assert(memory != NULL);
   memset(memory, 0xFF, (bytes + 64) / 64 * 64);
   return memory;
 }
@@ -103,15 +103,15 @@ static void convert(const bny_kernels *kernels, bny_wire wire, world_random *ran
   ck_assert_int_eq(kernels->encode(&box, &in.partial, 0, 0, wire, &view), -1);
   ck_assert_int_eq(kernels->merge_finish(&box, wire, 1, &view, false, &out.partial, 0, 0), -1);
   char why[256] = "bytes beside the rows were written";
-  EXPECT_MSG(sheet_matches(&out, reference, box.heads, 0, 0, bny_wire_formats[wire].dtype, 1, why, sizeof why) &&
-                 sheet_gaps_are_untouched(&out),
-             "%s, wire %s, mood %d: %s", kernels->name, bny_wire_formats[wire].name, (int)mood, why);
+  ck_assert_msg(sheet_matches(&out, reference, box.heads, 0, 0, bny_wire_formats[wire].dtype, 1, why, sizeof why) &&
+                    sheet_gaps_are_untouched(&out),
+                "%s, wire %s, mood %d: %s", kernels->name, bny_wire_formats[wire].name, (int)mood, why);
   /* The output reads back as the same rows, empty ones included. Extreme logits may fall below the limit for empty
    * rows. */
   const bool reads = out.partial.lse && mood != SHEET_HUGE && mood != SHEET_LARGE && mood != SHEET_MASKED;
   if (reads) ck_assert_int_eq(kernels->encode(&box, &out.partial, 0, 0, wire, &again), -1);
   for (int r = 0; r < box.tokens * box.heads && reads; r++)
-    EXPECT((again.d[r] == 0) == reference[r].is_empty && (again.m[r] == -INFINITY) == reference[r].is_empty);
+    ck_assert((again.d[r] == 0) == reference[r].is_empty && (again.m[r] == -INFINITY) == reference[r].is_empty);
   free(view.m);
   free(again.m);
 }
@@ -151,10 +151,10 @@ TEST(native_form_is_a_copy) {
     for (int t = 0; t < box.tokens; t++) {
       for (int h = 0; h < box.heads; h++) {
         const float *a = (const float *)in.values + value_at(&in, t, h);
-        EXPECT(memcmp(a, (float *)out.values + value_at(&out, t, h), (size_t)box.value_dim * 4) == 0);
-        EXPECT(memcmp(a, (float *)view.n + (t * box.heads + h) * box.value_dim, (size_t)box.value_dim * 4) == 0);
-        EXPECT(((float *)in.lse)[stat_at(&in, t, h)] == ((float *)out.lse)[stat_at(&out, t, h)]);
-        EXPECT(((float *)in.sum)[stat_at(&in, t, h)] == ((float *)out.sum)[stat_at(&out, t, h)]);
+        ck_assert(memcmp(a, (float *)out.values + value_at(&out, t, h), (size_t)box.value_dim * 4) == 0);
+        ck_assert(memcmp(a, (float *)view.n + (t * box.heads + h) * box.value_dim, (size_t)box.value_dim * 4) == 0);
+        ck_assert(((float *)in.lse)[stat_at(&in, t, h)] == ((float *)out.lse)[stat_at(&out, t, h)]);
+        ck_assert(((float *)in.sum)[stat_at(&in, t, h)] == ((float *)out.sum)[stat_at(&out, t, h)]);
       }
     }
     free(view.m);
@@ -199,13 +199,13 @@ TEST(rows_are_encoded_alike_alone_and_in_blocks) {
       ck_assert_int_eq(kernels->encode(&box, &in, 0, 0, wire, &all), -1);
       for (int r = 0; r < box.tokens * box.heads; r++) {
         ck_assert_int_eq(kernels->encode(&one, &in, r / box.heads, r % box.heads, wire, &alone), -1);
-        EXPECT_MSG(bny_bits_of_float(alone.m[0]) == bny_bits_of_float(all.m[r]) &&
-                       bny_bits_of_float(alone.d[0]) == bny_bits_of_float(all.d[r]) &&
-                       memcmp(alone.n, (char *)all.n + (size_t)r * row_bytes, row_bytes) == 0,
-                   "%s, wire %s, round %d, row %d: m %a, d %a alone, m %a, d %a in its block", kernels->name,
-                   bny_wire_formats[wire].name, i, r, (double)alone.m[0], (double)alone.d[0], (double)all.m[r],
-                   (double)all.d[r]);
-        EXPECT_MSG(all.m[r] != 0 || !signbit(all.m[r]), "%s, round %d, row %d: m is -0", kernels->name, i, r);
+        ck_assert_msg(bny_bits_of_float(alone.m[0]) == bny_bits_of_float(all.m[r]) &&
+                          bny_bits_of_float(alone.d[0]) == bny_bits_of_float(all.d[r]) &&
+                          memcmp(alone.n, (char *)all.n + (size_t)r * row_bytes, row_bytes) == 0,
+                      "%s, wire %s, round %d, row %d: m %a, d %a alone, m %a, d %a in its block", kernels->name,
+                      bny_wire_formats[wire].name, i, r, (double)alone.m[0], (double)alone.d[0], (double)all.m[r],
+                      (double)all.d[r]);
+        ck_assert_msg(all.m[r] != 0 || !signbit(all.m[r]), "%s, round %d, row %d: m is -0", kernels->name, i, r);
       }
       free(all.m);
       free(alone.m);
@@ -255,27 +255,28 @@ static void export_one(const bny_kernels *kernels, float m, float d, banyan_part
   if (huge) slack += 1.1 * (oracle_unit(out->stats_dtype) + 0x1p-24) * fabs(weight);
   if (fabsf(m) == FLT_MAX && fabs(got) > fabs(weight))
     got = weight; /* base e has a wider range, so all weights beyond are one number */
-  EXPECT_MSG(says || fabs(got - weight) <= slack,
-             "%s: m %a, d %a to dtypes %d %d, kinds %d %d, base %d: weight %.9g became %.9g, off by %.3g, slack %.3g",
-             kernels->name, (double)m, (double)d, (int)out->stats_dtype, (int)out->values_dtype, (int)out->stats_kind,
-             (int)out->values_kind, (int)out->base, weight, got, got - weight, slack);
-  EXPECT_MSG(!says || must_say || !is_holdable(out, weight),
-             "%s: m %a, d %a to dtype %d, kinds %d %d, base %d is rejected", kernels->name, (double)m, (double)d,
-             (int)out->stats_dtype, (int)out->stats_kind, (int)out->values_kind, (int)out->base);
+  ck_assert_msg(
+      says || fabs(got - weight) <= slack,
+      "%s: m %a, d %a to dtypes %d %d, kinds %d %d, base %d: weight %.9g became %.9g, off by %.3g, slack %.3g",
+      kernels->name, (double)m, (double)d, (int)out->stats_dtype, (int)out->values_dtype, (int)out->stats_kind,
+      (int)out->values_kind, (int)out->base, weight, got, got - weight, slack);
+  ck_assert_msg(!says || must_say || !is_holdable(out, weight),
+                "%s: m %a, d %a to dtype %d, kinds %d %d, base %d is rejected", kernels->name, (double)m, (double)d,
+                (int)out->stats_dtype, (int)out->stats_kind, (int)out->values_kind, (int)out->base);
   if (says) return;
   /* The values are those of the row, and the output reads back as the same row. */
   double scale = out->values_kind == BANYAN_VALUES_NUMERATOR ? (double)read_as(out->sum, out->stats_dtype, 0) : 1;
   double bound = 2 * oracle_unit(out->values_dtype) + (out->values_kind == BANYAN_VALUES_NUMERATOR ? slack : 0);
-  EXPECT_MSG(fabs((double)read_as(out->values, out->values_dtype, 0) / scale - 1) <= bound,
-             "%s: m %a, d %a: value %g of %g", kernels->name, (double)m, (double)d,
-             (double)read_as(out->values, out->values_dtype, 0), scale);
+  ck_assert_msg(fabs((double)read_as(out->values, out->values_dtype, 0) / scale - 1) <= bound,
+                "%s: m %a, d %a: value %g of %g", kernels->name, (double)m, (double)d,
+                (double)read_as(out->values, out->values_dtype, 0), scale);
   float back_m, back_d, back_n[2];
   bny_wire_view back = {.m = &back_m, .d = &back_d, .n = back_n, .token_stride = 1};
   ck_assert_int_eq(kernels->encode(&box, out, 0, 0, BNY_WIRE_F32, &back), -1);
   double again = (double)back_m + log2((double)back_d);
-  EXPECT_MSG(fabs(again - weight) <= slack + 1e-6, "%s: m %a, d %a came back as %a, %a", kernels->name, (double)m,
-             (double)d, (double)back_m, (double)back_d);
-  if (huge && out->stats_dtype == BANYAN_F32 && out->sum != NULL) EXPECT(back_m == m && back_d == d);
+  ck_assert_msg(fabs(again - weight) <= slack + 1e-6, "%s: m %a, d %a came back as %a, %a", kernels->name, (double)m,
+                (double)d, (double)back_m, (double)back_d);
+  if (huge && out->stats_dtype == BANYAN_F32 && out->sum != NULL) ck_assert(back_m == m && back_d == d);
 }
 
 TEST(statistics_come_out_as_the_type_can_hold_them) {
@@ -324,16 +325,16 @@ TEST(masked_rows_come_back_as_they_were) {
         bny_wire_view view = {.m = &m[k], .d = &d[k], .n = n[k], .token_stride = 1};
         ck_assert_int_eq(kernels->encode(&box, &row, 0, 0, BNY_WIRE_F32, &view), -1);
         int64_t lost = kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, &row, 0, 0);
-        EXPECT_MSG(lost < 0, "%s: mask %g, dtype %d, convention %d is rejected", kernels->name, mask,
-                   (int)row.stats_dtype, i % 6);
+        ck_assert_msg(lost < 0, "%s: mask %g, dtype %d, convention %d is rejected", kernels->name, mask,
+                      (int)row.stats_dtype, i % 6);
       }
       bool exact = fabsf(m[0]) >= 0x1p24f;
       double before = (double)m[0] + log2((double)d[0]), after = (double)m[1] + log2((double)d[1]);
       double slack = row.sum == NULL ? (exact ? 0 : 2 * oracle_unit(row.stats_dtype) * fabs(before))
                                      : 3 * oracle_unit(row.stats_dtype);
-      EXPECT_MSG((!exact || m[0] == m[1]) && fabs(before - after) <= slack + 1e-6,
-                 "%s: mask %g, dtype %d, convention %d: m %a, d %a, then m %a, d %a", kernels->name, mask,
-                 (int)row.stats_dtype, i % 6, (double)m[0], (double)d[0], (double)m[1], (double)d[1]);
+      ck_assert_msg((!exact || m[0] == m[1]) && fabs(before - after) <= slack + 1e-6,
+                    "%s: mask %g, dtype %d, convention %d: m %a, d %a, then m %a, d %a", kernels->name, mask,
+                    (int)row.stats_dtype, i % 6, (double)m[0], (double)d[0], (double)m[1], (double)d[1]);
     }
   }
 }
@@ -395,13 +396,13 @@ TEST(empty_rows_and_bad_data) {
         bny_wire_view view = message_take((bny_wire)wire, &box);
         int row = bad_t * 7 + bad_h;
         int64_t bad = bny_kernels_table[t]->encode(&box, &in, 0, 0, (bny_wire)wire, &view);
-        EXPECT_MSG(bad == (now->bad_row ? row : -1), "case %zu: row %lld", c, (long long)bad);
+        ck_assert_msg(bad == (now->bad_row ? row : -1), "case %zu: row %lld", c, (long long)bad);
         if (!now->bad_row) {
-          EXPECT_MSG((view.d[row] == 0) == now->empty_row, "case %zu: d %g", c, (double)view.d[row]);
-          EXPECT((view.m[row] == -INFINITY) == now->empty_row);
+          ck_assert_msg((view.d[row] == 0) == now->empty_row, "case %zu: d %g", c, (double)view.d[row]);
+          ck_assert((view.m[row] == -INFINITY) == now->empty_row);
           for (int e = 0; e < 5; e++) {
             float n = read_wire(view.n, (bny_wire)wire, 5, row, e);
-            EXPECT_MSG(now->empty_row ? n == 0 : n > 0, "case %zu: n %g", c, (double)n);
+            ck_assert_msg(now->empty_row ? n == 0 : n > 0, "case %zu: n %g", c, (double)n);
           }
         }
         free(view.m);
@@ -429,13 +430,13 @@ TEST(values_are_not_judged) {
       bny_kernels_table[t]->merge_finish(&box, (bny_wire)wire, 1, &view, false, &out, 0, 0);
       for (int e = 0; e < 20; e += 5) {
         if (wire == BNY_WIRE_E4M3) /* e4m3 has no infinities */
-          EXPECT(isnan(result[e]) && isnan(result[e + 1]) && isnan(result[e + 2]));
+          ck_assert(isnan(result[e]) && isnan(result[e + 1]) && isnan(result[e + 2]));
         else
-          EXPECT(isnan(result[e]) && result[e + 1] == INFINITY && result[e + 2] == -INFINITY);
+          ck_assert(isnan(result[e]) && result[e + 1] == INFINITY && result[e + 2] == -INFINITY);
         if (wire == BNY_WIRE_F16)
-          EXPECT(result[e + 3] >= 65504 && result[e + 3] <= 131072 && result[e + 4] == -result[e + 3]);
+          ck_assert(result[e + 3] >= 65504 && result[e + 3] <= 131072 && result[e + 4] == -result[e + 3]);
         else
-          EXPECT(fabsf(result[e + 3] - 1e6f) <= largest && fabsf(result[e + 4] + 1e6f) <= largest);
+          ck_assert(fabsf(result[e + 3] - 1e6f) <= largest && fabsf(result[e + 4] + 1e6f) <= largest);
       }
       free(view.m);
     }

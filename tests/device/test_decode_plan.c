@@ -167,7 +167,7 @@ static void check_division(const bny_decode_division *division, const uint32_t *
                            const char *text) {
   uint64_t total = 0;
   for (uint32_t i = 0; i < items; i++) total += key_tiles[i] + division->item_cost;
-  EXPECT_MSG(total < UINT32_MAX, "%s", text);
+  ck_assert_msg(total < UINT32_MAX, "%s", text);
   const uint32_t team_units = bny_decode_team_units(division, (uint32_t)total);
   char *slot_taken = calloc(2 * (size_t)division->teams, 1);
   uint32_t *done = calloc(division->teams, sizeof *done), start = 0;
@@ -178,23 +178,23 @@ static void check_division(const bny_decode_division *division, const uint32_t *
       bny_decode_piece piece = bny_decode_piece_of(start, key_tiles[i], team, team_units);
       if (!bny_decode_piece_is_mine(&piece, start, key_tiles[i], team, team_units)) continue;
       owners++;
-      EXPECT_MSG(piece.first == covered, "%s: item %u: a gap before team %u", text, i, team);
-      EXPECT_MSG(piece.first_team == first_team && team <= piece.last_team, "%s: item %u", text, i);
+      ck_assert_msg(piece.first == covered, "%s: item %u: a gap before team %u", text, i, team);
+      ck_assert_msg(piece.first_team == first_team && team <= piece.last_team, "%s: item %u", text, i);
       covered = piece.end;
       done[team] += piece.end - piece.first;
       if (piece.first_team == piece.last_team) continue;
       uint32_t slot = bny_decode_slot(team, piece.first_team);
-      EXPECT_MSG(slot < 2 * division->teams && !slot_taken[slot], "%s: item %u: slot %u of team %u", text, i, slot,
-                 team);
+      ck_assert_msg(slot < 2 * division->teams && !slot_taken[slot], "%s: item %u: slot %u of team %u", text, i, slot,
+                    team);
       slot_taken[slot] = 1;
     }
     bny_decode_piece any = bny_decode_piece_of(start, key_tiles[i], first_team, team_units);
-    EXPECT_MSG(covered == key_tiles[i] && owners == any.last_team - any.first_team + 1,
-               "%s: item %u of %u key_tiles: %u by %u", text, i, key_tiles[i], covered, owners);
+    ck_assert_msg(covered == key_tiles[i] && owners == any.last_team - any.first_team + 1,
+                  "%s: item %u of %u key_tiles: %u by %u", text, i, key_tiles[i], covered, owners);
     start += key_tiles[i] + division->item_cost;
   }
   for (uint32_t team = 0; team < division->teams; team++)
-    EXPECT_MSG(done[team] <= team_units, "%s: team %u has too much", text, team);
+    ck_assert_msg(done[team] <= team_units, "%s: team %u has too much", text, team);
   free(slot_taken);
   free(done);
 }

@@ -65,9 +65,9 @@ TEST(sums_commute_and_associate) {
     exact_row a = random_row(near), b = random_row(near), c = random_row(near);
     exact_row ab = add(&a, &b), ba = add(&b, &a), bc = add(&b, &c), ca = add(&c, &a);
     exact_row left = add(&ab, &c), right = add(&a, &bc), around = add(&ca, &b);
-    EXPECT_MSG(memcmp(&ab, &ba, sizeof ab) == 0, "triple %d: a + b is not b + a", i);
-    EXPECT_MSG(memcmp(&left, &right, sizeof left) == 0, "triple %d: (a + b) + c is not a + (b + c)", i);
-    EXPECT_MSG(memcmp(&left, &around, sizeof left) == 0, "triple %d: (a + b) + c is not (c + a) + b", i);
+    ck_assert_msg(memcmp(&ab, &ba, sizeof ab) == 0, "triple %d: a + b is not b + a", i);
+    ck_assert_msg(memcmp(&left, &right, sizeof left) == 0, "triple %d: (a + b) + c is not a + (b + c)", i);
+    ck_assert_msg(memcmp(&left, &around, sizeof left) == 0, "triple %d: (a + b) + c is not (c + a) + b", i);
   }
 }
 
@@ -97,8 +97,8 @@ TEST(errors_are_within_the_bound) {
       double top;
       long double got = value(&row, c, &top), bound = ldexpl(most, -42) * count;
       got = ldexpl(got, 42 * ((int)top - 1));
-      EXPECT_MSG(fabsl(got - sums[c]) <= bound, "%d contributions over 2^+-%d: off by %Lg of %Lg", count, spread,
-                 fabsl(got - sums[c]), bound);
+      ck_assert_msg(fabsl(got - sums[c]) <= bound, "%d contributions over 2^+-%d: off by %Lg of %Lg", count, spread,
+                    fabsl(got - sums[c]), bound);
     }
   }
 }
@@ -211,10 +211,10 @@ TEST_RANDOM(results_are_alike_and_right, 60) {
     double step = kind == BANYAN_VALUES_NUMERATOR ? exp2((double)rounded.lse[r] - (double)want.lse[r]) : 1;
     double lse = (double)want.lse[r] + (stats == BANYAN_STATS_MAX_SUM ? log2((double)want.sum[r]) : 0);
     double other = (double)rounded.lse[r] + (stats == BANYAN_STATS_MAX_SUM ? log2((double)rounded.sum[r]) : 0);
-    EXPECT_MSG(fabs(lse - other) < 1e-5, "row %d: lse %g, not %g", r, lse, other);
+    ck_assert_msg(fabs(lse - other) < 1e-5, "row %d: lse %g, not %g", r, lse, other);
     for (int i = 0; i < dim; i++)
-      EXPECT(fabs((double)want.values[r * dim + i] - (double)rounded.values[r * dim + i] * step) <
-             2e-5 * step * SOURCES);
+      ck_assert(fabs((double)want.values[r * dim + i] - (double)rounded.values[r * dim + i] * step) <
+                2e-5 * step * SOURCES);
   }
   for (int s = 0; s < SOURCES; s++) free(exact[s].n), free(plain[s].n);
 }
@@ -239,9 +239,9 @@ TEST(one_partial_keeps_its_values) {
       ck_assert_int_eq(bny_kernels_table[t]->encode(&box, &from, 0, 0, BNY_WIRE_EXACT, &view), -1);
       ck_assert_int_eq(bny_kernels_table[t]->merge_finish(&box, BNY_WIRE_EXACT, 1, &view, false, &out, 0, 0), -1);
       for (int i = 0; i < TOKENS * HEADS * dim; i++)
-        EXPECT_MSG(isinf(in.lse[i / dim]) || fabsf(in.values[i]) < 0x1p-15f || got.values[i] == in.values[i],
-                   "%s, dim %d: value %d is %a, not %a", bny_kernels_table[t]->name, dim, i, (double)got.values[i],
-                   (double)in.values[i]);
+        ck_assert_msg(isinf(in.lse[i / dim]) || fabsf(in.values[i]) < 0x1p-15f || got.values[i] == in.values[i],
+                      "%s, dim %d: value %d is %a, not %a", bny_kernels_table[t]->name, dim, i, (double)got.values[i],
+                      (double)in.values[i]);
       free(rows.n);
     }
   }

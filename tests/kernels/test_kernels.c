@@ -9,7 +9,7 @@ enum { ROUNDS = 250, VALUES_MAX = 1 << 16 };
 
 static void *take(size_t bytes) {
   void *memory = aligned_alloc(64, (bytes + 64) / 64 * 64);
-  EXPECT(memory != NULL);
+  ck_assert(memory != NULL);
   memset(memory, 0xA5, (bytes + 64) / 64 * 64);
   return memory;
 }
@@ -131,19 +131,19 @@ static void check_against_reference(const scenario *s, const finished *f, double
       }
     }
     if (weight == 0) {
-      EXPECT_MSG(f->lse[r] == -INFINITY, "%s: lse of an all-empty row is %g", name, (double)f->lse[r]);
-      for (int i = 0; i < dim; i++) EXPECT_MSG(f->values[r * dim + i] == 0, "%s: value of an all-empty row", name);
+      ck_assert_msg(f->lse[r] == -INFINITY, "%s: lse of an all-empty row is %g", name, (double)f->lse[r]);
+      for (int i = 0; i < dim; i++) ck_assert_msg(f->values[r * dim + i] == 0, "%s: value of an all-empty row", name);
       continue;
     }
     double lse = top + log(weight);
-    EXPECT_MSG(fabs((double)f->lse[r] - lse) <= 1e-6 + 2e-7 * fabs(lse), "%s: lse %.9g, reference %.9g", name,
-               (double)f->lse[r], lse);
+    ck_assert_msg(fabs((double)f->lse[r] - lse) <= 1e-6 + 2e-7 * fabs(lse), "%s: lse %.9g, reference %.9g", name,
+                  (double)f->lse[r], lse);
     for (int i = 0; i < dim; i++) {
       double delta = (double)f->values[r * dim + i] - sum[i] / weight;
       error += delta * delta;
     }
     double scale = norm / weight / sqrt(dim > 0 ? dim : 1);
-    EXPECT_MSG(sqrt(error) <= bound * scale + 1e-44, "%s: row error %.3g of %.3g", name, sqrt(error), scale);
+    ck_assert_msg(sqrt(error) <= bound * scale + 1e-44, "%s: row error %.3g of %.3g", name, sqrt(error), scale);
   }
   free(sum);
 }
@@ -211,10 +211,10 @@ TEST(all_tables_give_the_same_bits) {
       if (!kernels->supported()) continue;
       finished f = finish_of(kernels, &s);
       size_t rows = (size_t)scenario_rows(&s), bytes = rows * (size_t)s.box.value_dim * sizeof(float);
-      EXPECT_MSG(memcmp(f.values, expected.values, bytes) == 0, "%s: values, round %d", kernels->name, i);
-      EXPECT_MSG(memcmp(f.lse, expected.lse, rows * sizeof(float)) == 0, "%s: lse, round %d", kernels->name, i);
+      ck_assert_msg(memcmp(f.values, expected.values, bytes) == 0, "%s: values, round %d", kernels->name, i);
+      ck_assert_msg(memcmp(f.lse, expected.lse, rows * sizeof(float)) == 0, "%s: lse, round %d", kernels->name, i);
       char *message = merged_by(kernels, &s);
-      EXPECT_MSG(memcmp(message, expected_message, s.layout.bytes) == 0, "%s: merge, round %d", kernels->name, i);
+      ck_assert_msg(memcmp(message, expected_message, s.layout.bytes) == 0, "%s: merge, round %d", kernels->name, i);
       free(message);
       finished_free(&f);
     }
@@ -253,8 +253,8 @@ TEST(all_tables_sum_to_the_same_bits) {
       kernels->sum(count, sources, elements, wire, round, true, made[count], bny_wire_formats[wire].dtype);
       kernels->sum(count, sources, elements, wire, round, false, made[count + 1], dtype);
       if (t < 0) memcpy(first, made, sizeof first);
-      EXPECT_MSG(memcmp(first, made, sizeof first) == 0, "%s: sum of %d values by %s, round %d", kernels->name,
-                 elements, bny_wire_formats[wire].name, i);
+      ck_assert_msg(memcmp(first, made, sizeof first) == 0, "%s: sum of %d values by %s, round %d", kernels->name,
+                    elements, bny_wire_formats[wire].name, i);
     }
   }
 }
@@ -295,9 +295,9 @@ TEST(f32_merges_are_the_documented_tree) {
             for (int p = 0; p < width / 2; p++) nodes[p] = merge_pair(nodes[2 * p], nodes[2 * p + 1]);
             if (width % 2 == 1) nodes[width / 2] = nodes[width - 1];
           }
-          EXPECT(got.m[row] == nodes[0].m);
-          EXPECT(got.d[row] == nodes[0].d);
-          EXPECT(((const float *)got.n)[row * s.box.value_dim + e] == nodes[0].n);
+          ck_assert(got.m[row] == nodes[0].m);
+          ck_assert(got.d[row] == nodes[0].d);
+          ck_assert(((const float *)got.n)[row * s.box.value_dim + e] == nodes[0].n);
         }
       }
     }
@@ -359,7 +359,7 @@ TEST(empty_rows_are_the_identity) {
     free(same);
     finished both = finish_of(kernels, &s), one = finish_of(kernels, &alone);
     for (int64_t e = 0; e < scenario_rows(&s) * s.box.value_dim; e++) {
-      EXPECT(both.values[e] == one.values[e]); /* -0 becomes +0 */
+      ck_assert(both.values[e] == one.values[e]); /* -0 becomes +0 */
     }
     finished_free(&both);
     finished_free(&one);
@@ -392,8 +392,8 @@ TEST(wire_error_is_within_its_bound) {
     }
     double bound = bny_wire_formats[wire].error_bound;
     printf("wire %s: worst row error %.3g, bound %.3g\n", bny_wire_formats[wire].name, worst, bound);
-    EXPECT(worst <= bound * (1 + 1e-4) + 2e-7);
-    EXPECT(worst >= bound * 0.2); /* the bound is tight */
+    ck_assert(worst <= bound * (1 + 1e-4) + 2e-7);
+    ck_assert(worst >= bound * 0.2); /* the bound is tight */
     ck_assert_int_eq((int)bny_wire_of_dtype(bny_wire_formats[wire].dtype), wire);
   }
 }
@@ -408,10 +408,10 @@ TEST(lossy_rows_stay_in_range) {
     for (int t = 0; t < s.box.tokens; t++) {
       for (int h = 0; h < s.box.heads; h++) {
         int64_t row = t * got.token_stride + h;
-        EXPECT(got.d[row] >= 0.5f && got.d[row] <= 1.0f);
-        EXPECT(got.m[row] == floorf(got.m[row]));
+        ck_assert(got.d[row] >= 0.5f && got.d[row] <= 1.0f);
+        ck_assert(got.m[row] == floorf(got.m[row]));
         for (int e = 0; e < s.box.value_dim && s.wire == BNY_WIRE_F16; e++)
-          EXPECT((((const uint16_t *)got.n)[row * s.box.value_dim + e] & 0x7fffu) < 0x7c00u);
+          ck_assert((((const uint16_t *)got.n)[row * s.box.value_dim + e] & 0x7fffu) < 0x7c00u);
       }
     }
     free(message);
@@ -437,7 +437,7 @@ TEST(tables_are_found_by_name) {
   ck_assert_ptr_null(bny_kernels_find("no such table"));
   for (int t = 0; bny_kernels_table[t] != NULL; t++) {
     bool found = bny_kernels_find(bny_kernels_table[t]->name) == bny_kernels_table[t];
-    EXPECT(found == bny_kernels_table[t]->supported());
+    ck_assert(found == bny_kernels_table[t]->supported());
     printf("table %s: %s\n", bny_kernels_table[t]->name, found ? "tested" : "not supported here");
   }
 }

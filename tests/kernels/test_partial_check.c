@@ -12,12 +12,12 @@ static banyan_partial fine_partial(void) {
   return p;
 }
 
-#define REJECTED(is_output, text, ...)                                                           \
-  do {                                                                                           \
-    banyan_partial p = fine_partial();                                                           \
-    __VA_ARGS__;                                                                                 \
-    const char *rejection = bny_partial_check(&p, &box, is_output);                              \
-    EXPECT_MSG(rejection != NULL && strstr(rejection, text) != NULL, "%s: %s", text, rejection); \
+#define REJECTED(is_output, text, ...)                                                              \
+  do {                                                                                              \
+    banyan_partial p = fine_partial();                                                              \
+    __VA_ARGS__;                                                                                    \
+    const char *rejection = bny_partial_check(&p, &box, is_output);                                 \
+    ck_assert_msg(rejection != NULL && strstr(rejection, text) != NULL, "%s: %s", text, rejection); \
   } while (0)
 
 #define ACCEPTED(is_output, ...)                                    \
@@ -25,7 +25,7 @@ static banyan_partial fine_partial(void) {
     banyan_partial p = fine_partial();                              \
     __VA_ARGS__;                                                    \
     const char *rejection = bny_partial_check(&p, &box, is_output); \
-    EXPECT_MSG(rejection == NULL, "%s", rejection);                 \
+    ck_assert_msg(rejection == NULL, "%s", rejection);              \
   } while (0)
 
 TEST(descriptors_that_mean_nothing_are_rejected) {
@@ -137,7 +137,7 @@ TEST(overlapping_outputs_are_rejected) {
                    k / small.value_dim % small.heads * p.values_head_stride + k % small.value_dim;
       overlap |= uses[512 + at]++ != 0;
     }
-    EXPECT((bny_partial_check(&p, &small, true) != NULL) == overlap);
+    ck_assert((bny_partial_check(&p, &small, true) != NULL) == overlap);
   }
 }
 
@@ -188,11 +188,11 @@ TEST(overlaps_of_input_and_output) {
     bool in_place = out.values == (float *)in.values + in.values_token_stride + in.values_head_stride &&
                     (result.tokens < 2 || in.values_token_stride == out.values_token_stride) &&
                     (result.heads < 2 || in.values_head_stride == out.values_head_stride);
-    EXPECT(said || !overlap || in_place);
-    EXPECT(!said || (strcmp(names[0], "values") == 0 && strcmp(names[1], "values") == 0));
+    ck_assert(said || !overlap || in_place);
+    ck_assert(!said || (strcmp(names[0], "values") == 0 && strcmp(names[1], "values") == 0));
     seen[said] = true;
   }
-  EXPECT(seen[0] && seen[1]);
+  ck_assert(seen[0] && seen[1]);
 }
 
 static bool overlaps(const banyan_partial *in, const banyan_partial *out, const bny_box *box, int32_t head0) {
@@ -213,10 +213,10 @@ TEST(layouts_that_share_memory) {
     out.values = (float *)in.values + head0 * ROW;
     out.lse = (float *)in.lse + head0 * ROW;
     out.sum = (float *)in.sum + head0 * ROW;
-    EXPECT(!overlaps(&in, &out, &box, head0));
-    EXPECT(overlaps(&in, &out, &box, head0 ? 0 : 1));
+    ck_assert(!overlaps(&in, &out, &box, head0));
+    ck_assert(overlaps(&in, &out, &box, head0 ? 0 : 1));
     out.values = (float *)out.values + 1;
-    EXPECT(overlaps(&in, &out, &box, head0));
+    ck_assert(overlaps(&in, &out, &box, head0));
   }
   /* Each token, or each head, has its input, followed by its output and lse. */
   in = in_shared(&(bny_box){TOKENS, HEADS, DIM}, 0);
@@ -224,19 +224,19 @@ TEST(layouts_that_share_memory) {
   out = in_shared(&box, HEADS * DIM);
   in.values_token_stride = out.values_token_stride = out.stats_token_stride = 2 * HEADS * DIM;
   out.lse = shared + 2 * HEADS * DIM - HEADS / 2;
-  EXPECT(!overlaps(&in, &out, &box, 0));
+  ck_assert(!overlaps(&in, &out, &box, 0));
   out.lse = shared + HEADS * DIM + 1;
-  EXPECT(overlaps(&in, &out, &box, 0));
+  ck_assert(overlaps(&in, &out, &box, 0));
   in.values_token_stride = out.values_token_stride = DIM;
   in.values_head_stride = out.values_head_stride = 2 * TOKENS * DIM;
   out.values = shared + TOKENS * DIM;
   out.lse = check_sums;
-  EXPECT(!overlaps(&in, &out, &box, 0));
+  ck_assert(!overlaps(&in, &out, &box, 0));
   /* In place, but with another type. */
   out.values = in.values;
-  EXPECT(!overlaps(&in, &out, &box, 0));
+  ck_assert(!overlaps(&in, &out, &box, 0));
   out.values_dtype = BANYAN_BF16;
-  EXPECT(overlaps(&in, &out, &box, 0));
+  ck_assert(overlaps(&in, &out, &box, 0));
 }
 
 int main(void) {

@@ -7,12 +7,12 @@
 enum { RANKS = 9, TOKENS = 3000, WEIGHT_MOST = 5 };
 
 static void good(banyan_status status) {
-  EXPECT_MSG(status == BANYAN_OK, "%s: %s", banyan_status_string(status), banyan_last_error());
+  ck_assert_msg(status == BANYAN_OK, "%s: %s", banyan_status_string(status), banyan_last_error());
 }
 
 static void rejected(banyan_status status, const char *text) {
-  EXPECT_MSG(status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), text), "%s, not %s", banyan_last_error(),
-             text);
+  ck_assert_msg(status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), text), "%s, not %s", banyan_last_error(),
+                text);
 }
 
 /* Writes random weights, some of them 0, and returns their sum. */
@@ -55,11 +55,11 @@ static void check_rule(const banyan_ownership *rule, const int32_t *weights, int
     int32_t rank;
     int64_t place, token;
     good(banyan_ownership_of_token(rule, t, &rank, &place));
-    EXPECT_MSG(rank == owners[t] && place == have[rank], "token %ld: rank %d place %ld, expected %d, %ld", (long)t,
-               rank, (long)place, owners[t], (long)have[owners[t]]);
+    ck_assert_msg(rank == owners[t] && place == have[rank], "token %ld: rank %d place %ld, expected %d, %ld", (long)t,
+                  rank, (long)place, owners[t], (long)have[owners[t]]);
     have[rank]++;
     good(banyan_ownership_token(rule, rank, place, &token));
-    EXPECT(token == t);
+    ck_assert(token == t);
   }
   int64_t tokens[RANKS], places[RANKS], place;
   int32_t ranks[RANKS], rank; /* in any order */
@@ -67,12 +67,12 @@ static void check_rule(const banyan_ownership *rule, const int32_t *weights, int
   good(banyan_ownership_of_tokens(rule, length > 0 ? RANKS : 0, tokens, ranks, places));
   for (int32_t i = 0; i < RANKS && length > 0; i++) {
     good(banyan_ownership_of_token(rule, tokens[i], &rank, &place));
-    EXPECT(ranks[i] == rank && places[i] == place);
+    ck_assert(ranks[i] == rank && places[i] == place);
   }
   for (int32_t r = 0; r < rule->nranks; r++) {
     good(banyan_ownership_keys(rule, r, length, &keys));
-    EXPECT_MSG(keys == have[r], "rank %d has %ld keys of %ld, expected %ld", r, (long)keys, (long)length,
-               (long)have[r]);
+    ck_assert_msg(keys == have[r], "rank %d has %ld keys of %ld, expected %ld", r, (long)keys, (long)length,
+                  (long)have[r]);
   }
 }
 
@@ -113,8 +113,8 @@ TEST_LOOP(queries_have_the_positions_of_the_rule, 40) {
       good(banyan_ownership_token(&rule, r, t, &token));
       int64_t block = queries.key_block;
       int64_t position = block ? start + t / block * queries.key_stride + t % block : start + t;
-      EXPECT_MSG(position == token, "key %ld of rank %d: position %ld, token %ld", (long)t, r, (long)position,
-                 (long)token);
+      ck_assert_msg(position == token, "key %ld of rank %d: position %ld, token %ld", (long)t, r, (long)position,
+                    (long)token);
     }
   }
 }
@@ -138,23 +138,23 @@ TEST_LOOP(moves_are_of_tokens_whose_owner_changes, 200) {
     int32_t count = random_int(1, 7), had = count;
     good(banyan_ownership_moves(&rules[0], &rules[1], length, &next, moves, &count));
     done = next == length;
-    EXPECT(count <= had && (done || count == had));
+    ck_assert(count <= had && (done || count == had));
     for (int32_t i = 0; i <= count; i++) {
       int64_t first = i < count ? moves[i].first : next, end = i < count ? moves[i].end : next;
-      EXPECT(first >= token && end <= length && (i == count || end > first));
+      ck_assert(first >= token && end <= length && (i == count || end > first));
       for (; token < end; token++) {
         int32_t ranks[2];
         int64_t place;
         for (int k = 0; k < 2; k++) good(banyan_ownership_of_token(&rules[k], token, &ranks[k], &place));
         if (token < first)
-          EXPECT_MSG(ranks[0] == ranks[1], "token %ld stays where it is", (long)token);
+          ck_assert_msg(ranks[0] == ranks[1], "token %ld stays where it is", (long)token);
         else
-          EXPECT_MSG(ranks[0] == moves[i].from && ranks[1] == moves[i].to && ranks[0] != ranks[1],
-                     "token %ld moves from %d to %d", (long)token, ranks[0], ranks[1]);
+          ck_assert_msg(ranks[0] == moves[i].from && ranks[1] == moves[i].to && ranks[0] != ranks[1],
+                        "token %ld moves from %d to %d", (long)token, ranks[0], ranks[1]);
       }
       if (i == count) break;
-      EXPECT_MSG(i == 0 || last.end < first || last.from != moves[i].from || last.to != moves[i].to,
-                 "moves %d and %d are one", i - 1, i);
+      ck_assert_msg(i == 0 || last.end < first || last.from != moves[i].from || last.to != moves[i].to,
+                    "moves %d and %d are one", i - 1, i);
       last = moves[i];
     }
   }
@@ -170,10 +170,10 @@ TEST(equal_layouts_have_no_moves) {
   banyan_ownership rules[] = {{sizeof rules[0], BANYAN_OWNERSHIP_BLOCKS, 2, 2, 0, weights},
                               {sizeof rules[0], BANYAN_OWNERSHIP_BLOCKS, 2, 2, 0, (int32_t[]){1, 2}}};
   good(banyan_ownership_moves(&rules[0], &rules[1], length, &next, &move, &count));
-  EXPECT(count == 0 && next == length);
+  ck_assert(count == 0 && next == length);
   rules[0].weights = (int32_t[]){0, 3}, rules[1].weights = (int32_t[]){0, 1}, rules[1].block = 5, next = 0, count = 1;
   good(banyan_ownership_moves(&rules[0], &rules[1], length, &next, &move, &count));
-  EXPECT(count == 0 && next == length);
+  ck_assert(count == 0 && next == length);
 }
 
 /* ---- pages ------------------------------------------------------------------------------------------------------- */
@@ -183,9 +183,9 @@ static void expect_within(const int64_t *pages, const int32_t *weights, int32_t 
   for (int32_t r = 0; r < nranks; r++) count += pages[r], total += weights[r];
   for (int32_t r = 0; r < nranks; r++) {
     double share = (double)count * weights[r] / (double)total;
-    EXPECT_MSG((double)pages[r] - share < most && share - (double)pages[r] < most,
-               "%s: rank %d of weight %d has %ld of %ld pages, its share is %.3f", what, r, weights[r], (long)pages[r],
-               (long)count, share);
+    ck_assert_msg((double)pages[r] - share < most && share - (double)pages[r] < most,
+                  "%s: rank %d of weight %d has %ld of %ld pages, its share is %.3f", what, r, weights[r],
+                  (long)pages[r], (long)count, share);
   }
 }
 
@@ -225,16 +225,16 @@ TEST_LOOP(moves_make_shares_even_and_are_the_fewest, 200) {
   int64_t least = least_moved(pages, weights, nranks, total);
   banyan_page_move moves[RANKS];
   good(banyan_page_moves(nranks, weights, pages, NULL, moves, &count));
-  EXPECT(count >= 0 && count < nranks);
+  ck_assert(count >= 0 && count < nranks);
   for (int32_t i = 0; i < count; i++) {
-    EXPECT(moves[i].pages > 0 && moves[i].from != moves[i].to);
+    ck_assert(moves[i].pages > 0 && moves[i].from != moves[i].to);
     pages[moves[i].from] -= moves[i].pages;
     pages[moves[i].to] += moves[i].pages;
     moved += moves[i].pages;
-    EXPECT(pages[moves[i].from] >= 0);
+    ck_assert(pages[moves[i].from] >= 0);
   }
   expect_even(pages, weights, nranks, "after the moves");
-  EXPECT_MSG(moved == least, "%ld pages are moved, %ld are enough", (long)moved, (long)least);
+  ck_assert_msg(moved == least, "%ld pages are moved, %ld are enough", (long)moved, (long)least);
 }
 
 static void move_pages(const int32_t *weights, int64_t *of, const int64_t *of_moved) {
@@ -270,7 +270,7 @@ TEST(short_sequences_of_a_rank_that_leaves_go_to_all_others) {
     move_pages(weights, of, moved);
     for (int32_t r = 0; r < 3; r++) moved[r] += of[r];
   }
-  EXPECT_MSG(moved[0] == 50 && moved[1] == 50, "%ld and %ld pages", (long)moved[0], (long)moved[1]);
+  ck_assert_msg(moved[0] == 50 && moved[1] == 50, "%ld and %ld pages", (long)moved[0], (long)moved[1]);
 }
 
 /* A joining rank gets its share of sequences with one page each. */

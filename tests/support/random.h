@@ -1,19 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Shared by the tests of kernels: assertions for loops, and random numbers that are equal in every run. */
+ * Random numbers of the tests of kernels, which are equal in every run. */
 #pragma once
 
 #include "tests/support/generator.h"
 #include "tests/support/suite.h"
-
-/* Like ck_assert(), which records every pass, but cheap enough for loops. */
-#define EXPECT(condition)                             \
-  do {                                                \
-    if (!(condition)) ck_abort_msg("%s", #condition); \
-  } while (0)
-#define EXPECT_MSG(condition, ...)               \
-  do {                                           \
-    if (!(condition)) ck_abort_msg(__VA_ARGS__); \
-  } while (0)
 
 static world_random state = 1;
 
