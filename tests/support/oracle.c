@@ -36,15 +36,6 @@ double oracle_wire_error(banyan_dtype wire, uint64_t roundings) {
   return wire == BANYAN_F32 ? 0 : oracle_unit(wire) * (double)roundings;
 }
 
-/* Rounds to the nearest number of the type, ties to even. Eight bits saturate. */
-static double round_to(banyan_dtype dtype, double value) {
-  if (has_eight_bits(dtype) && fabs(value) > oracle_largest(dtype)) return copysign(oracle_largest(dtype), value);
-  if (!isfinite(value) || value == 0) return value;
-  int exponent = ilogb(value) > lowest_exponent(dtype) ? ilogb(value) : lowest_exponent(dtype);
-  double step = ldexp(1, exponent - places(dtype)), rounded = rint(value / step) * step;
-  return fabs(rounded) > oracle_largest(dtype) ? copysign((double)INFINITY, value) : rounded;
-}
-
 /* Returns 2^exponent times 1 plus a random fraction of this many bits. */
 static double normal_number(int exponent, int fraction, int digits) {
   uint64_t bits = (uint64_t)(exponent + 1023) << 52 | (uint64_t)fraction << (52 - digits);
@@ -53,47 +44,67 @@ static double normal_number(int exponent, int fraction, int digits) {
   return made;
 }
 
-static double load_eight_bits(uint8_t bits, banyan_dtype dtype) {
-  int width = places(dtype), exponent = (bits & 0x7f) >> width, fraction = bits & ((1 << width) - 1);
+/* The number of a code, for types of 8 and of 16 bits. E4M3 has no infinities. */
+static double number_of(banyan_dtype dtype, int bits) {
+  const int width = places(dtype), top = oracle_bytes(dtype) == 1 ? 0x7f : 0x7fff, fraction = bits & ((1 << width) - 1);
+  const int exponent = (bits & top) >> width;
   double magnitude = exponent == 0 ? fraction * oracle_step(dtype)
                                    : normal_number(exponent + lowest_exponent(dtype) - 1, fraction, width);
-  if (dtype == BANYAN_E4M3 && (bits & 0x7f) == 0x7f) magnitude = (double)NAN;
-  if (dtype == BANYAN_E5M2 && exponent == 31) magnitude = fraction ? (double)NAN : (double)INFINITY;
-  return bits & 0x80 ? -magnitude : magnitude;
+  if (dtype == BANYAN_E4M3 && (bits & top) == top) magnitude = (double)NAN;
+  if (dtype != BANYAN_E4M3 && exponent == top >> width) magnitude = fraction ? (double)NAN : (double)INFINITY;
+  return bits > top ? -magnitude : magnitude;
+}
+
+/* The oracles load most of their numbers many times. */
+static float numbers_of_f16[1 << 16], numbers_of_bf16[1 << 16], numbers_of_e4m3[1 << 8], numbers_of_e5m2[1 << 8];
+
+__attribute__((constructor)) static void find_numbers(void) {
+  for (int bits = 0; bits < 1 << 16; bits++) {
+    numbers_of_f16[bits] = (float)number_of(BANYAN_F16, bits);
+    numbers_of_bf16[bits] = (float)number_of(BANYAN_BF16, bits);
+    if (bits < 1 << 8) numbers_of_e4m3[bits] = (float)number_of(BANYAN_E4M3, bits);
+    if (bits < 1 << 8) numbers_of_e5m2[bits] = (float)number_of(BANYAN_E5M2, bits);
+  }
 }
 
 double oracle_load(const void *elements, banyan_dtype dtype, int64_t index) {
-  if (dtype == BANYAN_F32) return (double)((const float *)elements)[index];
-  if (has_eight_bits(dtype)) return load_eight_bits(((const uint8_t *)elements)[index], dtype);
-  uint16_t bits = ((const uint16_t *)elements)[index];
-  int width = places(dtype), bias = dtype == BANYAN_F16 ? 15 : 127;
-  int exponent = (bits & 0x7fff) >> width, fraction = bits & ((1 << width) - 1);
-  double magnitude = exponent == 2 * bias + 1 ? (fraction ? (double)NAN : (double)INFINITY)
-                     : exponent == 0          ? fraction * oracle_step(dtype)
-                                              : normal_number(exponent - bias, fraction, width);
-  return bits & 0x8000 ? -magnitude : magnitude;
+  switch (dtype) {
+  case BANYAN_F32: return (double)((const float *)elements)[index];
+  case BANYAN_F16: return (double)numbers_of_f16[((const uint16_t *)elements)[index]];
+  case BANYAN_BF16: return (double)numbers_of_bf16[((const uint16_t *)elements)[index]];
+  case BANYAN_E4M3: return (double)numbers_of_e4m3[((const uint8_t *)elements)[index]];
+  default: return (double)numbers_of_e5m2[((const uint8_t *)elements)[index]];
+  }
+}
+
+/* The code of the nearest number of the type, the even one of a tie. Eight bits saturate. */
+static int code_of(banyan_dtype dtype, double magnitude) {
+  const int width = places(dtype), lowest = lowest_exponent(dtype);
+  const int nan = has_eight_bits(dtype) ? 0x7f : ((3 - 2 * lowest) << width) + (1 << (width - 1));
+  const int most = dtype == BANYAN_E4M3 ? 0x7e : dtype == BANYAN_E5M2 ? 0x7b : (3 - 2 * lowest) << width;
+  uint64_t bits;
+  memcpy(&bits, &magnitude, sizeof bits);
+  if (isnan(magnitude)) return nan;
+  if (isinf(magnitude)) return most;
+  const int exponent = (int)(bits >> 52) - 1023 > lowest ? (int)(bits >> 52) - 1023 : lowest;
+  const int code = ((exponent - lowest) << width) + (int)rint(magnitude * normal_number(width - exponent, 0, 0));
+  return code < most ? code : most;
 }
 
 void oracle_store(void *elements, banyan_dtype dtype, int64_t index, double value) {
-  if (dtype == BANYAN_F32) {
+  const int code = dtype == BANYAN_F32 ? 0 : code_of(dtype, fabs(value)), sign = signbit(value) ? 1 : 0;
+  if (dtype == BANYAN_F32)
     ((float *)elements)[index] = (float)value;
-    return;
-  }
-  double rounded = round_to(dtype, value), magnitude = fabs(rounded);
-  int width = places(dtype), bias = 1 - lowest_exponent(dtype);
-  int bits = 0;
-  if (isnan(value))
-    bits = has_eight_bits(dtype) ? 0x7f : (2 * bias + 1) << width | 1 << (width - 1);
-  else if (isinf(rounded))
-    bits = (2 * bias + 1) << width;
-  else if (magnitude < ldexp(1, lowest_exponent(dtype)))
-    bits = (int)(magnitude / oracle_step(dtype));
+  else if (has_eight_bits(dtype))
+    ((uint8_t *)elements)[index] = (uint8_t)(code | sign << 7);
   else
-    bits = ((ilogb(magnitude) + bias) << width) + (int)(ldexp(magnitude, width - ilogb(magnitude)) - ldexp(1, width));
-  if (has_eight_bits(dtype))
-    ((uint8_t *)elements)[index] = (uint8_t)(bits | (signbit(value) ? 0x80 : 0));
-  else
-    ((uint16_t *)elements)[index] = (uint16_t)(bits | (signbit(value) ? 0x8000 : 0));
+    ((uint16_t *)elements)[index] = (uint16_t)(code | sign << 15);
+}
+
+static double rounded(banyan_dtype dtype, double value) {
+  float room;
+  oracle_store(&room, dtype, 0, value);
+  return oracle_load(&room, dtype, 0);
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
@@ -114,7 +125,7 @@ static bool means_empty(const banyan_partial *p, double stat, double sum) {
   if (stat == -(double)INFINITY || sum == 0) return true;
   if (isnan(stat)) return (p->empty & BANYAN_EMPTY_NAN) != 0;
   if (isinf(stat)) return (p->empty & BANYAN_EMPTY_POS_INF) != 0;
-  return (p->empty & BANYAN_EMPTY_BELOW) != 0 && stat <= round_to(p->stats_dtype, (double)(float)p->empty_below);
+  return (p->empty & BANYAN_EMPTY_BELOW) != 0 && stat <= rounded(p->stats_dtype, (double)(float)p->empty_below);
 }
 
 /* "Large logits": from 2^24 on in base 2, m is rounded to f32, up to the largest float. */
@@ -176,7 +187,7 @@ static _Thread_local char text[256];
 
 static const char *compare_empty(const banyan_partial *p, int32_t token, int32_t head, int32_t value_dim) {
   double form = p->empty == BANYAN_EMPTY_POS_INF ? (double)INFINITY
-                : p->empty == BANYAN_EMPTY_BELOW ? round_to(p->stats_dtype, (double)(float)p->empty_below)
+                : p->empty == BANYAN_EMPTY_BELOW ? rounded(p->stats_dtype, (double)(float)p->empty_below)
                                                  : -(double)INFINITY;
   if (p->lse && oracle_load(p->lse, p->stats_dtype, stat_at(p, token, head)) != form) return "an empty row's lse or m";
   if (p->sum && oracle_load(p->sum, p->stats_dtype, stat_at(p, token, head)) != 0) return "an empty row's d";
