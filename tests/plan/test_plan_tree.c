@@ -142,7 +142,7 @@ TEST_RANGE(test_trees_proved, 1, 41) {
   if (is_left_out(_i)) return;
   int32_t nranks = _i;
   uint64_t random = UINT64_C(0xda942042e4dd58b5) ^ (uint64_t)nranks;
-  for (int repeat = 0; repeat < 4; repeat++) {
+  for (int repeat = 0; repeat < (IS_SANITIZED ? 2 : 4); repeat++) {
     bny_levels *levels = random_levels(&random, nranks);
     for (int i = 0; i < 8 * STRATEGIES; i++) {
       bny_request request = combine_of(nranks, NULL, (banyan_scatter)(i % 4), 1 + random_below(&random, 40),
