@@ -2,14 +2,12 @@
 # The library's core of topologies: the model and its JSON, probes of this machine, and levels. tools/topo/ has the rest.
 noinst_LTLIBRARIES += libbanyan_topo_model.la
 libbanyan_topo_model_la_SOURCES = \
-  %D%/model/guid.c %D%/model/guid.h \
   %D%/model/json.c %D%/model/json.h \
   %D%/model/load.c %D%/model/load.h \
   %D%/model/model.c %D%/model/model.h \
   %D%/model/names.c %D%/model/names.h \
   %D%/model/path.c \
-  %D%/model/speed.c %D%/model/speed.h \
-  %D%/model/text.c %D%/model/text.h
+  %D%/model/speed.c %D%/model/speed.h
 libbanyan_topo_model_la_SOURCES += \
   %D%/probe/binding.c %D%/probe/binding.h \
   %D%/probe/nvml.c %D%/probe/nvml.h \

@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tools/topo/import/synthetic.h"
 #include "tests/topo/topo_laws.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
+extern const bny_topo_importer bny_topo_import_synthetic;
 #ifdef IMPORTER
 extern const bny_topo_importer IMPORTER;
 #endif
@@ -23,7 +23,7 @@ static bool is_huge(const char *text, size_t bytes) {
       number = 10 * number + (text[i + 1] - '0');
     product *= number > 1 ? number : 1;
   }
-  return product > most && bny_topo_is_synthetic(text, bytes);
+  return product > most && bny_topo_import_synthetic.recognises(text, bytes);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {

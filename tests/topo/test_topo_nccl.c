@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Import and export of NCCL's format, and import of AMD's. */
 #include "topo/levels/levels.h"
-#include "topo/model/guid.h"
 #include "tests/topo/topo_xml_util.h"
 
 /* The file has two GPUs below a switch and one GPU outside, NICs with one and two ports, and two NVSwitches. */
@@ -156,62 +155,6 @@ static const rejection rejected[] = {
 
 TEST_LOOP(what_is_rejected, (int)(sizeof rejected / sizeof rejected[0])) {
   ck_rejected(rejected[_i].text, strlen(rejected[_i].text), rejected[_i].line, rejected[_i].why);
-}
-
-/* ---- GUIDs ------------------------------------------------------------------------------------------------------- */
-
-TEST(guids_in_one_form) {
-  static const char *const forms[][2] = {
-      {"0xff08c43213b3f38", "0ff08c43213b3f38"},
-      {"B8599F0300C2F06A", "b8599f0300c2f06a"},
-      {"9803:9b03:0082:9c64", "98039b0300829c64"},
-      {"fe80:0000:0000:0000:9803:9b03:0082:9c64", "98039b0300829c64"},
-      {"0x0", NULL},
-      {"", NULL},
-      {"0x", NULL},
-      {"0x12345678901234567", NULL},
-      {"GPU-1", NULL},
-      {"9803:9b03:0082-9c64", NULL},
-  };
-  for (size_t f = 0; f < sizeof forms / sizeof forms[0]; f++) {
-    char guid[BNY_TOPO_GUID_BYTES] = "";
-    bool normal = bny_topo_guid_normalise(forms[f][0], strlen(forms[f][0]), guid);
-    ck_assert_msg(normal == (forms[f][1] != NULL) && (!normal || strcmp(guid, forms[f][1]) == 0), "%s: %s", forms[f][0],
-                  guid);
-  }
-}
-
-/* NCCL's GUIDs have reversed bytes, except in handwritten files. Values that are no GUID stay unchanged. */
-TEST(guids_of_nccl) {
-  static const char *const forms[][2] = {
-      {"0x3a050700039f59b8", "b8599f030007053a"}, /* the same card, listed twice */
-      {"0xb8599f030007053a", "b8599f030007053a"},
-      {"0x7c0a0003a1420c", "0c42a103000a7c00"},
-      {"0xf71cbc0803dd6838", "3868dd0308bc1cf7"},
-      {"0x3", "0x3"},
-      {"31", "31"},
-  };
-  for (size_t f = 0; f < sizeof forms / sizeof forms[0]; f++) {
-    char text[1024];
-    snprintf(text, sizeof text, NCCL_HEAD "<nic><net name=\"a\" port=\"1\" guid=\"%s\"/></nic>" NCCL_TAIL, forms[f][0]);
-    bny_topo *t = import(text, "nccl-xml");
-    ck_assert_str_eq(t->nodes[named(t, BNY_TOPO_PORT, "a")].guid, forms[f][1]);
-  }
-}
-
-/* An adapter has the same GUID in files of NCCL and ibnetdiscover. */
-TEST(guids_of_both) {
-  static const char fabric[] =
-      "Switch\t41 \"S-00000000000a0000\"\t\t# \"leaf0\" enhanced port 0 lid 1 lmc 0\n"
-      "[1]\t\"H-0c42a103000a7c00\"[1](c42a103000a7c00) \t\t# \"n0 mlx5_0\" lid 9 4xHDR\n"
-      "Ca\t1 \"H-0c42a103000a7c00\"\t\t# \"n0 mlx5_0\"\n"
-      "[1](c42a103000a7c00) \t\"S-00000000000a0000\"[1]\t\t# lid 9 lmc 0 \"leaf0\" lid 1 4xHDR\n";
-  bny_topo *ours =
-      import(NCCL_HEAD "<nic><net name=\"mlx5_0\" port=\"1\" guid=\"0x7c0a0003a1420c\"/></nic>" NCCL_TAIL, "nccl-xml");
-  bny_topo *theirs = import(fabric, "ibnetdiscover");
-  const char *guid = ours->nodes[named(ours, BNY_TOPO_PORT, "mlx5_0")].guid;
-  ck_assert_str_eq(guid, theirs->nodes[named(theirs, BNY_TOPO_NIC, "mlx5_0")].guid);
-  ck_assert_str_eq(guid, theirs->nodes[named(theirs, BNY_TOPO_PORT, "1")].guid);
 }
 
 /* ---- real machines ----------------------------------------------------------------------------------------------- */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Importers of text: ibnetdiscover and synthetic descriptions. */
 #include "topo/levels/levels.h"
-#include "tools/topo/import/synthetic.h"
 #include "tests/topo/topo_util.h"
 
 static void rejected(const char *text, int line, const char *part) { ck_rejected(text, strlen(text), line, part); }

@@ -2,7 +2,10 @@
  * A fake /sys in a temporary directory, for tests of probes. */
 #pragma once
 
+#include <errno.h>
 #include <ftw.h>
+#include <glob.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <sys/stat.h>
 
@@ -24,11 +27,27 @@ static inline void tree_drop(void *root) {
   free(root);
 }
 
+/* Removes what tests left that were killed: the number in a name is that of the process. */
+static inline void tree_sweep(const char *folder) {
+  char pattern[256];
+  glob_t found = {0};
+  snprintf(pattern, sizeof pattern, "%.200s/sysfs-*", folder);
+  if (glob(pattern, 0, NULL, &found) != 0) return;
+  for (size_t i = 0; i < found.gl_pathc; i++)
+    if (kill(atoi(strrchr(found.gl_pathv[i], '/') + sizeof "sysfs-"), 0) != 0 && errno == ESRCH)
+      nftw(found.gl_pathv[i], tree_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+  globfree(&found);
+}
+
 static inline tree tree_new(void) {
+  static bool is_swept;
   tree t;
   const char *memory =
       access("/dev/shm", W_OK) == 0 ? "/dev/shm" : getenv("TMPDIR"); /* disks are slow to remove files */
-  snprintf(t.root, sizeof t.root, "%.200s/sysfs-XXXXXX", memory != NULL ? memory : "/tmp");
+  memory = memory != NULL ? memory : "/tmp";
+  if (!is_swept) tree_sweep(memory);
+  is_swept = true;
+  snprintf(t.root, sizeof t.root, "%.200s/sysfs-%d-XXXXXX", memory, (int)getpid());
   ck_assert_ptr_nonnull(mkdtemp(t.root));
   keep(strdup(t.root), tree_drop);
   return t;

@@ -196,7 +196,7 @@ static inline bool has_finding(const topo_findings *found, topo_severity severit
 
 /* ---- facts ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the node with a name, a "kind/name" or a bus id; -1 if there is none. */
+/* Returns the node with a name, a "kind/name", a bus id, or "mlx5_0:1", a port of a NIC; -1 if there is none. */
 static inline int32_t node_of(const bny_topo *topo, const char *name) {
   static const bny_topo_kind order[] = {BNY_TOPO_GPU,    BNY_TOPO_NIC,  BNY_TOPO_NUMA, BNY_TOPO_PACKAGE,
                                         BNY_TOPO_SWITCH, BNY_TOPO_PORT, BNY_TOPO_PCI,  BNY_TOPO_HOST};
@@ -204,7 +204,14 @@ static inline int32_t node_of(const bny_topo *topo, const char *name) {
   char kind[16];
   snprintf(kind, sizeof kind, "%.*s", slash ? (int)(slash - name) : 0, name);
   if (slash) return bny_topo_find_name(topo, bny_topo_kind_parse(kind), slash + 1);
+  const char *port = strchr(name, ':');
   int32_t node = bny_topo_find_bus(topo, name);
+  for (int32_t n = 0; node < 0 && port != NULL && n < topo->nnodes; n++) {
+    const bny_topo_node *one = &topo->nodes[n];
+    const char *nic = one->kind == BNY_TOPO_PORT ? topo->nodes[one->parent].name : "";
+    if (strlen(nic) == (size_t)(port - name) && strncmp(nic, name, strlen(nic)) == 0 && one->index == atoi(port + 1))
+      node = n;
+  }
   for (int k = 0; node < 0 && k < (int)(sizeof order / sizeof order[0]); k++)
     node = bny_topo_find_name(topo, order[k], name);
   return node;
@@ -270,6 +277,7 @@ static inline void write_quality(const bny_topo *topo, const bny_topo_levels *le
   if (strcmp(quality, "vendor") == 0) snprintf(is, 128, "%s", node->vendor ? node->vendor : "none");
   if (strcmp(quality, "bus") == 0) snprintf(is, 128, "%s", node->bus_id ? node->bus_id : "none");
   if (strcmp(quality, "guid") == 0) snprintf(is, 128, "%s", node->guid ? node->guid : "none");
+  if (strcmp(quality, "model") == 0) snprintf(is, 128, "%s", node->model ? node->model : "none");
   if (strcmp(quality, "links") == 0 && rank) snprintf(is, 128, "%d", rank->nvlinks);
   if (strcmp(quality, "speed") == 0 && rank) snprintf(is, 128, "%.6g", rank->nic_gbytes_per_s);
   if (strcmp(quality, "rail") == 0 && rank) snprintf(is, 128, "%d", rank->rail);
@@ -354,8 +362,8 @@ static inline bool ck_whole(const bny_topo *topo, const bny_topo_levels *levels,
  *   "3 gpu"                 counts of nodes, links or groups of a level; "4 ranks", "0 notes"
  *   "GPU0 mlx5_0 PIX"       the path
  *   "GPU0 GPU1 link 2x41.2" the latest link between two nodes: how many, and their GB/s together
- *   "GPU0 compute 90"       and number, vendor, bus, guid, links, rail, device, parent, numa, package, nic, kind,
- *                           source
+ *   "GPU0 compute 90"       and number, vendor, model (all words), bus, guid, links, rail, device, parent, numa,
+ *                           package, nic, kind, source
  *   "GPU0 nvlink 4/18/370.8/370.8/0"  sums over links: how many, counts, GB/s, rated GB/s, dead ones
  *   "island speed 370.8"    of the first group of a level, or of a rank's NIC, in GB/s; also its source, and its shape:
  *                           "all,even" if it is all to all and uniform, or partial, uneven
@@ -391,7 +399,11 @@ static inline void ck_facts(const bny_topo *topo, const char *facts) {
     } else {
       write_quality(topo, levels, w[0], w[1], is);
     }
-    ck_assert_msg(strcmp(is, words == 2 ? w[0] : w[words - 1]) == 0, "\"%s\" is %s", fact, is[0] ? is : "not known");
+    const char *model = strcmp(w[1], "model") == 0 ? strstr(fact, "model ") + strlen("model ") : NULL;
+    ck_assert_msg(strcmp(is, model != NULL ? model
+                             : words == 2  ? w[0]
+                                           : w[words - 1]) == 0,
+                  "\"%s\" is %s", fact, is[0] ? is : "not known");
   }
 }
 

@@ -33,8 +33,8 @@ libbanyan_topo_la_SOURCES = \
   %D%/import/nccl.c %D%/import/nccl.h \
   %D%/import/nccl_device.c \
   %D%/import/nccl_link.c \
-  %D%/import/synthetic.c %D%/import/synthetic.h \
-  %D%/import/synthetic_items.c \
+  %D%/import/synthetic.c \
+  %D%/import/text.c %D%/import/text.h \
   %D%/import/xml.c %D%/import/xml.h
 libbanyan_topo_la_CFLAGS = $(AM_CFLAGS) $(LIBXML2_CFLAGS)
 libbanyan_topo_la_LIBADD = $(LIBXML2_LIBS)

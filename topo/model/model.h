@@ -69,7 +69,7 @@ typedef struct bny_topo_node {
   const char *model;      /* "NVIDIA H100 80GB HBM3", "EPYC"; NULL unknown */
   const char *vendor;     /* NULL unknown */
   const char *bus_id;     /* "0000:1b:00.0" in lower case; NULL unknown */
-  const char *guid;       /* ports, NICs, switches; NULL unknown */
+  const char *guid;       /* GPUs, switches, hosts: the same in any file; NULL unknown */
   const char *attributes; /* further facts, as "class=0x020700 vendor=0x15b3": see bny_topo_attribute(); NULL none */
   int32_t compute;        /* GPU: 90 for sm_90; gfx number for AMD such as 942, 910 for gfx90a; -1 unknown */
   bool host_bridge;       /* PCI: a root complex, not a switch */

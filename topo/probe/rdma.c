@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Adds the RDMA devices of sysfs to the model. Each is the NIC of its PCI function, and has ports, GUIDs, states and
+ * Adds the RDMA devices of sysfs to the model. Each is the NIC of its PCI function, and has ports, their states and
  * speeds. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/model/guid.h"
 #include "topo/model/speed.h"
 #include "topo/probe/util.h"
 
@@ -67,14 +66,6 @@ static int32_t place_port(const taking *t, int32_t nic, int32_t port) {
   return bny_topo_add_node(t->topo, &node);
 }
 
-/* Sets a node's GUID to that of a file: "946d:ae03:0000:0030", or the end of a GID. */
-static void set_guid(const taking *t, int32_t node, const char *name, const char *file) {
-  char text[64], guid[BNY_TOPO_GUID_BYTES];
-  if (bny_sysfs_line(text, sizeof text, "%s/class/infiniband/%s/%s", t->sysfs, name, file) &&
-      bny_topo_guid_normalise(text, strlen(text), guid))
-    bny_topo_set_string(t->topo, &t->topo->nodes[node].guid, guid);
-}
-
 /* ---- ports and devices ------------------------------------------------------------------------------------------- */
 
 /* Returns the Mb/s of a rate, "400 Gb/sec (4X NDR)"; 0 if unknown. For a bond it is the sum of its ports. */
@@ -112,7 +103,7 @@ static const char *port_line(const taking *t, const char *name, int32_t port, co
 /* Collects the data of a port. An inactive port has speed 0. Its rating is the speed that it has trained to before a
  * subnet manager activates it. */
 static void take_port(taking *t, int32_t nic, const char *name, int32_t port, const char *bus_id, const char *board) {
-  char layer[64], rate[64], number[64], words[WORDS_BYTES], gid[48];
+  char layer[64], rate[64], number[64], words[WORDS_BYTES];
   int32_t node = place_port(t, nic, port);
   int32_t up = node < 0 ? -1 : bny_topo_probe_upwards(t->topo, node, BNY_TOPO_LINK_NET);
   if (up < 0 || !bny_topo_grow(&t->ports, t->nports, &t->capacity, sizeof *t->ports)) {
@@ -125,8 +116,6 @@ static void take_port(taking *t, int32_t nic, const char *name, int32_t port, co
   port_line(t, name, port, "link_layer", layer);
   word_port(layer, port_line(t, name, port, "rate", rate), state, lid, words);
   bny_topo_set_string(t->topo, &t->topo->nodes[node].model, words);
-  snprintf(gid, sizeof gid, "ports/%d/gids/0", (int)port);
-  set_guid(t, node, name, gid);
   double speed = bny_topo_speed_net(megabits_of(t, rate, strcmp(layer, "Ethernet") == 0, bus_id));
   bool active = state >= STATE_ACTIVE;
   port_record *record = &t->ports[t->nports++];
@@ -161,7 +150,6 @@ static void take_device(taking *t, const char *name, int32_t device) {
   bool known = bny_sysfs_line(kind, sizeof kind, "%s/class/infiniband/%s/hca_type", t->sysfs, name);
   if (t->topo->nodes[nic].model == NULL && known && kind[0] != '\0')
     bny_topo_set_string(t->topo, &t->topo->nodes[nic].model, kind);
-  set_guid(t, nic, name, "node_guid");
   bny_sysfs_line(id, sizeof id, "%s/class/infiniband/%s/board_id", t->sysfs, name);
   snprintf(board, sizeof board, "%s:%s", kind, id);
   for (int32_t port = 1; port <= MOST_PORTS; port++)

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/model/guid.h"
 #include "tools/topo/import/hwloc.h"
 #include "topo/model/speed.h"
 
@@ -99,23 +98,13 @@ bool bny_topo_hwloc_join_upwards(bny_topo_hwloc *h, int32_t element) {
                        raw > 0 ? bny_topo_speed_pci_raw(raw) : 0, BNY_TOPO_FILE) >= 0;
 }
 
-static bool guid_of(const char *text, char guid[BNY_TOPO_GUID_BYTES]) {
-  return text != NULL && bny_topo_guid_normalise(text, strlen(text), guid);
-}
-
 static bool add_ports(bny_topo_hwloc *h, int32_t openfabrics, int32_t nic) {
-  char guid[BNY_TOPO_GUID_BYTES], key[32], name[12];
-  if (guid_of(bny_topo_hwloc_info(h, openfabrics, "NodeGUID"), guid) &&
-      !bny_topo_set_string(h->topo, &h->topo->nodes[nic].guid, guid))
-    return false;
+  char key[32], name[12];
   for (int port = 1; port <= MOST_PORTS; port++) {
     snprintf(key, sizeof key, "Port%dState", port);
     if (bny_topo_hwloc_info(h, openfabrics, key) == NULL) continue;
-    snprintf(key, sizeof key, "Port%dGID0", port);
     snprintf(name, sizeof name, "%d", port);
-    bool has_guid = guid_of(bny_topo_hwloc_info(h, openfabrics, key), guid);
     bny_topo_node node = bny_topo_node_of(BNY_TOPO_PORT, nic, port, name, BNY_TOPO_FILE);
-    node.guid = has_guid ? guid : NULL;
     if (bny_topo_add_node(h->topo, &node) < 0) return false;
   }
   return true;

@@ -15,8 +15,7 @@
 #include <string.h>
 
 #include "tools/topo/import/import.h"
-#include "topo/model/guid.h"
-#include "topo/model/text.h"
+#include "tools/topo/import/text.h"
 
 enum { NODES_MAX = 300000, CABLES_MAX = 1000000, PORTS_MAX = 255, LOST_PART = 8 };
 
@@ -31,7 +30,6 @@ typedef struct entry { /* a node */
 typedef struct cable { /* one port line; ends[0] is the port at its start */
   struct {
     int32_t entry, port;
-    bny_topo_span guid; /* GUID of the port, adapters only */
   } ends[2];
   bny_topo_span peer;
   double gbytes_per_s, faster_gbytes_per_s; /* slower and faster speed that its ends list */
@@ -88,15 +86,6 @@ static bool port_take(bny_topo_span *rest, int32_t *port) {
   return true;
 }
 
-/* Removes "(0123abcd)" from the start of *rest; returns an empty span if *rest does not start so. */
-static bny_topo_span guid_take(bny_topo_span *rest) {
-  const char *close = rest->bytes && rest->text[0] == '(' ? memchr(rest->text, ')', rest->bytes) : NULL;
-  if (!close) return (bny_topo_span){rest->text, 0};
-  bny_topo_span guid = {rest->text + 1, (size_t)(close - rest->text - 1)};
-  *rest = (bny_topo_span){close + 1, (size_t)(rest->text + rest->bytes - close - 1)};
-  return guid;
-}
-
 static bool starts_node(bny_topo_span line, bool *is_switch) {
   bny_topo_span rest = line, kind, ports;
   int32_t number;
@@ -142,13 +131,9 @@ static bool cable_read(fabric *fab, bny_topo_span line, int line_number, bny_top
   if (one.ends[0].entry < 0) return bny_topo_fail(error, line_number, "a port before any node");
   if (!port_take(&line, &one.ends[0].port))
     return bny_topo_fail(error, line_number, "a port's number must be 0 to %d in brackets", PORTS_MAX);
-  one.ends[0].guid = guid_take(&line);
   if (!bny_topo_span_quoted(&line, &one.peer) || !port_take(&line, &one.ends[1].port))
     return bny_topo_fail(error, line_number, "port %d is not followed by \"PEER\"[PORT]: is the file cut off?",
                          one.ends[0].port);
-  one.ends[1].guid = guid_take(&line);
-  if (one.ends[0].guid.bytes > 64 || one.ends[1].guid.bytes > 64)
-    return bny_topo_fail(error, line_number, "a GUID of more than 64 bytes");
   bny_topo_span word, rest = line, description;
   if (bny_topo_span_quoted(&rest, &description) && aggregates(description)) return true;
   while (bny_topo_span_word(&line, &word)) {
@@ -258,24 +243,30 @@ static bool hosts_group(fabric *fab) {
   return true;
 }
 
-static int32_t node_add(bny_topo *topo, bny_topo_kind kind, int32_t parent, bny_topo_span name, bny_topo_span guid) {
-  char *name_text = bny_topo_span_copy(name);
-  char *guid_text = guid.bytes ? bny_topo_span_copy(guid) : NULL, whole[BNY_TOPO_GUID_BYTES];
-  bool normal = guid_text && bny_topo_guid_normalise(guid.text, guid.bytes, whole); /* ports lack leading zeros */
+static int32_t node_add(bny_topo *topo, bny_topo_kind kind, int32_t parent, bny_topo_span name) {
+  char *text = bny_topo_span_copy(name);
   int32_t node = -1;
-  bny_topo_node made = bny_topo_node_of(kind, parent, -1, name_text, BNY_TOPO_FILE);
-  made.guid = normal ? whole : guid_text;
-  if (!name_text || (guid.bytes && !guid_text))
+  bny_topo_node made = bny_topo_node_of(kind, parent, -1, text, BNY_TOPO_FILE);
+  if (text == NULL)
     topo->out_of_memory = true;
   else
     node = bny_topo_add_node(topo, &made);
-  free(name_text);
-  free(guid_text);
+  free(text);
   return node;
 }
 
 static bny_topo_span guid_of(const entry *node) { /* "S-0123": the part after the dash */
   return (bny_topo_span){node->id.text + 2, node->id.bytes - 2};
+}
+
+/* A switch keeps its GUID, by which ranks with different files know that it is the same one. */
+static int32_t switch_add(bny_topo *topo, const entry *node) {
+  char *guid = bny_topo_span_copy(guid_of(node));
+  int32_t added = node_add(topo, BNY_TOPO_SWITCH, -1, node->description);
+  if (guid == NULL || (added >= 0 && !bny_topo_set_string(topo, &topo->nodes[added].guid, guid))) added = -1;
+  topo->out_of_memory = topo->out_of_memory || added < 0;
+  free(guid);
+  return added;
 }
 
 /* Adds switches first, then every host with its adapters, in the order of the file. */
@@ -284,13 +275,13 @@ static bool nodes_add(fabric *fab, bny_topo *topo) {
   if (!hosts) return false;
   for (int32_t i = 0; i < fab->nentries; i++) {
     entry *node = &fab->entries[i];
-    if (node->is_switch) node->node = node_add(topo, BNY_TOPO_SWITCH, -1, node->description, guid_of(node));
+    if (node->is_switch) node->node = switch_add(topo, node);
   }
   for (int32_t i = 0; i < fab->nadapters; i++) hosts[i] = -1;
   for (int32_t i = 0; i < fab->nentries; i++) {
     entry *node = &fab->entries[i];
     if (node->group >= 0 && hosts[node->group] < 0)
-      hosts[node->group] = node_add(topo, BNY_TOPO_HOST, -1, host_of(node), (bny_topo_span){NULL, 0});
+      hosts[node->group] = node_add(topo, BNY_TOPO_HOST, -1, host_of(node));
   }
   /* Within a host, adapters are sorted by name. Devices with the same name are adjacent, and get their GUIDs as
    * names. */
@@ -303,7 +294,7 @@ static bool nodes_add(fabric *fab, bny_topo *topo) {
           bny_topo_span_same(description_word(near, 1), description_word(node, 1)))
         name.bytes = 0;
     }
-    node->node = node_add(topo, BNY_TOPO_NIC, hosts[node->group], name.bytes ? name : guid_of(node), guid_of(node));
+    node->node = node_add(topo, BNY_TOPO_NIC, hosts[node->group], name.bytes ? name : guid_of(node));
   }
   free(hosts);
   return !topo->out_of_memory;
@@ -380,10 +371,10 @@ static bool ports_check(const fabric *fab, bny_topo_error *error) {
   return good;
 }
 
-static int32_t port_add(bny_topo *topo, const entry *adapter, int32_t number, bny_topo_span guid) {
+static int32_t port_add(bny_topo *topo, const entry *adapter, int32_t number) {
   char name[12];
   int length = snprintf(name, sizeof name, "%d", number);
-  int32_t port = node_add(topo, BNY_TOPO_PORT, adapter->node, (bny_topo_span){name, (size_t)length}, guid);
+  int32_t port = node_add(topo, BNY_TOPO_PORT, adapter->node, (bny_topo_span){name, (size_t)length});
   if (port >= 0) topo->nodes[port].index = number;
   return port;
 }
@@ -401,7 +392,7 @@ static bool links_add(const fabric *fab, bny_topo *topo) {
     int32_t nodes[2];
     for (int end = 0; end < 2; end++) {
       const entry *node = &fab->entries[one->ends[end].entry];
-      nodes[end] = node->is_switch ? node->node : port_add(topo, node, one->ends[end].port, one->ends[end].guid);
+      nodes[end] = node->is_switch ? node->node : port_add(topo, node, one->ends[end].port);
     }
     if (topo->out_of_memory ||
         bny_topo_join(topo, BNY_TOPO_LINK_NET, nodes[0], nodes[1], 1, one->gbytes_per_s, BNY_TOPO_FILE) < 0)

@@ -111,7 +111,7 @@ bny_topo *bny_topo_load(const char *path, const char **importer_name, bny_topo_e
   free(text);
   if (topo == NULL) {
     bny_topo_input_place(path, &why);
-    if (missing && strchr(path, ':') != NULL && strchr(path, '/') == NULL)
+    if (missing && strpbrk(path, ": ") != NULL && strchr(path, '/') == NULL)
       snprintf(why.text + strlen(why.text), sizeof why.text - strlen(why.text),
                ", and no description, which begins with leaf, host, gpu or the like");
     *error = why;

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "tools/topo/import/nccl.h"
-#include "topo/model/guid.h"
 #include "topo/model/speed.h"
 
 enum { MOST_LANES = 64, MOST_PARTITIONS = 64 };
@@ -296,13 +295,10 @@ bool bny_topo_nccl_net(bny_topo_nccl *r, int32_t net, int32_t parent) {
     return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, net), "<net latency=\"%.40s\">: must be 0 to 1e6 us",
                          latency);
   int32_t nic = r->node_of[parent];
-  char unnamed[32], guid[BNY_TOPO_GUID_BYTES];
+  char unnamed[32];
   snprintf(unnamed, sizeof unnamed, "port%d", (int)port);
-  /* This GUID is the system image GUID of the card, from its first function and port. It is not the port's GUID. */
-  const char *said = bny_topo_nccl_text(r, net, "guid");
   bny_topo_node node =
       bny_topo_node_of(BNY_TOPO_PORT, nic, (int32_t)port, name == NULL ? unnamed : name, BNY_TOPO_FILE);
-  node.guid = said != NULL && bny_topo_guid_from_nccl(said, guid) ? guid : said;
   if (!bny_topo_nccl_add(r, net, &node)) return false;
   if (number >= 0 && r->topo->nodes[nic].index < 0) r->topo->nodes[nic].index = (int32_t)number;
   int32_t link = bny_topo_join(r->topo, BNY_TOPO_LINK_NET, r->node_of[net], nic, 1,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Splits dumps into lines, words and numbers. */
-#include "topo/model/text.h"
+#include "tools/topo/import/text.h"
 
 #include <stdlib.h>
 #include <string.h>
