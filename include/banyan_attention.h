@@ -226,13 +226,14 @@ typedef struct banyan_attention_desc {
   const banyan_kv_part *parts; /* [part_count]; NULL: none */
   int64_t part_count;          /* 1 to 8 */
 
-  /* Only for banyan_attention_combine(), on hosts: first selects the keys that attention reads, as banyan_select()
-   * does. select->tokens is batch, heads is 0 or 1, valid is NULL, and own and own_counts are memory for results.
-   * Either kv.pages.table is `own`, with pages of one key, and seq_lens is own_counts. Or kv has all keys of this
-   * shard, and `rows` are the numbers of keys in their sequence. queries.key_mask is then memory in which the operation
-   * marks the chosen keys. The exact order needs the mask, and then has the same bits for any number of ranks. All
-   * ranks select, or none. own and own_counts may be written even if this rank rejects the call. Next to `prune` it is
-   * BANYAN_ERR_UNSUPPORTED. NULL: no selection. */
+  /* Only for banyan_attention_combine(): first selects the keys that attention reads, as banyan_select() does.
+   * select->tokens is batch, heads is 0 or 1, valid is NULL, and own and own_counts are memory for results. Either
+   * kv.pages.table is `own`, with pages of one key, and seq_lens is own_counts. Or kv has all keys of this shard, and
+   * `rows` are the numbers of keys in their sequence. queries.key_mask is then memory in which the operation marks the
+   * chosen keys. The exact order needs the mask, and then has the same bits for any number of ranks. All ranks select,
+   * or none. own and own_counts may be written even if this rank rejects the call. Devices have the list alone, and
+   * must share memory; sequences past the tokens of a run still select if query_start_loc is given. Next to `prune` it
+   * is BANYAN_ERR_UNSUPPORTED. NULL: no selection. */
   const banyan_select_desc *select;
 } banyan_attention_desc;
 
@@ -295,11 +296,11 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
  *   canonical and exact order do not change. banyan_op_info.algorithm is then "pass_kv". q and the arrays of `queries`
  *   are read until the operation is complete. If a shard is larger than that, or is not alike, the run combines
  *   partials. BANYAN_PASS forces either way.
- * - With desc->gather, the operation first gathers q. On a device that is one more launch on the same stream; between
- *   nodes it is BANYAN_ERR_UNSUPPORTED. On the host banyan_start() begins it.
+ * - With desc->gather, the operation first gathers q; with desc->select it selects. On a device each is one more launch
+ *   on the same stream; between nodes they are BANYAN_ERR_UNSUPPORTED. On the host banyan_start() begins them.
  * - With desc->gather or desc->select, or with desc->prune.top_pages over ranks, all arrays of the call are read until
  *   the operation is complete: q, k, v, page table, scales, lengths, bounds, and those of `queries`.
- * - With desc->select, an index that is chosen twice is BANYAN_ERR_DATA, as in banyan_select(). k and batch are equal
+ * - With desc->select, an index that is chosen twice is an error, as in banyan_select(). k and batch are equal
  *   on all ranks; otherwise all get BANYAN_ERR_MISMATCH.
  * - With desc->prune.top_pages, batch is equal on all ranks; otherwise all get BANYAN_ERR_MISMATCH. A page that two
  *   ranks read, because both claim its position, is BANYAN_ERR_DATA, as in banyan_select(). Ranks exchange lists of

@@ -207,25 +207,33 @@ static bny_call key_of_lists(const bny_call *rows, const bny_attention *attentio
                     .dim = k};
 }
 
-/* Makes the selection of keys by the caller's scores, if there is one, and binds it. */
+/* Makes the selection of keys by the caller's scores, if there is one, and binds it. On a device the number of tokens
+ * of a run is in its memory, and is that of sequences if each has one query; otherwise all sequences select. */
 static banyan_status choose_keys(const banyan_op *op, const bny_call *rows, const bny_attention *attention,
-                                 banyan_op **stages) {
+                                 const banyan_valid_rows *valid, banyan_op **stages) {
+  const banyan_queries *queries = attention->desc.queries;
   const banyan_select_desc *select = attention->desc.select;
   if (!select) return BANYAN_OK;
   bny_call keys = key_of_lists(rows, attention, 1, select->k);
-  const char *algorithm = select->algorithm ? select->algorithm : op->comm->algorithm;
+  bool on_device = op->comm->device.engine != NULL;
+  if (on_device && queries && queries->query_start_loc) keys.counts_tokens = false;
+  const char *algorithm = on_device ? "oneshot" : select->algorithm ? select->algorithm : op->comm->algorithm;
   if (algorithm) strncpy(keys.algorithm, algorithm, sizeof keys.algorithm - 1);
   banyan_status status = make_stage(op, &keys, &stages[BNY_STAGE_SELECT]);
   if (status != BANYAN_OK) return status;
-  bny_op_bind(stages[BNY_STAGE_SELECT], &(bny_op_memory){.lists = bny_chosen_lists(select), .tokens = keys.tokens});
+  const banyan_valid_rows counted = {.size = sizeof counted, .tokens = valid ? valid->tokens : NULL};
+  bny_op_bind(stages[BNY_STAGE_SELECT], &(bny_op_memory){.lists = bny_chosen_lists(select),
+                                                         .valid = on_device && keys.counts_tokens ? &counted : NULL,
+                                                         .tokens = keys.tokens,
+                                                         .stream = attention->desc.stream});
   return BANYAN_OK;
 }
 
 /* Makes the selections that choose pages over ranks, if they do, and binds them. `rows` is the key of this call; its
  * number of tokens may differ from that of op->key. */
 static banyan_status choose_pages(const banyan_op *op, const bny_call *rows, bny_attention *attention,
-                                  banyan_op **stages) {
-  if (!attention->over_ranks) return choose_keys(op, rows, attention, stages);
+                                  const banyan_valid_rows *valid, banyan_op **stages) {
+  if (!attention->over_ranks) return choose_keys(op, rows, attention, valid, stages);
   const banyan_attention_desc *desc = &attention->desc;
   bny_call tops = {.collective = BNY_SELECT,
                    .counts_tokens = rows->counts_tokens,
@@ -332,7 +340,7 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   if (status == BANYAN_OK) status = attend(comm, op, desc, &key, why_apart, &attention);
   if (is_new && !keep && status == BANYAN_OK && comm->checks) status = bny_api_check_claims(comm, desc);
   if (status == BANYAN_OK) memcpy(stages, op->stages, sizeof stages);
-  if (status == BANYAN_OK) status = choose_pages(op, &key, attention, stages);
+  if (status == BANYAN_OK) status = choose_pages(op, &key, attention, valid, stages);
   if (status == BANYAN_OK) status = certificate_of(op, &key, attention, valid, &stages[BNY_STAGE_CERTIFICATE]);
   if (status != BANYAN_OK) {
     for (int i = 0; i < BNY_STAGES; i++)

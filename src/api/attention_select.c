@@ -31,6 +31,15 @@ static banyan_status check_results(const banyan_attention_desc *desc, const bny_
   return BANYAN_OK;
 }
 
+/* A selection on a device runs before kernels that read page tables and lengths. None of them marks keys, and none
+ * reads a mask. */
+static banyan_status check_device(const banyan_attention_desc *desc) {
+  if (bny_chosen_is_list(desc)) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                  "desc.select: on a device its keys go to page_table, as pages of one key: set it to own. No kernel "
+                  "marks keys in queries.key_mask, or reads that mask");
+}
+
 banyan_status bny_api_attention_select(banyan_comm *comm, const banyan_attention_desc *desc, banyan_order order) {
   const banyan_select_desc *select = desc->select;
   if (select->tokens != desc->batch || select->heads > 1)
@@ -42,5 +51,7 @@ banyan_status bny_api_attention_select(banyan_comm *comm, const banyan_attention
   bny_lists lists;
   banyan_status status = bny_api_select_check(comm, select, &lists);
   if (status != BANYAN_OK) return bny_fail(status, "desc.select: %s", banyan_last_error());
+  if (comm->device.engine) status = check_device(desc);
+  if (status != BANYAN_OK) return status;
   return check_results(desc, &lists, order);
 }

@@ -86,10 +86,9 @@ static banyan_status bind(banyan_comm *comm, const banyan_select_desc *desc, int
 }
 
 banyan_status bny_api_select_check(banyan_comm *comm, const banyan_select_desc *desc, bny_lists *lists) {
-  if (comm->device.engine)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED, "attention on a device does not select: call banyan_select() before it, or "
-                                            "use a communicator without a device");
+  const char *algorithm = desc->algorithm;
   banyan_status status = check_desc(desc);
+  if (status == BANYAN_OK) status = bny_api_oneshot_alone(comm, "attention that selects", "", &algorithm);
   return status == BANYAN_OK ? bind(comm, desc, desc->tokens, lists) : status;
 }
 

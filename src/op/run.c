@@ -179,8 +179,9 @@ static banyan_status report(banyan_op *op) {
 
 /* Puts all parts on the stream. The host then has nothing left to do. */
 static banyan_status start_on_device(banyan_op *op) {
-  banyan_status status =
-      op->stages[BNY_STAGE_GATHER] ? start_on_device(op->stages[BNY_STAGE_GATHER]) : bny_comm_check(op->comm);
+  banyan_status status = bny_comm_check(op->comm);
+  for (int i = op->first; i < BNY_STAGE_ROWS && status == BANYAN_OK; i++)
+    if (op->stages[i]) status = start_on_device(op->stages[i]);
   if (status == BANYAN_OK && op->attention) status = bny_attention_start(op->attention, op->within, op->tokens);
   for (int64_t i = 0; i < op->nparts && status == BANYAN_OK; i++) {
     bny_op_part part = bny_op_part_of(op, i);
