@@ -13,7 +13,7 @@
 #include "tests/support/attention_oracle.h"
 #include "tests/support/generator.h"
 #include "tests/support/oracle.h"
-#include "tests/support/suite.h"
+#include "tests/support/status.h"
 
 static uint64_t random_state;
 

@@ -153,8 +153,7 @@ TEST(values_beyond_the_wire_are_counted) {
   ck_assert_int_eq(banyan_combine_init(comm, &desc, &in, &out, &op), BANYAN_OK);
   for (int run = 0; run < 3; run++) {
     if (run == 2) memset(in_values, 0, sizeof in_values);
-    ck_assert_int_eq(banyan_start(op), BANYAN_OK);
-    ck_assert_int_eq(banyan_wait(op), BANYAN_OK);
+    ck_assert_int_eq(start_and_wait(op), BANYAN_OK);
     ck_assert_int_eq(banyan_op_query(op, &info), BANYAN_OK);
     ck_assert_uint_eq(info.saturated, run == 2 ? 0 : 10);
     ck_assert_uint_eq(info.roundings, 1);
@@ -195,8 +194,7 @@ TEST(scales_are_read_at_each_run) {
     }
   }
   half = 0;
-  ck_assert_int_eq(banyan_start(op), BANYAN_ERR_ARGUMENT);
-  ck_assert_msg(strstr(banyan_last_error(), "out.values_scale[0] of head 0 is 0"), "%s", banyan_last_error());
+  ASSERT_FAILS(banyan_start(op), BANYAN_ERR_ARGUMENT, "out.values_scale[0] of head 0 is 0");
   banyan_op_free(op);
   is_usable(comm);
   banyan_comm_destroy(comm);
@@ -216,7 +214,7 @@ TEST(operations_out_of_order) {
 }
 
 /* A second start before the wait is rejected, whether the run is complete (rank 1) or not (rank 0). */
-static void start_twice(world_rank *self) {
+TEST_RANKS(second_start, 1, .nranks = 2) {
   banyan_op *op = NULL;
   if (!world_ok(self, banyan_barrier_init(self->comm, &op), "init") || !world_meet(self)) return;
   if (self->rank == 0) {
@@ -237,8 +235,6 @@ static void start_twice(world_rank *self) {
   world_ok(self, banyan_barrier(self->comm), "barrier");
   banyan_op_free(op);
 }
-
-TEST(second_start) { WORLD_RUN(start_twice, .nranks = 2); }
 
 /* ---- communicators ----------------------------------------------------------------------------------------------- */
 
@@ -298,8 +294,7 @@ static void create_with_levels(world_rank *self) {
   char named[64];
   snprintf(named, sizeof named, "BANYAN_LEVELS: levels \"%s\"", (const char *)self->argument);
   banyan_status status = banyan_comm_create(&self->bootstrap, NULL, &self->comm);
-  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), named), "%s: %s",
-              banyan_status_string(status), banyan_last_error());
+  world_gets(self, status, BANYAN_ERR_ARGUMENT, named);
 }
 
 TEST(wrong_levels_are_named) {

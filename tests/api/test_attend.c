@@ -76,8 +76,7 @@ static bool do_apart(world_rank *self, const attend *of, banyan_op **ops) {
          world_ok(self,
                   banyan_combine_init(self->comm, &call.combine, &between, call.has_result ? &call.out : NULL, &ops[1]),
                   "combine") &&
-         world_ok(self, banyan_start(ops[0]), "start") && world_ok(self, banyan_start(ops[1]), "start") &&
-         world_ok(self, banyan_wait(ops[1]), "wait");
+         world_ok(self, banyan_start(ops[0]), "start") && world_runs(self, ops[1]);
 }
 
 static bool draw(world_rank *self, attend *of, int round) {
@@ -106,8 +105,7 @@ static bool run_twin(world_rank *self, attend *of, int round) {
   if (!apart) attend_twin_of(of, self, &call);
   if (good && !apart && of->gathers &&
       !of->blocking) /* a blocking call plans for more tokens, so its ring has other parts */
-    good = init(self, of, &call, &ops[0]) && world_ok(self, banyan_start(ops[0]), "start") &&
-           world_ok(self, banyan_wait(ops[0]), "wait");
+    good = init(self, of, &call, &ops[0]) && world_runs(self, ops[0]);
   else if (good && !apart)
     good = call_once(self, of, &call);
   good = good && world_finish(self) && attend_twin_agrees(self, of, round);
@@ -310,7 +308,7 @@ TEST_EVERYWHERE(nothing_to_do, 3) {
 
 /* Rank 1 reads one page for two rows that need different pages, so one row gets hardly any weight there. The pages that
  * it skips hold a twelfth of rank 0's weight, and the certificate covers them. */
-static void read_one_page(world_rank *self) {
+TEST_RANKS(what_a_rank_left_out_counts, 1, .nranks = 2) {
   float q[] = {10, 0, 0, 10}, k[2][4] = {{60.25f, 0, 0, 60.25f}, {60, 0, 0, 60}},
         v[2][4] = {{1, 1, 1, 1}, {-1, -1, -1, -1}};
   float bounds[2 * 6], error[2], values[4], lse[2];
@@ -331,8 +329,6 @@ static void read_one_page(world_rank *self) {
     world_check(self, fabsf(values[2 * h] - 0.84828f) * 1.4142f <= error[h] + 1e-4f, "head %d: %g, certified %g", h,
                 (double)values[2 * h], (double)error[h]);
 }
-
-TEST(what_a_rank_left_out_counts) { WORLD_RUN(read_one_page, .nranks = 2); }
 
 /* Some queries in `batch` sequences, with one page of one key each; the last sequence has all other queries. */
 enum { QUERIES = 64 };
@@ -387,7 +383,7 @@ TEST(another_batch_is_named) {
   for (int i = 0; i < 2; i++) WORLD_RUN(differ_in_batch, .nranks = 2, .argument = batches[i]);
 }
 
-static void alternate(world_rank *self) {
+TEST_RANKS(alternating_batches_keep_their_plans, 1, .nranks = 2) {
   uint64_t plans = 0;
   for (int32_t i = 0; i < 6; i++) {
     bool good = world_ok(self, attend_one_key(self, i % 2 ? 60 : 64, i % 2 ? 1 : 64, self->rank), "attention");
@@ -396,22 +392,17 @@ static void alternate(world_rank *self) {
   }
 }
 
-TEST(alternating_batches_keep_their_plans) { WORLD_RUN(alternate, .nranks = 2); }
-
 /* Both ranks say that their page is at position 7. */
-static void claim_a_page(world_rank *self) {
+TEST_RANKS(a_page_of_two_ranks_is_named, 1, .nranks = 2) {
   banyan_status status = attend_one_key(self, 5, 3, 7);
   const char *expected = "the page at position 7 of sequence 0, KV head 0 is offered twice, by rank 0 and rank 1";
-  world_check(self, status == BANYAN_ERR_DATA && strstr(banyan_last_error(), expected), "%d: %s", (int)status,
-              banyan_last_error());
+  world_gets(self, status, BANYAN_ERR_DATA, expected);
   world_ok(self, attend_one_key(self, 5, 3, self->rank), "a call after the error");
 }
 
-TEST(a_page_of_two_ranks_is_named) { WORLD_RUN(claim_a_page, .nranks = 2); }
-
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 /* Rank 1 has 2^30 pages, for which its process has too few addresses. */
-static void lack_memory(world_rank *self) {
+TEST_RANKS(missing_memory_is_named, 1, .nranks = 2) {
   const struct rlimit limit = {INT64_C(1) << 34, INT64_C(1) << 34};
   setrlimit(RLIMIT_AS, &limit); /* it fails if there is a lower limit, which is as good */
   banyan_status status = attend_keys(self, 1, 1, 0, self->rank ? 1 << 30 : 1);
@@ -419,13 +410,11 @@ static void lack_memory(world_rank *self) {
   world_check(self, strstr(banyan_last_error(), "out of memory: pruning needs 2362") != NULL, "%s",
               banyan_last_error());
 }
-
-TEST(missing_memory_is_named) { WORLD_RUN(lack_memory, .nranks = 2); }
 #endif
 
 /* ---- rejections -------------------------------------------------------------------------------------------------- */
 
-static void rejects(world_rank *self) {
+TEST_RANKS(wrong_numbers_are_rejected, 1, .nranks = 1, .argument = make_plain(1, CAPACITY, 0)) {
   attend *of = self->argument;
   attend_rank *rank = &of->ranks[self->rank];
   attend_call call;
@@ -445,17 +434,13 @@ static void rejects(world_rank *self) {
     *rank->tokens = cases[i].tokens;
     for (int32_t b = 0; b <= CAPACITY; b++) of->loc[b] = b < 7 ? b : 7;
     banyan_status status = banyan_attention_combine(self->comm, &call.desc, &call.combine, &call.out);
-    world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), cases[i].says), "case %d: %s", i,
-                banyan_last_error());
+    world_gets(self, status, BANYAN_ERR_ARGUMENT, cases[i].says);
   }
   banyan_op *op; /* numbers that no run may change are known when the operation is made */
   call.desc.queries = NULL, call.combine.valid = NULL, call.desc.prune.epsilon = 2;
   banyan_status status = banyan_attention_combine_init(self->comm, &call.desc, &call.combine, &call.out, &op);
-  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "prune.epsilon is 2"), "%s",
-              banyan_last_error());
+  world_gets(self, status, BANYAN_ERR_ARGUMENT, "prune.epsilon is 2");
 }
-
-TEST(wrong_numbers_are_rejected) { WORLD_RUN(rejects, .nranks = 1, .argument = make_plain(1, CAPACITY, 0)); }
 
 /* An all-gather of q that does not fit the call. */
 #define CASES                                                                                          \

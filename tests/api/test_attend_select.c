@@ -266,8 +266,7 @@ static void differ(world_rank *self) {
   }
   if (which < 4 || self->rank != 1) {
     banyan_status status = attend(self, &call);
-    world_check(self, status == statuses[which] && strstr(banyan_last_error(), says[which]), "case %d: %d: %s", which,
-                (int)status, banyan_last_error());
+    world_gets(self, status, statuses[which], says[which]);
   }
   if (which == 2) {
     fill_offers(&of, at, 0, &call.select);
@@ -301,7 +300,7 @@ TEST_LOOP(differences_and_faults_are_named, 5) {
   CASE("select.size is 3", call.select.size = 3)                                                            \
   CASE("k is NULL", call.desc.kv.k = NULL)
 
-static void reject(world_rank *self) {
+TEST_RANKS(wrong_selections_are_named, 1, .nranks = 1) {
   memory *at = calloc(1, sizeof *at);
   problem of = small_problem(self);
   call call, good;
@@ -328,21 +327,16 @@ static void reject(world_rank *self) {
   fill_offers(&of, at, 0, &call.select);
   call.desc.select = &call.select;
   call.queries.key_mask_stride = 0;
-  world_check(self, attend(self, &call) == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "key_mask_stride is 0"),
-              "%s", banyan_last_error());
+  world_gets(self, attend(self, &call), BANYAN_ERR_ARGUMENT, "key_mask_stride is 0");
   call.queries.key_mask_stride = 99;
-  world_check(self, attend(self, &call) == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "a mask for each"), "%s",
-              banyan_last_error());
+  world_gets(self, attend(self, &call), BANYAN_ERR_ARGUMENT, "a mask for each");
   call.queries.key_mask_stride = ROOM, at->rows[3] = 100;
-  world_check(self, attend(self, &call) == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "in this shard are 100"),
-              "%s", banyan_last_error());
+  world_gets(self, attend(self, &call), BANYAN_ERR_ARGUMENT, "in this shard are 100");
   at->rows[3] = 99;
   world_ok(self, attend(self, &call), "a mask");
   world_ok(self, attend(self, &good), "a list");
   free(at);
 }
-
-TEST(wrong_selections_are_named) { WORLD_RUN(reject, .nranks = 1); }
 
 /* Devices have no kernel for masks, and those of several nodes do not select within attention. */
 static void refuse(world_rank *self) {
@@ -353,9 +347,8 @@ static void refuse(world_rank *self) {
   of.on_device = true, of.lists = is_staged, of.dim = DIM_OF_DEVICES;
   describe(&of, self, at, 0, of.keys, of.lists, 0, &call);
   call.desc.select = &call.select;
-  const char *says = is_staged ? "needs memory that all ranks share" : "No kernel marks keys in queries.key_mask";
-  world_check(self, attend(self, &call) == BANYAN_ERR_UNSUPPORTED && strstr(banyan_last_error(), says), "%s",
-              banyan_last_error());
+  world_gets(self, attend(self, &call), BANYAN_ERR_UNSUPPORTED,
+             is_staged ? "needs memory that all ranks share" : "No kernel marks keys in queries.key_mask");
 }
 
 TEST_EVERYWHERE(selected_keys_are_attended_to, 36) {

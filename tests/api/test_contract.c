@@ -80,7 +80,7 @@ TEST_LOOP(difference_beyond_the_first_part, 2 * CALLS) {
 
 /* ---- impossible sizes -------------------------------------------------------------------------------------------- */
 
-static void ask_too_much(world_rank *self) {
+TEST_RANKS(sizes_that_cannot_be, 1, .nranks = RANKS, .arena_bytes = arena_bytes) {
   unsigned char byte = 0, all[RANKS];
   for (int shift = 45; shift < 63; shift++) {
     banyan_status status = banyan_broadcast(self->comm, &byte, (size_t)1 << shift, 0);
@@ -99,11 +99,9 @@ static void ask_too_much(world_rank *self) {
   world_ok(self, banyan_barrier(self->comm), "the communicator remains usable");
 }
 
-TEST(sizes_that_cannot_be) { WORLD_RUN(ask_too_much, .nranks = RANKS, .arena_bytes = arena_bytes); }
-
 /* ---- planning while operations run ------------------------------------------------------------------------------- */
 
-static void plan_amid(world_rank *self) {
+TEST_RANKS(planning_amid, 1, .nranks = RANKS) {
   world_random own = random_seed() * 5 + (uint64_t)self->rank;
   unsigned char sent[64], received[64], more[300], there[300];
   banyan_op *op = NULL, *other = NULL;
@@ -127,22 +125,18 @@ static void plan_amid(world_rank *self) {
   banyan_op_free(op);
 }
 
-TEST(planning_amid) { WORLD_RUN(plan_amid, .nranks = RANKS); }
-
 /* ---- unlimited deadlines ----------------------------------------------------------------------------------------- */
 
-static void wait_long(world_rank *self) {
+TEST_RANKS(patience_without_end, 2, .nranks = 2, .timeout_ns = INT64_MAX, .processes = _i == 1) {
   for (int round = 0; round < 3; round++) {
     if (round % self->nranks == self->rank) world_sleep_ms(LATE_MS);
     if (!world_ok(self, banyan_barrier(self->comm), "barrier")) return;
   }
 }
 
-TEST_LOOP(patience_without_end, 2) { WORLD_RUN(wait_long, .nranks = 2, .timeout_ns = INT64_MAX, .processes = _i == 1); }
-
 /* ---- failures found by asking ------------------------------------------------------------------------------------ */
 
-static void learn_by_asking(world_rank *self) {
+TEST_RANKS(failures_learnt_by_asking, 1, .nranks = 2) {
   banyan_op *ops[3] = {NULL, NULL, NULL};
   for (int i = 0; i < 3; i++)
     if (!world_ok(self, banyan_barrier_init(self->comm, &ops[i]), "init")) return;
@@ -164,8 +158,6 @@ static void learn_by_asking(world_rank *self) {
   world_check(self, banyan_barrier(self->comm) == BANYAN_ERR_ABORTED, "a new call after an abort");
   for (int i = 0; i < 3; i++) banyan_op_free(ops[i]); /* operations of a failed communicator, some without a wait */
 }
-
-TEST(failures_learnt_by_asking) { WORLD_RUN(learn_by_asking, .nranks = 2); }
 
 /* ---- forked children --------------------------------------------------------------------------------------------- */
 
@@ -217,7 +209,7 @@ static void have_children(world_rank *self) {
     int how = end_of(child);
     if (!world_check(self, how == 0, "the child of round %d ended with %#x", round, how) || !world_meet(self)) return;
     if ((!first && !world_ok(self, banyan_start(started), "start")) || !world_ok(self, banyan_wait(started), "wait") ||
-        !world_ok(self, banyan_start(idle), "start") || !world_ok(self, banyan_wait(idle), "wait"))
+        !world_runs(self, idle))
       return;
     banyan_op_free(started);
     banyan_op_free(idle);
@@ -325,8 +317,7 @@ static void end_forks(world_rank *self, banyan_status status) {
 static void fork_in_wait(world_rank *self) {
   banyan_op *op = NULL;
   if (!world_ok(self, banyan_barrier_init(self->comm, &op), "init") || !begin_forks(self)) return;
-  banyan_status status = banyan_start(op);
-  if (status == BANYAN_OK) status = banyan_wait(op);
+  banyan_status status = start_and_wait(op);
   if (!callback.is_child) banyan_op_free(op);
   end_forks(self, status);
 }

@@ -120,9 +120,8 @@ TEST_RANDOM(rows_of_any_convention, 90) {
   world_random random = random_seed() + 1000 * (uint64_t)_i;
   state += (uint64_t)_i;
   sheet_eight_bits = true;
-  for (int t = 0; bny_kernels_table[t] != NULL; t++)
-    for (int i = 0; i < 20 && bny_kernels_table[t]->supported(); i++)
-      convert(bny_kernels_table[t], (bny_wire)(i % (int)BNY_WIRE_COUNT), &random);
+  EACH_KERNELS(kernels)
+  for (int i = 0; i < 20; i++) convert(kernels, (bny_wire)(i % (int)BNY_WIRE_COUNT), &random);
 }
 
 /* Rows in wire form are copied, and come back bit for bit. */

@@ -250,8 +250,7 @@ static void rejected(world_rank *self) {
     if (i == 3) attention_clear_keys(&given), given.parts = parts, given.part_count = 2;
     combine.wire = i == 4 ? BANYAN_F16 : 0;
     status = banyan_attention_combine(self->comm, &given, &combine, &result);
-    world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), says[i]), "%s: status %d: %s",
-                says[i], (int)status, banyan_last_error());
+    world_gets(self, status, BANYAN_ERR_ARGUMENT, says[i]);
   }
 }
 

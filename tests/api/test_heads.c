@@ -200,7 +200,7 @@ TEST(columns_beside_each_other) {
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
-static void call_randomly(world_rank *self) {
+TEST_RANKS(classes_share_plans, 1, .nranks = 3) {
   enum { MOST = 300, CALLS = 600 };
   world_random random = random_seed();
   uint16_t *mine = calloc(MOST * HEADS, DIM * sizeof *mine), *all = calloc(MOST * HEADS, DIM * sizeof *all);
@@ -216,7 +216,5 @@ static void call_randomly(world_rank *self) {
   free(mine);
   free(all);
 }
-
-TEST(classes_share_plans) { WORLD_RUN(call_randomly, .nranks = 3); }
 
 int main(void) { return world_main(suite_of("heads", 120)); }

@@ -271,7 +271,7 @@ TEST(different_numbers_of_ranks) {
                   scenario.status[r], scenario.text[r]);
 }
 
-static void create_with_arenas(world_rank *self) {
+TEST_RANKS(different_arenas_are_no_error, 1, .nranks = 3, .bare = true) {
   unsigned char data[200];
   banyan_comm_config config = {
       .size = sizeof config, .timeout_ns = 3000000000, .arena_bytes = (size_t)(64 << 10) << self->rank};
@@ -280,7 +280,5 @@ static void create_with_arenas(world_rank *self) {
   if (world_ok(self, banyan_broadcast(self->comm, data, sizeof data, 1), "broadcast"))
     world_check(self, data[199] == 7, "broadcast gave %d", data[199]);
 }
-
-TEST(different_arenas_are_no_error) { WORLD_RUN(create_with_arenas, .nranks = 3, .bare = true); }
 
 int main(void) { return world_main(suite_of("mismatch", 60)); }

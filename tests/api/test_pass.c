@@ -222,7 +222,7 @@ TEST_LOOP(what_costs_less_moves, 2) {
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
-static void reject_one(world_rank *self) {
+TEST_RANKS(a_rejected_run_is_known_to_peers, 1, .nranks = 3, .argument = make_prompt(3, 8, 1)) {
   attend *of = self->argument;
   attend_call call;
   banyan_op *op = NULL;
@@ -232,16 +232,13 @@ static void reject_one(world_rank *self) {
     if (self->rank == 1) of->ranks[1].lengths[1] = -4;
     banyan_status status = banyan_start(op), expected = self->rank == 1 ? BANYAN_ERR_ARGUMENT : BANYAN_ERR_PEER;
     if (status == BANYAN_OK) status = banyan_wait(op);
-    world_check(self, status == expected && strstr(banyan_last_error(), "seq_lens[1] is -4"), "%s: %s",
-                banyan_status_string(status), banyan_last_error());
+    world_gets(self, status, expected, "seq_lens[1] is -4");
   }
   banyan_op_free(op);
 }
 
-TEST(a_rejected_run_is_known_to_peers) { WORLD_RUN(reject_one, .nranks = 3, .argument = make_prompt(3, 8, 1)); }
-
 /* Peers wait for a shard that does not come, and name its rank. The deadline leaves time to make the operation. */
-static void stay_away(world_rank *self) {
+TEST_RANKS(a_missing_shard_is_a_timeout, 1, .nranks = 3, .argument = make_prompt(3, 8, 1)) {
   attend *of = self->argument;
   attend_call call;
   banyan_op *op = NULL;
@@ -258,8 +255,6 @@ static void stay_away(world_rank *self) {
   banyan_op_free(op);
 }
 
-TEST(a_missing_shard_is_a_timeout) { WORLD_RUN(stay_away, .nranks = 3, .argument = make_prompt(3, 8, 1)); }
-
 /* All ranks attend to the shard that has the NaN, and name its rank. */
 static void fail_by_nan(world_rank *self) {
   attend *of = self->argument;
@@ -274,8 +269,7 @@ static void fail_by_nan(world_rank *self) {
   self->comm->pass = BNY_PASS_KEYS;
   world_meet(self);
   if (world_ok(self, banyan_attention_combine_init(self->comm, &call.desc, &call.combine, &call.out, &op), "init")) {
-    banyan_status status = banyan_start(op);
-    if (status == BANYAN_OK) status = banyan_wait(op);
+    banyan_status status = start_and_wait(op);
     world_check(self, status == BANYAN_ERR_DATA, "%s", banyan_status_string(status));
     world_fails(self, BANYAN_ERR_DATA, 1, "rank 1");
   }

@@ -195,8 +195,7 @@ TEST(top_pages_of_many_heads) {
   ck_assert_int_eq(banyan_attention(&desc, &partial), BANYAN_OK);
   for (int i = 0; i < PAGES; i++) ck_assert_uint_eq(reads[i], i < TOP);
   desc.prune = (banyan_prune){.error = read};
-  ck_assert_int_eq(banyan_attention(&desc, &partial), BANYAN_ERR_ARGUMENT);
-  ck_assert_msg(strstr(banyan_last_error(), "prune.bounds is NULL"), "%s", banyan_last_error());
+  ASSERT_FAILS(banyan_attention(&desc, &partial), BANYAN_ERR_ARGUMENT, "prune.bounds is NULL");
   free(bounds);
 }
 

@@ -74,7 +74,7 @@ static void count_bytes(world_rank *self) {
     banyan_op_info info = {.size = sizeof info};
     tokens = i ? MOST : MOST / 16;
     fill(memory, self->rank, tokens, i);
-    if (!world_ok(self, banyan_start(op), "start") || !world_ok(self, banyan_wait(op), "wait")) break;
+    if (!world_runs(self, op)) break;
     if (!holds(self, memory, 0, tokens, i) || !world_ok(self, banyan_op_query(op, &info), "query")) break;
     sent[i] = info.bytes_sent;
   }
@@ -134,8 +134,7 @@ static void give_invalid(world_rank *self) {
   banyan_valid_rows good = {.size = sizeof good, .tokens = &good_tokens};
   if (self->rank != 1) odd.valid = &good;
   if (world_ok(self, banyan_combine_init(self->comm, &odd, &in, &out, &op), "init")) {
-    status = banyan_start(op);
-    if (status == BANYAN_OK) status = banyan_wait(op);
+    status = start_and_wait(op);
     text = banyan_last_error();
     world_check(self, status == expected && strstr(text, wrong->text), "a run: %s: %s", banyan_status_string(status),
                 text);
@@ -171,8 +170,7 @@ static void misuse(world_rank *self) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     banyan_combine_desc desc = desc_of(4, &cases[i].valid);
     banyan_status status = banyan_combine(self->comm, &desc, &in, &out);
-    world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), cases[i].text), "%s: %s",
-                cases[i].text, banyan_last_error());
+    world_gets(self, status, BANYAN_ERR_ARGUMENT, cases[i].text);
   }
 }
 
@@ -229,8 +227,7 @@ static void disagree_and_go_on(world_rank *self) {
   desc.scatter = to_root ? BANYAN_SCATTER_ROOT : BANYAN_SCATTER_NONE;
   banyan_op *op = NULL;
   if (world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &op), "init")) {
-    banyan_status status = banyan_start(op);
-    if (status == BANYAN_OK) status = banyan_wait(op);
+    banyan_status status = start_and_wait(op);
     if (status == BANYAN_OK) status = banyan_barrier(self->comm);
     char there[64], here[64];
     snprintf(there, sizeof there, "tokens %d ", self->rank == 1 ? 7 : other);

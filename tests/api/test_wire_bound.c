@@ -139,7 +139,7 @@ static bool climb_up(world_rank *self, climb *climb) {
   banyan_op *op = NULL;
   bool ok = make_op(self, climb, &op) && world_meet(self);
   for (int32_t step = 0; ok && step < STEPS; step++) {
-    ok = world_ok(self, banyan_start(op), "start") && world_ok(self, banyan_wait(op), "wait");
+    ok = world_runs(self, op);
     /* A rank with all rows knows that all ranks have read their columns, and reads no other rank's result. */
     ok = ok && (climb->desc.scatter == BANYAN_SCATTER_NONE || world_meet(self));
     if (ok) go_on(self, climb);
@@ -239,7 +239,7 @@ TEST_RANDOM(errors_stay_within_the_bound, (int)(sizeof sizes / sizeof sizes[0]))
 static double d_of(double lse) { return exp2(lse - ceil(lse)); }
 
 /* One value of rank 0 next to rows without weight comes out unchanged, or as the largest number of the type over d. */
-static void saturate(world_rank *self) {
+TEST_RANKS(values_beyond_a_type_become_its_largest, 3, .nranks = 1 + _i) {
   enum { VALUES = 400 };
   static const banyan_dtype types[2] = {BANYAN_F16, BANYAN_BF16};
   world_random random = random_seed();
@@ -261,8 +261,7 @@ static void saturate(world_rank *self) {
     banyan_partial_init(&in, v, BANYAN_F32, lse, BANYAN_F32, VALUES, 1);
     banyan_partial_init(&to, out, BANYAN_F32, NULL, BANYAN_F32, VALUES, 1);
     in.base = BANYAN_BASE_2;
-    bool good = world_ok(self, banyan_combine_init(self->comm, &desc, &in, &to, &op), "init") &&
-                world_ok(self, banyan_start(op), "start") && world_ok(self, banyan_wait(op), "wait") &&
+    bool good = world_ok(self, banyan_combine_init(self->comm, &desc, &in, &to, &op), "init") && world_runs(self, op) &&
                 world_ok(self, banyan_op_query(op, &info), "query");
     good = good && world_check(self, info.saturated == expected, "wire %d: %d values were counted, and %d do not fit",
                                wire, (int)info.saturated, (int)expected);
@@ -274,7 +273,5 @@ static void saturate(world_rank *self) {
     banyan_op_free(op);
   }
 }
-
-TEST_LOOP(values_beyond_a_type_become_its_largest, 3) { WORLD_RUN(saturate, .nranks = 1 + _i); }
 
 int main(void) { return world_main(suite_of("wire_bound", 600)); }

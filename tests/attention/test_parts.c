@@ -182,9 +182,8 @@ TEST(a_file_that_was_cut_off_is_an_error) {
   good(banyan_attention(&desc, &out));
   ck_assert_int_eq(ftruncate(file, (off_t)bytes * 3 / 4), 0);
   if (madvise(map, 4096, 22) == 0) { /* MADV_POPULATE_READ, which older systems lack */
-    ck_assert_int_eq(banyan_attention(&desc, &out), BANYAN_ERR_SYSTEM);
-    ck_assert_msg(strstr(banyan_last_error(), "keys 2048 to 4095 of sequence 0 of parts[0] cannot be read"), "%s",
-                  banyan_last_error());
+    ASSERT_FAILS(banyan_attention(&desc, &out), BANYAN_ERR_SYSTEM,
+                 "keys 2048 to 4095 of sequence 0 of parts[0] cannot be read");
     /* Keys of half the bytes are still there, but not their scales. */
     parts[0].dtype = BANYAN_E4M3;
     parts[0].scales.k = parts[0].scales.v = (const float *)map + bytes / 4 - CHUNK;
@@ -197,7 +196,7 @@ TEST(a_file_that_was_cut_off_is_an_error) {
 }
 
 /* Memory that may not be read is an error of all ranks, which names the part, and not the end of the process. */
-static void attend_to_unreadable(world_rank *self) {
+TEST_RANKS(unreadable_memory_is_an_error_of_all_ranks, 1, .nranks = 3) {
   static const float q[HEADS * DIM];
   const int32_t keys = CHUNK;
   const size_t bytes = (size_t)CHUNK * KEY * 2;
@@ -223,8 +222,6 @@ static void attend_to_unreadable(world_rank *self) {
   result_free(&r);
   munmap(map, bytes);
 }
-
-TEST(unreadable_memory_is_an_error_of_all_ranks) { WORLD_RUN(attend_to_unreadable, .nranks = 3); }
 
 TEST(a_file_larger_than_memory) {
   static float q[HEADS * DIM];

@@ -133,8 +133,7 @@ TEST(combines) {
   memset(merged, 0, sizeof merged);
   good(banyan_combine_init(comm, &desc.known, &in.known, &out.known, &op));
   memset(&in, 0xff, sizeof in), memset(&out, 0xff, sizeof out); /* init has copied both, so this has no effect */
-  good(banyan_start(op));
-  good(banyan_wait(op));
+  good(start_and_wait(op));
   ck_assert_mem_eq(merged, values, sizeof merged);
   LONGER(banyan_op_info) info;
   memset(&info, 0xff, sizeof info);
@@ -177,8 +176,7 @@ TEST(attention_of_any_version) {
     good(banyan_attention(&desc.known, &out));
     good(banyan_attention_combine(comm, &desc.known, &combine, &out));
     good(banyan_attention_init(comm, &desc.known, &out, &op));
-    good(banyan_start(op));
-    good(banyan_wait(op));
+    good(start_and_wait(op));
     banyan_op_free(op);
     desc.known.kv.pages.count = 1;
     rejected(banyan_attention(&desc.known, &out), "page_table[1][0] is 1", "pages is 1");
@@ -211,8 +209,7 @@ TEST(queries_of_any_version) {
     ck_assert(queries.known.key_pattern_len == (i == 0 ? -1 : 0) && queries.known.key_stride == 2);
     good(banyan_attention(&desc, &out));
     good(banyan_attention_init(comm, &desc, &out, &op));
-    good(banyan_start(op));
-    good(banyan_wait(op));
+    good(start_and_wait(op));
     banyan_op_free(op);
   }
   queries.beyond[3] = 1;

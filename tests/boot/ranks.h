@@ -16,7 +16,7 @@
 #include "tests/support/clock.h"
 #include "tests/support/port.h"
 #include "tests/support/rounds.h"
-#include "tests/support/suite.h"
+#include "tests/support/status.h"
 
 enum { PROCESSES_AT_MOST = 20 };
 

@@ -99,8 +99,7 @@ static void play(world_rank *self) {
     world_await(self->world, FLAG_DONE, 10);
     banyan_comm *left = NULL;
     banyan_status status = banyan_comm_shrink(self->comm, NULL, &left);
-    world_check(self, status == BANYAN_ERR_PEER && strstr(banyan_last_error(), "excluded by"),
-                "a rank excluded got %s: %s", banyan_status_string(status), banyan_last_error());
+    world_gets(self, status, BANYAN_ERR_PEER, "excluded by");
     return;
   }
   banyan_status status = go_on(self);
@@ -215,7 +214,7 @@ TEST_LOOP(again_and_again, 6) {
   world_unshare(settled, (WORLD_RANKS_MAX + 1) * sizeof *settled);
 }
 
-static void ask_wrongly(world_rank *self) {
+TEST_RANKS(wrong_calls_are_rejected, 1, .nranks = 2) {
   banyan_comm *left = NULL, *none = NULL;
   world_check(self, banyan_comm_shrink(self->comm, NULL, &left) == BANYAN_ERR_STATE, "got %s", banyan_last_error());
   if (!world_meet(self)) return;
@@ -226,10 +225,8 @@ static void ask_wrongly(world_rank *self) {
   banyan_comm_destroy(left);
 }
 
-TEST(wrong_calls_are_rejected) { WORLD_RUN(ask_wrongly, .nranks = 2); }
-
 /* With an unknown kernel name, the surviving ranks agree but cannot create their communicator. */
-static void shrink_in_vain(world_rank *self) {
+TEST_RANKS(failure_writes_nothing, 1, .nranks = 3, .processes = true) {
   int32_t members[3] = {-7, -7, -7};
   banyan_comm *left = NULL;
   banyan_comm_abort(self->comm, NULL);
@@ -240,8 +237,6 @@ static void shrink_in_vain(world_rank *self) {
   world_check(self, members[0] == -7 && members[1] == -7 && members[2] == -7, "members were written on failure");
   world_meet(self); /* a rank that left would be excluded */
 }
-
-TEST(failure_writes_nothing) { WORLD_RUN(shrink_in_vain, .nranks = 3, .processes = true); }
 
 /* The last rank is on a node of its own, and comes when the others have their communicator. All ranks that it has
  * exchanged messages with are dead. The members wait for nobody then, and some have destroyed the old communicator. */
@@ -269,11 +264,9 @@ static void come_late_to_strangers(world_rank *self) {
     return;
   }
   world_await(self->world, FLAG_STOPPED, WORLD_GUARD_S);
-  double begun_s = world_now_s();
   go_on(self);
   banyan_status status = banyan_comm_shrink(self->comm, NULL, &left);
-  world_check(self, status == BANYAN_ERR_PEER && strstr(banyan_last_error(), "rank 5 was excluded by the others"),
-              "got %s after %g s: %s", banyan_status_string(status), world_now_s() - begun_s, banyan_last_error());
+  world_gets(self, status, BANYAN_ERR_PEER, "rank 5 was excluded by the others");
   world_signal(self->world, FLAG_DONE);
 }
 
@@ -305,8 +298,7 @@ static void abort_a_shrink(world_rank *self) {
     pthread_create(&thread, NULL, abort_soon, self->comm);
     double begun_s = world_now_s();
     banyan_status status = banyan_comm_shrink(self->comm, NULL, &left);
-    world_check(self, status == BANYAN_ERR_ABORTED && strstr(banyan_last_error(), "aborted"), "got %s: %s",
-                banyan_status_string(status), banyan_last_error());
+    world_gets(self, status, BANYAN_ERR_ABORTED, "aborted");
     world_check(self, world_now_s() - begun_s < WORLD_GUARD_S / 10, "it took %g s", world_now_s() - begun_s);
     pthread_join(thread, NULL);
     world_signal(self->world, FLAG_DONE);

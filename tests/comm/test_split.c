@@ -137,7 +137,7 @@ TEST_LOOP(one_does_not_come, DEEDS) {
 }
 
 /* Rank 1 has an unknown kernel name. Its color fails, and the other color and the parent are unaffected. */
-static void fail_one_color(world_rank *self) {
+TEST_RANKS(one_color_fails, 1, .nranks = 4, .processes = true) {
   int32_t color = self->rank / 2, members[2] = {2 * color, 2 * color + 1};
   banyan_comm *part = NULL;
   if (self->rank == 1) setenv("BANYAN_KERNELS", "none such", 1);
@@ -151,10 +151,8 @@ static void fail_one_color(world_rank *self) {
   banyan_comm_destroy(part);
 }
 
-TEST(one_color_fails) { WORLD_RUN(fail_one_color, .nranks = 4, .processes = true); }
-
 /* Rank 3 dies. Its part shrinks, and the other part continues. */
-static void lose_one_part(world_rank *self) {
+TEST_RANKS(one_part_dies, 1, .nranks = 4, .processes = true, .deaths = true) {
   int32_t color = self->rank / 2, members[2] = {2 * color, 2 * color + 1};
   banyan_comm *part = NULL, *left = NULL;
   if (!world_ok(self, banyan_comm_split(self->comm, color, 0, &part), "split")) return;
@@ -173,7 +171,5 @@ static void lose_one_part(world_rank *self) {
   }
   banyan_comm_destroy(part);
 }
-
-TEST(one_part_dies) { WORLD_RUN(lose_one_part, .nranks = 4, .processes = true, .deaths = true); }
 
 int main(void) { return world_main(suite_of("split", 120)); }

@@ -110,7 +110,7 @@ static bool make_ops(world_rank *self, data *data, banyan_op **ops) {
          world_ok(self, banyan_barrier_init(self->comm, &ops[4]), "init");
 }
 
-static bool start_and_wait(world_rank *self, banyan_op **ops, int round) {
+static bool run_all(world_rank *self, banyan_op **ops, int round) {
   be_late(self, round);
   for (int i = 0; i < OPS; i++)
     if (!world_ok(self, banyan_start(ops[i]), "start")) return false;
@@ -129,7 +129,7 @@ static void run_persistent(world_rank *self) {
     bool good = make_ops(self, data, ops);
     allocations = 0;
     counting = good; /* from the first run on */
-    for (int round = 0; round < 8 && good; round++) good = start_and_wait(self, ops, round);
+    for (int round = 0; round < 8 && good; round++) good = run_all(self, ops, round);
     good = none_counted(self, "start to wait", variant) && good;
     for (int i = 0; i < OPS; i++) banyan_op_free(ops[i]);
     free(data);
@@ -189,7 +189,7 @@ static pruned *new_pruned(bool is_exact) {
 }
 
 /* The sequence gains pages from run to run. */
-static void run_pruned(world_rank *self) {
+TEST_RANKS(pruned_attention_allocates_nothing, 2, .nranks = 1 + _i) {
   for (int variant = 0; variant < 4; variant++) {
     pruned *p = new_pruned(variant % 2);
     banyan_op *op = NULL;
@@ -204,15 +204,13 @@ static void run_pruned(world_rank *self) {
       if (good && blocking)
         good = world_ok(self, banyan_attention_combine(self->comm, &p->desc, &p->combine, &p->out), "attention");
       else if (good)
-        good = world_ok(self, banyan_start(op), "start") && world_ok(self, banyan_wait(op), "wait");
+        good = world_runs(self, op);
       good = none_counted(self, "a longer sequence", variant) && good;
     }
     banyan_op_free(op);
     free(p);
   }
 }
-
-TEST_LOOP(pruned_attention_allocates_nothing, 2) { WORLD_RUN(run_pruned, .nranks = 1 + _i); }
 
 /* Keys are selected first. Each rank offers up to KEYS of them. */
 static void run_selected(world_rank *self) {
@@ -239,7 +237,7 @@ static void run_selected(world_rank *self) {
       if (variant)
         good = world_ok(self, banyan_attention_combine(self->comm, &p->desc, &p->combine, &p->out), "attention");
       else
-        good = world_ok(self, banyan_start(op), "start") && world_ok(self, banyan_wait(op), "wait");
+        good = world_runs(self, op);
       good = none_counted(self, "more offers", variant) && good;
     }
     banyan_op_free(op);
@@ -329,7 +327,7 @@ static bool run_large(world_rank *self, bool persistent) {
   held = most_held = 0;
   counting = true;
   bool good = persistent ? world_ok(self, banyan_combine_init(self->comm, &desc, &from, &to, &op), "init") &&
-                               world_ok(self, banyan_start(op), "start") && world_ok(self, banyan_wait(op), "wait")
+                               world_runs(self, op)
                          : world_ok(self, banyan_combine(self->comm, &desc, &from, &to), "combine");
   counting = false;
   good = good && world_check(self, most_held <= LARGE_MOST, "%d tokens of %d x %d took %lld bytes", call->tokens,

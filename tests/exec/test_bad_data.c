@@ -35,8 +35,7 @@ static void fill(buffers *buffers, int32_t rank, int round) {
 }
 
 static void is_told(world_rank *self, banyan_status status) {
-  world_check(self, status == BANYAN_ERR_DATA && strstr(banyan_last_error(), "rank 0"), "bad data: %s: %s",
-              banyan_status_string(status), banyan_last_error());
+  world_gets(self, status, BANYAN_ERR_DATA, "rank 0");
   world_check(self, banyan_comm_failed_rank(self->comm) == 0, "rank %d is blamed", banyan_comm_failed_rank(self->comm));
 }
 

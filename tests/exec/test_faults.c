@@ -60,8 +60,7 @@ static void note(world_rank *self, scenario *scenario, banyan_status status) {
 static void go_on(world_rank *self, scenario *scenario, banyan_op *op) {
   banyan_status status = BANYAN_OK;
   for (int i = 0; i < 1000000 && status == BANYAN_OK; i++) {
-    status = banyan_start(op);
-    if (status == BANYAN_OK) status = banyan_wait(op);
+    status = start_and_wait(op);
   }
   note(self, scenario, status);
 }
@@ -88,7 +87,7 @@ static void play(world_rank *self) {
   bool wants_out = scenario->scatter != BANYAN_SCATTER_ROOT || self->rank == 0;
   if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, wants_out ? &out : NULL, &op), "init")) return;
   for (int i = 0; i < 3; i++)
-    if (!world_ok(self, banyan_start(op), "start") || !world_ok(self, banyan_wait(op), "wait")) return;
+    if (!world_runs(self, op)) return;
   if (!world_ok(self, banyan_barrier(self->comm), "barrier") || !world_meet(self)) return;
   if (self->rank == scenario->culprit) {
     do_deed(self, scenario, op);
@@ -392,8 +391,7 @@ static void die_one_after_another(world_rank *self) {
     scenario->deed_s = world_now_s();
     raise(SIGKILL);
   }
-  banyan_status status = banyan_start(op);
-  if (status == BANYAN_OK) status = banyan_wait(op);
+  banyan_status status = start_and_wait(op);
   note(self, scenario, status);
   banyan_op_free(op);
 }
@@ -455,22 +453,19 @@ TEST_LOOP(abort_from_another_thread, 6) {
 
 /* ---- slow, but alive --------------------------------------------------------------------------------------------- */
 
-static void be_slow(world_rank *self) {
+TEST_RANKS(slow_ranks_are_no_error, 2, .nranks = 3, .processes = _i,
+           .timeout_ns = world_is_sanitized() ? 1500000000 : 500000000) {
   for (int round = 0; round < 2; round++) {
     if (self->rank == round) world_sleep_ms(world_is_sanitized() ? 400 : 250);
     if (!world_ok(self, banyan_barrier(self->comm), "barrier with a slow rank")) return;
   }
 }
 
-TEST_LOOP(slow_ranks_are_no_error, 2) {
-  WORLD_RUN(be_slow, .nranks = 3, .processes = _i, .timeout_ns = world_is_sanitized() ? 1500000000 : 500000000);
-}
-
 static double busy_ms(double deadlines) { return deadlines * (world_is_sanitized() ? 1500 : 500); }
 
 /* Both ranks work for longer than the deadline, rank 0 after its start. Rank 1 then waits for less than the deadline.
  * */
-static void be_busy_amid(world_rank *self) {
+TEST_RANKS(own_work_is_no_wait, 2, .nranks = 2, .processes = _i, .timeout_ns = (int64_t)busy_ms(1) * 1000000) {
   char data[100] = {0};
   banyan_op *op;
   int done = 0;
@@ -481,10 +476,6 @@ static void be_busy_amid(world_rank *self) {
   world_ok(self, banyan_wait(op), "wait");
   world_check(self, banyan_test(op, &done) == BANYAN_OK && done, "the operation is not complete");
   banyan_op_free(op);
-}
-
-TEST_LOOP(own_work_is_no_wait, 2) {
-  WORLD_RUN(be_busy_amid, .nranks = 2, .processes = _i, .timeout_ns = (int64_t)busy_ms(1) * 1000000);
 }
 
 /* ---- statistics of NaN or infinity ------------------------------------------------------------------------------- */

@@ -36,15 +36,14 @@ static void fall_silent(world_rank *self) {
   banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
   if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &op), "init")) return;
   for (int i = 0; i < scenario->operations; i++)
-    if (!world_ok(self, banyan_start(op), "start") || !world_ok(self, banyan_wait(op), "wait")) return;
+    if (!world_runs(self, op)) return;
   if (!world_meet(self)) return;
   banyan_comm_set_tag(self->comm, TAG);
   if (self->rank == self->nranks - 1) {
     if (scenario->dies) raise(SIGKILL);
     world_await(self->world, 1, 10);
   } else {
-    banyan_status status = banyan_start(op);
-    if (status == BANYAN_OK) status = banyan_wait(op);
+    banyan_status status = start_and_wait(op);
     world_check(self, status == (scenario->dies ? BANYAN_ERR_PEER : BANYAN_ERR_TIMEOUT), "got %s", banyan_last_error());
     snprintf(scenario->text[self->rank], sizeof scenario->text[0], "%s", banyan_comm_error(self->comm));
     if (self->rank == 0) world_signal(self->world, 1);

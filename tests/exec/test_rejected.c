@@ -179,8 +179,7 @@ static void reject_for_the_root(world_rank *self) {
     banyan_status status = banyan_combine(self->comm, &desc, &in, &out);
     if (self->rank == 0) world_signal(self->world, 1);
     if (status != BANYAN_ERR_PEER || !strstr(banyan_last_error(), "in: base")) status = banyan_barrier(self->comm);
-    world_check(self, status == BANYAN_ERR_PEER && strstr(banyan_last_error(), "rank 0 rejected"), "%s: %s",
-                banyan_status_string(status), banyan_last_error());
+    world_gets(self, status, BANYAN_ERR_PEER, "rank 0 rejected");
   }
   free(buffers);
 }

@@ -180,8 +180,8 @@ TEST_RANDOM(results_are_alike_and_right, 60) {
   const bny_box box = {TOKENS, HEADS, dim};
   wire_rows exact[SOURCES], plain[SOURCES];
   memset(&want, 0, sizeof want), memset(&got, 0, sizeof got), memset(&rounded, 0, sizeof rounded);
-  for (int t = 0, first = 1; bny_kernels_table[t]; t++) {
-    if (!bny_kernels_table[t]->supported()) continue;
+  int first = 1;
+  EACH_KERNELS(table) {
     for (int s = 0; s < SOURCES; s++) {
       if (first) {
         random_input(&in[s], dim);
@@ -190,17 +190,17 @@ TEST_RANDOM(results_are_alike_and_right, 60) {
       }
       banyan_partial from = describe(&in[s], dim, BANYAN_VALUES_NORMALISED, BANYAN_STATS_LSE);
       bny_wire_view to = view_of(&exact[s]), plain_to = view_of(&plain[s]);
-      ck_assert_int_eq(bny_kernels_table[t]->encode(&box, &from, 0, 0, BNY_WIRE_EXACT, &to), -1);
-      ck_assert_int_eq(bny_kernels_table[t]->encode(&box, &from, 0, 0, BNY_WIRE_F32, &plain_to), -1);
+      ck_assert_int_eq(table->encode(&box, &from, 0, 0, BNY_WIRE_EXACT, &to), -1);
+      ck_assert_int_eq(table->encode(&box, &from, 0, 0, BNY_WIRE_F32, &plain_to), -1);
     }
     banyan_partial out = describe(&got, dim, kind, stats), plain_out = describe(&rounded, dim, kind, stats);
     for (int turn = 0; turn < SOURCES; turn++) {
-      merge_all(bny_kernels_table[t], BNY_WIRE_EXACT, &box, exact, turn, 1 + turn % (SOURCES - 1), &out);
+      merge_all(table, BNY_WIRE_EXACT, &box, exact, turn, 1 + turn % (SOURCES - 1), &out);
       if (first) want = got;
       first = 0;
-      ck_assert_msg(memcmp(&want, &got, sizeof got) == 0, "%s, turn %d: other bits", bny_kernels_table[t]->name, turn);
+      ck_assert_msg(memcmp(&want, &got, sizeof got) == 0, "%s, turn %d: other bits", table->name, turn);
     }
-    merge_all(bny_kernels_table[t], BNY_WIRE_F32, &box, plain, 0, 1, &plain_out);
+    merge_all(table, BNY_WIRE_F32, &box, plain, 0, 1, &plain_out);
   }
   /* Compares with f32 arithmetic; a numerator or d is relative to the m of its row. */
   for (int r = 0; r < TOKENS * HEADS; r++) {
@@ -223,8 +223,7 @@ TEST_RANDOM(results_are_alike_and_right, 60) {
 TEST(one_partial_keeps_its_values) {
   static result in, got;
   random_begin();
-  for (int t = 0; bny_kernels_table[t]; t++) {
-    if (!bny_kernels_table[t]->supported()) continue;
+  EACH_KERNELS(table) {
     static const int dims[] = {1, 16, 128, DIM_MAX};
     for (int d = 0; d < 4; d++) {
       const int dim = dims[d];
@@ -236,11 +235,11 @@ TEST(one_partial_keeps_its_values) {
       banyan_partial from = describe(&in, dim, BANYAN_VALUES_NORMALISED, BANYAN_STATS_LSE);
       banyan_partial out = describe(&got, dim, BANYAN_VALUES_NORMALISED, BANYAN_STATS_LSE);
       if (d % 2) from.base = out.base = BANYAN_BASE_E;
-      ck_assert_int_eq(bny_kernels_table[t]->encode(&box, &from, 0, 0, BNY_WIRE_EXACT, &view), -1);
-      ck_assert_int_eq(bny_kernels_table[t]->merge_finish(&box, BNY_WIRE_EXACT, 1, &view, false, &out, 0, 0), -1);
+      ck_assert_int_eq(table->encode(&box, &from, 0, 0, BNY_WIRE_EXACT, &view), -1);
+      ck_assert_int_eq(table->merge_finish(&box, BNY_WIRE_EXACT, 1, &view, false, &out, 0, 0), -1);
       for (int i = 0; i < TOKENS * HEADS * dim; i++)
         ck_assert_msg(isinf(in.lse[i / dim]) || fabsf(in.values[i]) < 0x1p-15f || got.values[i] == in.values[i],
-                      "%s, dim %d: value %d is %a, not %a", bny_kernels_table[t]->name, dim, i, (double)got.values[i],
+                      "%s, dim %d: value %d is %a, not %a", table->name, dim, i, (double)got.values[i],
                       (double)in.values[i]);
       free(rows.n);
     }
@@ -257,9 +256,8 @@ TEST(infinities_and_nan_reach_the_result) {
   bny_wire_view view = {&m, &d, &row, 1, false, NULL};
   banyan_partial out;
   banyan_partial_init(&out, values, BANYAN_F32, &lse, BANYAN_F32, 1, COLUMNS);
-  for (int t = 0; bny_kernels_table[t]; t++) {
-    if (!bny_kernels_table[t]->supported()) continue;
-    bny_kernels_table[t]->merge_finish(&(bny_box){1, 1, COLUMNS}, BNY_WIRE_EXACT, 1, &view, false, &out, 0, 0);
+  EACH_KERNELS(table) {
+    table->merge_finish(&(bny_box){1, 1, COLUMNS}, BNY_WIRE_EXACT, 1, &view, false, &out, 0, 0);
     ck_assert(isinf(values[0]) && values[0] > 0);
     ck_assert(isnan(values[1]) && isnan(values[2]));
     ck_assert_float_eq_tol(lse, 500 * (float)log(2), 1e-4f);

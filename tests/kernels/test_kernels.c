@@ -157,13 +157,10 @@ TEST(merges_match_the_reference) {
   for (int i = 0; i < ROUNDS; i++) {
     int count = i < 64 ? i + 1 : random_int(1, 12);
     scenario s = scenario_make(count, (bny_wire)(i % (int)BNY_WIRE_COUNT), &ordinary);
-    for (int t = 0; bny_kernels_table[t] != NULL; t++) {
-      const bny_kernels *kernels = bny_kernels_table[t];
-      if (kernels->supported()) {
-        finished f = finish_of(kernels, &s);
-        check_against_reference(&s, &f, bound_of(&s), kernels->name);
-        finished_free(&f);
-      }
+    EACH_KERNELS(kernels) {
+      finished f = finish_of(kernels, &s);
+      check_against_reference(&s, &f, bound_of(&s), kernels->name);
+      finished_free(&f);
     }
     scenario_free(&s);
   }
@@ -177,13 +174,11 @@ TEST(far_logits_keep_their_precision) {
                                             {.lse_low = 0, .lse_high = 1, .value_scale = 1e-40}};
   for (int i = 0; i < 60; i++) {
     scenario s = scenario_make(random_int(1, 9), BNY_WIRE_F32, &spreads[i % 5]);
-    for (int t = 0; bny_kernels_table[t] != NULL; t++) {
-      if (bny_kernels_table[t]->supported()) {
-        finished f = finish_of(bny_kernels_table[t], &s);
-        /* denormal values have only an absolute precision */
-        check_against_reference(&s, &f, i % 5 == 4 ? 1e-3 : 1e-6, bny_kernels_table[t]->name);
-        finished_free(&f);
-      }
+    EACH_KERNELS(kernels) {
+      finished f = finish_of(kernels, &s);
+      /* denormal values have only an absolute precision */
+      check_against_reference(&s, &f, i % 5 == 4 ? 1e-3 : 1e-6, kernels->name);
+      finished_free(&f);
     }
     scenario_free(&s);
   }
@@ -206,9 +201,7 @@ TEST(all_tables_give_the_same_bits) {
     scenario s = scenario_make(i < 64 ? i + 1 : random_int(1, 10), wire, i % 2 == 0 ? &ordinary : &wide);
     finished expected = finish_of(portable, &s);
     char *expected_message = merged_by(portable, &s);
-    for (int t = 0; bny_kernels_table[t] != NULL; t++) {
-      const bny_kernels *kernels = bny_kernels_table[t];
-      if (!kernels->supported()) continue;
+    EACH_KERNELS(kernels) {
       finished f = finish_of(kernels, &s);
       size_t rows = (size_t)scenario_rows(&s), bytes = rows * (size_t)s.box.value_dim * sizeof(float);
       ck_assert_msg(memcmp(f.values, expected.values, bytes) == 0, "%s: values, round %d", kernels->name, i);

@@ -5,9 +5,8 @@
 
 #include <math.h>
 
-#include "tests/support/generator.h"
+#include "tests/support/random.h"
 #include "tests/support/scores.h"
-#include "tests/support/suite.h"
 
 enum { SCORES = 1 << 17, SHAPES = 30 };
 
@@ -35,12 +34,11 @@ TEST_LOOP(best_of_many, SHAPES) {
   float *scores = malloc(SCORES * sizeof *scores);
   score_content content = (score_content)(_i % SCORE_CONTENTS);
   for (int32_t i = 0; i < SCORES; i++) scores[i] = score_draw(&random, content, i);
-  for (int i = 0; bny_kernels_table[i]; i++) {
-    if (!bny_kernels_table[i]->supported()) continue;
+  EACH_KERNELS(table) {
     int32_t n = numbers[random_below(&random, 9)],
             k = random_one_in(&random, 3) ? 2048 : 1 + random_below(&random, 400);
-    check_top(bny_kernels_table[i], scores, n, k);
-    check_top(bny_kernels_table[i], scores, n, random_one_in(&random, 5) ? BNY_SELECT_MOST : 1);
+    check_top(table, scores, n, k);
+    check_top(table, scores, n, random_one_in(&random, 5) ? BNY_SELECT_MOST : 1);
   }
   free(scores);
 }
@@ -78,9 +76,7 @@ TEST_LOOP(tables_make_and_read_the_same_pairs, 300) {
     indices[i] = (by_index ? i / 2 : (int64_t)(random_next(&random) >> 1)) * (by_index && i % 3 ? INT64_C(1) << 31 : 1);
     if (has_negative && random_one_in(&random, 20)) indices[i] = -1 - i;
   }
-  for (int t = 0; bny_kernels_table[t]; t++) {
-    const bny_kernels *kernels = bny_kernels_table[t];
-    if (!kernels->supported()) continue;
+  EACH_KERNELS(kernels) {
     bny_pair plain[PAIRS + MARGIN], made[PAIRS + MARGIN];
     memset(plain, 0x5a, sizeof plain), memset(made, 0x5a, sizeof made);
     const bool good = bny_pairs_plain_make(scores, indices, count, rank, plain);

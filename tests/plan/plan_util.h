@@ -9,7 +9,7 @@
 #include "plan/builder.h"
 #include "plan/clock.h"
 #include "tests/support/generator.h"
-#include "tests/support/suite.h"
+#include "tests/support/status.h"
 #include "tools/prove/prove.h"
 
 /* A valid request with plausible costs. */
@@ -44,17 +44,6 @@ static inline void plans_free(const bny_request *request, bny_plan **plans) {
 /* Sanitizers check code, which is the same for all large numbers of ranks, so they run one number in four. */
 static inline bool is_left_out(int32_t nranks) { return IS_SANITIZED && nranks > 9 && nranks % 4 != 3; }
 
-/* Makes the plans of all ranks; NULL on failure. */
-static inline bny_plan **plans_make(const bny_request *request) {
-  bny_plan **plans = calloc((size_t)request->nranks, sizeof *plans);
-  for (int32_t rank = 0; plans && rank < request->nranks; rank++)
-    if (bny_plan_make(request, rank, &plans[rank]) != BANYAN_OK) {
-      plans_free(request, plans);
-      return NULL;
-    }
-  return plans;
-}
-
 static inline banyan_status plans_prove(const bny_request *request, bny_plan **plans) {
   return bny_plan_prove(request, (const bny_plan *const *)plans);
 }
@@ -88,6 +77,15 @@ static inline const char *request_text(const bny_request *request) {
   return text;
 }
 
+/* Makes the plans of all ranks. */
+static inline bny_plan **plans_make(const bny_request *request) {
+  bny_plan **plans = calloc((size_t)request->nranks, sizeof *plans);
+  for (int32_t rank = 0; rank < request->nranks; rank++)
+    ck_assert_msg(bny_plan_make(request, rank, &plans[rank]) == BANYAN_OK, "%s: %s", request_text(request),
+                  banyan_last_error());
+  return plans;
+}
+
 /* Draws few or many tokens and heads, no tokens or heads, or a box within a larger call. */
 static inline void random_shape(uint64_t *random, bny_request *request) {
   int32_t tokens = random_below(random, 3) ? random_below(random, 5) : 1 + random_below(random, 100);
@@ -110,7 +108,6 @@ static inline void random_shape(uint64_t *random, bny_request *request) {
 static inline bny_plan **plans_make_checked(const bny_request *request, const bny_algorithm *algorithm, double factor) {
   bny_estimate bounds = {0};
   bny_plan **plans = plans_make(request);
-  ck_assert_msg(plans != NULL, "%s: %s", request_text(request), banyan_last_error());
   ck_assert_msg(plans_prove(request, plans) == BANYAN_OK, "%s: %s", request_text(request), banyan_last_error());
   if (algorithm) algorithm->estimate(request, &bounds);
   for (int32_t rank = 0; algorithm && rank < request->nranks; rank++)

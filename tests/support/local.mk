@@ -23,6 +23,7 @@ libbanyan_tests_la_SOURCES = \
   %D%/sheet_check.c \
   %D%/sheet_element.h \
   %D%/space.h \
+  %D%/status.h \
   %D%/suite.h \
   %D%/world.c %D%/world.h \
   %D%/world_emulated.c \

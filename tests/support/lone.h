@@ -3,7 +3,7 @@
 #pragma once
 
 #include "banyan.h"
-#include "tests/support/suite.h"
+#include "tests/support/status.h"
 
 static inline banyan_status lone_create(const banyan_comm_config *config, banyan_comm **comm) {
   banyan_threads *group;

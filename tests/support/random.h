@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Random numbers of the tests of kernels, which are equal in every run. */
+ * Shared by the tests of kernels: a loop over their tables, and random numbers that are equal in every run. */
 #pragma once
 
+#include "op.h"
 #include "tests/support/generator.h"
 #include "tests/support/suite.h"
+
+/* Runs the next statement for every table that this processor supports. */
+#define EACH_KERNELS(table)                                                                     \
+  for (const bny_kernels *const *at_ = bny_kernels_table, *table = *at_; table; table = *++at_) \
+    if (table->supported())
 
 static world_random state = 1;
 

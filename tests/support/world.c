@@ -133,6 +133,13 @@ bool world_ok(world_rank *self, banyan_status status, const char *what) {
   return world_check(self, false, "%s: %s: %s", what, banyan_status_string(status), banyan_last_error());
 }
 
+bool world_gets(world_rank *self, banyan_status status, banyan_status expected, const char *says) {
+  return world_check(self, status == expected && strstr(banyan_last_error(), says), "%s, which lacks \"%s\": %s",
+                     banyan_status_string(status), says, banyan_last_error());
+}
+
+bool world_runs(world_rank *self, banyan_op *op) { return world_ok(self, start_and_wait(op), "a run"); }
+
 bool world_fails(world_rank *self, banyan_status status, int32_t culprit, const char *says) {
   double deadline = world_now_s() + WORLD_GUARD_S;
   while (banyan_comm_status(self->comm) == BANYAN_OK && world_now_s() < deadline) world_sleep_ms(1);

@@ -17,7 +17,7 @@
 
 #include "banyan.h"
 #include "tests/support/generator.h"
-#include "tests/support/suite.h"
+#include "tests/support/status.h"
 
 enum { WORLD_RANKS_MAX = 72 };
 
@@ -96,6 +96,12 @@ void world_run(const world_setup *setup, world_body body);
     world_run(&setup_, body);           \
   } while (0)
 
+/* TEST_RANKS(name, count, fields) { ... } runs its body on every rank of a world of these fields, for each _i. */
+#define TEST_RANKS(name, count, ...)                              \
+  static void name##_rank(world_rank *self);                      \
+  TEST_LOOP(name, count) { WORLD_RUN(name##_rank, __VA_ARGS__); } \
+  static void name##_rank(world_rank *self)
+
 /* Returns the configuration of a rank's communicator, on its device. */
 banyan_comm_config world_config(const world_rank *self);
 
@@ -149,6 +155,12 @@ bool world_check(world_rank *self, bool ok, const char *format, ...) __attribute
 
 /* Does the same for a status that should be BANYAN_OK, with the library's error text. */
 bool world_ok(world_rank *self, banyan_status status, const char *what);
+
+/* Does the same for a status that should be `expected`, with a text that contains `says`. */
+bool world_gets(world_rank *self, banyan_status status, banyan_status expected, const char *says);
+
+/* Starts the operation and waits for it. */
+bool world_runs(world_rank *self, banyan_op *op);
 
 /* Waits until the communicator has failed. Notes a failure unless it has `status` and `culprit`, and a text that
  * contains `says`. */

@@ -304,7 +304,7 @@ static void be_interrupted(void) {
   setitimer(ITIMER_REAL, &often, NULL);
 }
 
-static void come_one_by_one(world_rank *self) {
+TEST_RANKS(ranks_come_though_the_queue_is_full_and_signals_interrupt, 1, .nranks = 6, .processes = true, .bare = true) {
   shortener shortener = {.inner = self->bootstrap};
   banyan_bootstrap bootstrap = self->bootstrap;
   bootstrap.context = &shortener;
@@ -314,10 +314,6 @@ static void come_one_by_one(world_rank *self) {
   world_ok(self, banyan_barrier(self->comm), "barrier");
   world_check(self, self->rank > 0 || shortener.exchanges > 7, "a queue of one connection took %d exchanges",
               shortener.exchanges);
-}
-
-TEST(ranks_come_though_the_queue_is_full_and_signals_interrupt) {
-  WORLD_RUN(come_one_by_one, .nranks = 6, .processes = true, .bare = true);
 }
 
 /* ---- detection of deaths with different kernel features ---------------------------------------------------------- */
@@ -419,7 +415,7 @@ TEST_LOOP(a_death_in_another_pid_namespace_is_known_at_once, 9) {
 TEST_LOOP(a_death_is_known_without_pidfds, 3) { run_passing((passing){.victim = _i % 3, .kernel = NO_PIDFD}); }
 TEST_LOOP(memory_is_shared_without_memfd, 3) { run_passing((passing){.victim = _i % 3, .kernel = NO_MEMFD}); }
 
-static void share_nothing(world_rank *self) {
+TEST_RANKS(what_rejects_memory_is_named, 1, .nranks = 3, .processes = true, .bare = true) {
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = 60000000000, .arena_bytes = 65536};
   if (!world_check(self, reject_calls(NO_SHARING), "calls cannot be rejected")) return;
   banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
@@ -428,8 +424,6 @@ static void share_nothing(world_rank *self) {
                   strstr(banyan_last_error(), "/dev/shm: Permission denied"),
               "%s: %s", banyan_status_string(status), banyan_last_error());
 }
-
-TEST(what_rejects_memory_is_named) { WORLD_RUN(share_nothing, .nranks = 3, .processes = true, .bare = true); }
 
 int main(void) {
   suite_deal(4);

@@ -121,7 +121,7 @@ static void run_towards_root(world_rank *self) {
   if (!world_ok(self, banyan_combine_init(self->comm, &desc, &from, self->rank == 1 ? &to : NULL, &op), "init")) return;
   for (int run = 0; run < RUNS; run++) {
     for (int i = 0; i < HEADS * VALUE_DIM; i++) in[i] = (float)(run + self->rank);
-    if (!world_ok(self, banyan_start(op), "start") || !world_ok(self, banyan_wait(op), "wait")) break;
+    if (!world_runs(self, op)) break;
     float mean = (float)run + (float)(self->nranks - 1) / 2;
     if (self->rank == 1 && !world_check(self, out[7] == mean, "run %d: %g, not %g", run, (double)out[7], (double)mean))
       break;

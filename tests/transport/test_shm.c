@@ -39,7 +39,7 @@ TEST_LOOP(nothing_is_left_behind, 4) {
 }
 
 /* One rank fails during creation. The others get the error, and nothing is left behind. */
-static void fail_to_create(world_rank *self) {
+TEST_RANKS(nothing_is_left_of_a_failure, 1, .nranks = 3, .processes = true, .bare = true) {
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = 1000000000};
   if (self->rank == 1) config.algorithm = "ring";
   int files = self_count("/proc/self/fd");
@@ -50,7 +50,5 @@ static void fail_to_create(world_rank *self) {
   int now = self_count("/proc/self/fd");
   world_check(self, now == files && self_mappings("memfd:banyan") == 0, "%d files were open, and %d are", files, now);
 }
-
-TEST(nothing_is_left_of_a_failure) { WORLD_RUN(fail_to_create, .nranks = 3, .processes = true, .bare = true); }
 
 int main(void) { return world_main(suite_of("shm", 120)); }
