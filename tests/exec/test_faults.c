@@ -59,9 +59,7 @@ static void note(world_rank *self, scenario *scenario, banyan_status status) {
 /* All ranks but the culprit continue to call until `is_set` is set. */
 static void go_on(world_rank *self, scenario *scenario, banyan_op *op) {
   banyan_status status = BANYAN_OK;
-  for (int i = 0; i < 1000000 && status == BANYAN_OK; i++) {
-    status = start_and_wait(op);
-  }
+  for (int i = 0; i < 1000000 && status == BANYAN_OK; i++) status = start_and_wait(op);
   note(self, scenario, status);
 }
 

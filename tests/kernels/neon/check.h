@@ -48,6 +48,8 @@ static inline void srunner_run_all(SRunner *runner, int how) {
   printf("%s: %d tests passed\n", runner->name, runner->count);
 }
 
+static inline void _mark_point(const char *file, int line) { (void)file, (void)line; }
+
 #define ck_abort_msg(...) (printf("%s:%d: ", __FILE__, __LINE__), printf(__VA_ARGS__), puts(""), exit(1))
 #define ck_assert_msg(holds, ...) ((holds) ? (void)0 : ck_abort_msg(__VA_ARGS__))
 #define ck_assert(holds) ck_assert_msg(holds, "%s", #holds)
