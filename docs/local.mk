@@ -34,38 +34,30 @@ nobase_dist_doc_DATA += \
   %D%/troubleshooting.md \
   %D%/vllm.md
 
-# The reference of the calls, generated from the public headers: man pages of section 3, and one HTML page. A tarball
-# contains both.
+# The reference of the calls, generated from the public headers: man pages of section 3, which a tarball contains.
 EXTRA_DIST += %D%/charts.py %D%/options.py %D%/reference.py %D%/scale.json %D%/scale.py
 man3dir = $(mandir)/man3
 reference_headers = $(srcdir)/include/banyan.h $(srcdir)/include/banyan_attention.h $(srcdir)/include/banyan_ownership.h $(srcdir)/include/banyan_mpi.h $(srcdir)/include/banyan_device.cuh
 man: %D%/man/stamp
-html-local: %D%/html/stamp
-%D%/man/stamp %D%/html/stamp: $(srcdir)/%D%/reference.py $(reference_headers)
+%D%/man/stamp: $(srcdir)/%D%/reference.py $(reference_headers)
 if PYTHON3
-	$(AM_V_GEN)$(PYTHON3) $(srcdir)/%D%/reference.py `basename $(@D)` $(@D) $(PACKAGE_VERSION) $(reference_headers)
+	$(AM_V_GEN)$(PYTHON3) $(srcdir)/%D%/reference.py man $(@D) $(PACKAGE_VERSION) $(reference_headers)
 	@touch $@
-all-local: man html-local
+all-local: man
 else
 	@echo "python3 is missing: no reference of the calls is made"
 endif
 .PHONY: man
 
-dist-hook: man html-local
-	$(MKDIR_P) $(distdir)/%D%/man $(distdir)/%D%/html
+dist-hook: man
+	$(MKDIR_P) $(distdir)/%D%/man
 	cp %D%/man/*.3 $(distdir)/%D%/man
-	cp %D%/html/*.html $(distdir)/%D%/html
-# Prints each page with its folder, from this build or else from the tarball.
-reference_pages = \
-  for form in man html; do \
-    from=%D%/$$form; test -e $$from/stamp || from=$(srcdir)/%D%/$$form; \
-    to='$(man3dir)'; test $$form = man || to='$(htmldir)'; \
-    for page in $$from/*.3 $$from/*.html; do test ! -e $$page || echo "$$page $$to"; done; \
-  done
+# The pages are from this build or else from the tarball.
+reference_pages = from=%D%/man; test -e $$from/stamp || from=$(srcdir)/%D%/man; ls $$from/*.3 2>/dev/null
 install-data-local:
-	@$(MKDIR_P) '$(DESTDIR)$(man3dir)' '$(DESTDIR)$(htmldir)'
-	@$(reference_pages) | while read -r page to; do $(INSTALL_DATA) $$page "$(DESTDIR)$$to" || exit; done
+	@$(MKDIR_P) '$(DESTDIR)$(man3dir)'
+	@$(reference_pages) | while read -r page; do $(INSTALL_DATA) $$page '$(DESTDIR)$(man3dir)' || exit; done
 uninstall-local:
-	@$(reference_pages) | while read -r page to; do rm -f "$(DESTDIR)$$to/$${page##*/}"; done
+	@$(reference_pages) | while read -r page; do rm -f "$(DESTDIR)$(man3dir)/$${page##*/}"; done
 clean-local:
-	for made in %D%/man %D%/html; do test ! -e $$made/stamp || rm -rf $$made; done
+	test ! -e %D%/man/stamp || rm -rf %D%/man

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""usage: reference.py man|html|names DIRECTORY VERSION HEADER...
+"""usage: reference.py man|names DIRECTORY VERSION HEADER...
 
 The reference from the public headers, whose comments are the manual: a man page for each group of calls and for each type
-(section 3), or one page of HTML. `names` prints the public functions. DIRECTORY receives the files. Declarations that no
-blank line separates are one group, and the comment above them describes all of them."""
-import html
+(section 3), in DIRECTORY. `names` prints the public functions. Declarations that no blank line separates are one group,
+and the comment above them describes all of them."""
 import os
 import re
 import sys
@@ -203,46 +202,8 @@ def make_man(directory, version, all_entries):
                 write(directory, name + ".3", ".so man3/%s.3\n" % entry.name)
 
 
-# ---- HTML --------------------------------------------------------------------------------------------------------------
-
-STYLE = """body{max-width:60em;margin:2em auto;padding:0 1em;font:16px/1.5 sans-serif}pre{background:#f4f4f4;padding:.7em;
-overflow-x:auto}dt{font-family:monospace}h3{border-top:1px solid #ccc;padding-top:1em}nav a{font-family:monospace}"""
-
-
-def inline(text, known):
-    text = re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(text, quote=False))
-    return re.sub(r"\bbanyan_\w+", lambda m: '<a href="#%s">%s</a>' % (m[0], m[0]) if m[0] in known else m[0], text)
-
-
-def html_text(text, known):
-    forms = {"plain": "<p>%s</p>", "item": "<ul><li>%s</li></ul>", "code": "<pre>%s</pre>"}
-    return [forms[kind] % inline(part, known) for kind, part in paragraphs(text)]
-
-
-def make_html(directory, version, all_entries):
-    known = {name for entry in all_entries for name in entry.functions + entry.types}
-    out = ["<!DOCTYPE html>", '<html lang="en"><head><meta charset="utf-8"><title>banyan %s: reference</title>' % version,
-           "<style>%s</style></head><body><h1>banyan %s: reference</h1><nav>" % (STYLE, version)]
-    out += ['<a href="#%s">%s</a>' % (name, name) for entry in all_entries for name in entry.functions or entry.types]
-    out += ["</nav>"]
-    section = None
-    for entry in all_entries:
-        if (entry.section or entry.header) != section:
-            section = entry.section or entry.header
-            out += ["<h2>%s</h2>" % html.escape(section)]
-        names = entry.functions + entry.types
-        if names:
-            out += ["<h3>%s</h3>" % ", ".join('<span id="%s">%s</span>' % (name, name) for name in names)]
-            out += ["<pre>%s</pre>" % inline(entry.prototypes(), known)]
-        out += html_text(entry.text, known)
-        described = [(name + "()", note) for name, note in entry.notes()] + [field for field in entry.fields if field[1]]
-        if described:
-            out += ["<dl>"] + ["<dt>%s</dt><dd>%s</dd>" % (html.escape(a), inline(b, known)) for a, b in described] + ["</dl>"]
-    write(directory, "banyan.html", "\n".join(out + ["</body></html>"]) + "\n")
-
-
 def main():
-    if len(sys.argv) < 5 or sys.argv[1] not in ("man", "html", "names"):
+    if len(sys.argv) < 5 or sys.argv[1] not in ("man", "names"):
         sys.exit(__doc__)
     form, directory, version = sys.argv[1:4]
     all_entries = [entry for path in sys.argv[4:] for entry in entries(path)]
@@ -250,7 +211,7 @@ def main():
         print("\n".join(name for entry in all_entries for name in entry.functions))
         return
     os.makedirs(directory, exist_ok=True)
-    (make_man if form == "man" else make_html)(directory, version, all_entries)
+    make_man(directory, version, all_entries)
 
 
 main()
