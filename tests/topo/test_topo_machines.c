@@ -31,7 +31,8 @@ static bny_topo *machine_of(const char *source) {
   if (strchr(source, ' ')) return folder ? tree_of(source) : load(source);
   if (!strchr(source, '.')) return load(source);
   if (strstr(source, ".xml") && !bny_topo_xml_available()) return NULL;
-  if (strncmp(source, "examined/", 9) == 0) return dump(source);
+  if (strncmp(source, "examined/", 9) == 0 || strncmp(source, "reduced/", 8) == 0) return dump(source);
+  if (strncmp(source, "dumps/", 6) == 0) return dump(source + 6);
   return folder ? load(corpus_text(source, NULL, NULL)) : load_own(source);
 }
 

@@ -54,17 +54,6 @@ TEST(broadcom_switches) {
   }
 }
 
-/* Fused and collective nets do not add to the speed of a NIC. */
-TEST(speeds_of_fused_nets) {
-  static const char *const dumps[] = {"reduced/net0.xml", "reduced/coll_only.xml", "reduced/nccl230_fused_net0.xml"};
-  for (int i = 0; i < 3; i++) {
-    bny_topo *t = dump(dumps[i]);
-    bny_topo_levels *levels = t == NULL ? NULL : topo_derive(t);
-    for (int32_t r = 0; levels != NULL && r < levels->nranks; r++)
-      ck_assert_double_eq_tol(levels->ranks[r].nic_gbytes_per_s, 50, 1e-9);
-  }
-}
-
 /* ---- ends that differ, and parts that are skipped ---------------------------------------------------------------- */
 
 #define LINKED(bus, number, rows) "<pci busid=\"" bus "\"><gpu dev=\"" number "\" sm=\"90\">" rows "</gpu></pci>"
@@ -155,24 +144,6 @@ static const rejection rejected[] = {
 
 TEST_LOOP(what_is_rejected, (int)(sizeof rejected / sizeof rejected[0])) {
   ck_rejected(rejected[_i].text, strlen(rejected[_i].text), rejected[_i].line, rejected[_i].why);
-}
-
-/* ---- real machines ----------------------------------------------------------------------------------------------- */
-
-/* The NIC of each GPU is behind the GPU's PCI switch. */
-TEST(rails_of_a_real_machine) {
-  bny_topo *topo = dump("nccl/oci_h100.xml");
-  for (int32_t a = 0; topo != NULL && a < topo->nnodes; a++) {
-    int32_t near = 0;
-    for (int32_t b = 0; topo->nodes[a].kind == BNY_TOPO_GPU && b < topo->nnodes; b++) {
-      if (topo->nodes[b].kind == BNY_TOPO_NIC) {
-        bny_topo_path path = bny_topo_path_between(topo, a, b);
-        near += path == BNY_TOPO_PATH_PIX;
-        ck_assert(path == BNY_TOPO_PATH_PIX || path == BNY_TOPO_PATH_PHB || path == BNY_TOPO_PATH_SYS);
-      }
-    }
-    ck_assert_int_eq(near, topo->nodes[a].kind == BNY_TOPO_GPU);
-  }
 }
 
 int main(void) {

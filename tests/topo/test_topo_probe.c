@@ -68,12 +68,6 @@ static const bny_topo_probe_report *report_of(const bny_topo_probe_report *repor
   return NULL;
 }
 
-static int32_t by_bus(const bny_topo *topo, const char *bus_id) {
-  int32_t node = bny_topo_find_bus(topo, bus_id);
-  ck_assert_msg(node >= 0, "%s is not in the model", bus_id);
-  return node;
-}
-
 /* ---- sysfs ------------------------------------------------------------------------------------------------------- */
 
 TEST(two_sockets) {
@@ -94,27 +88,21 @@ TEST(two_sockets) {
   for (int32_t n = 0; n < topo->nnodes; n++) ck_assert_int_eq(topo->nodes[n].source, BNY_TOPO_PROBED);
 }
 
-static bool finds(const bny_topo *topo, const char *text) {
-  topo_findings found = topo_diagnose(topo, topo_derive(topo), NULL, 0);
-  return has_finding(&found, TOPO_FAULT, text) || has_finding(&found, TOPO_NOTE, text);
-}
-
+/* Siblings have 48 GB/s, so a slower link is found. */
 TEST(below_rating) {
   static const struct {
-    const char *file, *text, *bus;
-    double speed, rated;
-    int32_t lanes;
+    const char *file, *text, *facts;
   } cases[] = {
-      {"devices/" LEFT_NIC "/current_link_width", "8", "0000:1a:00.0", 24, 48, 8},
-      {"devices/" LEFT_NIC "/current_link_speed", GEN4, "0000:1a:00.0", 24, 48, 16},
-      {"devices/" LEFT_NIC "/current_link_speed", "Unknown", "0000:1a:00.0", 48, 48, 16},
-      {"devices/" LEFT_NIC "/current_link_width", "0", "0000:1a:00.0", 48, 48, 16},
-      {"devices/" LEFT_NIC "/current_link_width", "255", "0000:1a:00.0", 48, 48, 16},
-      {"devices/" LEFT_NIC "/max_link_speed", GEN4, "0000:1a:00.0", 24, 24, 16},
-      {"devices/" LEFT_NIC "/max_link_speed", "7 GT/s", "0000:1a:00.0", 48, 48, 16}, /* the slot's speed counts */
-      {"devices/" LEFT_SWITCH "/current_link_width", "8", "0000:17:00.0", 24, 48, 8},
-      {"devices/" LEFT_SWITCH "/current_link_speed", GEN1, "0000:17:00.0", 48, 48, 16},
-      {"devices/" RIGHT_SWITCH "/0000:99:00.0/0000:9a:00.0/current_link_width", "4", "0000:9a:00.0", 12, 48, 4},
+      {"devices/" LEFT_NIC "/current_link_width", "8", "mlx5_0 pci 1/8/24/48/0"},
+      {"devices/" LEFT_NIC "/current_link_speed", GEN4, "mlx5_0 pci 1/16/24/48/0"},
+      {"devices/" LEFT_NIC "/current_link_speed", "Unknown", "mlx5_0 pci 1/16/48/48/0"},
+      {"devices/" LEFT_NIC "/current_link_width", "0", "mlx5_0 pci 1/16/48/48/0"},
+      {"devices/" LEFT_NIC "/current_link_width", "255", "mlx5_0 pci 1/16/48/48/0"},
+      {"devices/" LEFT_NIC "/max_link_speed", GEN4, "mlx5_0 pci 1/16/24/24/0"},
+      {"devices/" LEFT_NIC "/max_link_speed", "7 GT/s", "mlx5_0 pci 1/16/48/48/0"}, /* the slot's speed counts */
+      {"devices/" LEFT_SWITCH "/current_link_width", "8", "0000:17:00.0 pci0000:16 link 8x24"},
+      {"devices/" LEFT_SWITCH "/current_link_speed", GEN1, "0000:17:00.0 pci0000:16 link 16x48"},
+      {"devices/" RIGHT_SWITCH "/0000:99:00.0/0000:9a:00.0/current_link_width", "4", "GPU1 pci 1/4/12/48/0"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     tree t = dgx_tree();
@@ -122,17 +110,13 @@ TEST(below_rating) {
     int32_t count;
     tree_file(&t, cases[i].text, "%s", cases[i].file);
     bny_topo *topo = probe(t.root, reports, &count);
-    int32_t node = by_bus(topo, cases[i].bus), l = bny_topo_first_link(topo, node);
-    while (l >= 0 && bny_topo_other_end(topo, node, l) != topo->nodes[node].parent)
-      l = bny_topo_next_link(topo, node, l);
-    const bny_topo_link *link = &topo->links[l];
-    ck_assert_msg(l >= 0 && link->gbytes_per_s == cases[i].speed && link->rated_gbytes_per_s == cases[i].rated &&
-                      link->count == cases[i].lanes,
-                  "%s: %g of %g GB/s, %d lanes", cases[i].file, link->gbytes_per_s, link->rated_gbytes_per_s,
-                  link->count);
-    bool below = cases[i].speed < cases[i].rated;
+    ck_facts(topo, cases[i].facts);
+    bool slow = strstr(cases[i].facts, "48") == NULL || strstr(cases[i].facts, "24") || strstr(cases[i].facts, "12/");
+    bool below = slow && strstr(cases[i].facts, "24/24") == NULL;
     ck_assert_int_eq(strstr(report_of(reports, count, "sysfs")->text, ", 1 is below it") != NULL, below);
-    ck_assert_int_eq(finds(topo, "its PCI link "), cases[i].speed < 48); /* siblings have 48, so the finding appears */
+    topo_findings found = topo_diagnose(topo, topo_derive(topo), NULL, 0);
+    ck_assert_int_eq(
+        has_finding(&found, TOPO_FAULT, "its PCI link ") || has_finding(&found, TOPO_NOTE, "its PCI link "), slow);
   }
 }
 
@@ -197,19 +181,11 @@ TEST(kinds_of_nics) {
   bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
   int32_t count;
   bny_topo *topo = probe(t.root, reports, &count);
-  const struct {
-    const char *bus, *name; /* NULL: not in the model */
-  } wanted[] = {{"0000:01:00.0", "eth0"}, {"0000:01:00.1", NULL},   {"0000:02:00.0", "mlx5_bond_0"},
-                {"0000:02:00.1", NULL},   {"0000:00:03.0", "eth2"}, {"0000:04:00.2", "eth9"}};
-  for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
-    int32_t node = bny_topo_find_bus(topo, wanted[i].bus);
-    ck_assert_msg((node >= 0) == (wanted[i].name != NULL), "%s", wanted[i].bus);
-    if (node >= 0) ck_assert_str_eq(topo->nodes[node].name, wanted[i].name);
-  }
+  ck_facts(topo, "0 port; eth0 bus 0000:01:00.0; mlx5_bond_0 bus 0000:02:00.0; eth2 bus 0000:00:03.0; eth2 numa node0;"
+                 "eth9 bus 0000:04:00.2"); /* node0 is the only one */
+  ck_assert(bny_topo_find_bus(topo, "0000:01:00.1") < 0 && bny_topo_find_bus(topo, "0000:02:00.1") < 0);
   ck_assert_double_eq(bny_topo_probe_bond_megabits(t.root, "0000:02:00.0"), 200000);
   ck_assert_double_eq(bny_topo_probe_bond_megabits(t.root, "0000:01:00.0"), 0);
-  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_PORT), 0);
-  ck_assert_int_ge(bny_topo_ancestor(topo, by_bus(topo, "0000:00:03.0"), BNY_TOPO_NUMA), 0); /* the only one */
   ck_assert_ptr_nonnull(strstr(report_of(reports, count, "sysfs")->text, "no GPU on PCI, 5 NICs on PCI"));
 }
 
@@ -218,8 +194,7 @@ TEST(nothing_there) {
   bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
   int32_t count;
   bny_topo *topo = probe(t.root, reports, &count);
-  ck_assert_int_eq(topo->nnodes, 1);
-  ck_assert_int_eq(topo->nodes[0].kind, BNY_TOPO_HOST);
+  ck_assert_int_eq(topo->nnodes, bny_topo_count(topo, BNY_TOPO_HOST));
   ck_assert_int_eq(report_of(reports, count, "sysfs")->outcome, BNY_TOPO_PROBE_ABSENT);
   tree_file(&t, "", "bus/pci/drivers_probe");
   topo = probe(t.root, reports, &count);
@@ -254,9 +229,9 @@ TEST(strange_things) {
   bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
   int32_t count;
   bny_topo *topo = probe(t.root, reports, &count);
-  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_GPU), 3); /* the path of device ad does not show its position */
-  ck_assert_int_eq(topo->nodes[topo->nodes[by_bus(topo, "0000:ad:00.0")].parent].kind, BNY_TOPO_HOST);
-  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NUMA), 4);
+  ck_facts(topo, "3 gpu; 4 numa");
+  int32_t ad = bny_topo_find_bus(topo, "0000:ad:00.0"); /* its path does not show its position */
+  ck_assert(ad >= 0 && topo->nodes[topo->nodes[ad].parent].kind == BNY_TOPO_HOST);
 }
 
 static uint64_t garbage_state;

@@ -12,18 +12,14 @@ static const char *speed_of(double gbytes_per_s, bool assumed) {
   return tool_format(gbytes_per_s >= 1000 ? "%s%.0f" : "%s%.3g", assumed ? "~" : "", gbytes_per_s);
 }
 
-/* Finds the slowest PCI link between a device and its processor. */
+/* Finds the PCI link of a device, or the next one above it whose speed is known. */
 static const char *pci_of(const bny_topo *topo, int32_t node) {
-  double speed = 0;
-  bool assumed = false;
   for (int32_t n = node; n >= 0; n = topo->nodes[n].parent) {
     int32_t l = bny_topo_link_up(topo, n, BNY_TOPO_LINK_PCI);
-    double here = l < 0 ? 0 : topo->links[l].gbytes_per_s;
-    if (here <= 0 || (speed > 0 && here >= speed)) continue;
-    speed = here;
-    assumed = topo->links[l].source == BNY_TOPO_ASSUMED;
+    const bny_topo_link *link = l < 0 ? NULL : &topo->links[l];
+    if (link != NULL && link->gbytes_per_s > 0) return speed_of(link->gbytes_per_s, link->source == BNY_TOPO_ASSUMED);
   }
-  return speed > 0 ? speed_of(speed, assumed) : "-";
+  return "-";
 }
 
 /* Sums the speeds of the links to other GPUs. A partition has those of its device. */

@@ -10,7 +10,7 @@
 #include "topo/probe/util.h"
 #include "topo/model/speed.h"
 
-enum { MOST_CPUS = 1 << 20, MOST_NUMAS = 1024, NUMAS_JOINED = 64, MOST_MEGABITS = 10000000 };
+enum { MOST_CPUS = 1 << 20, MOST_NUMAS = 1024, MOST_MEGABITS = 10000000 };
 
 typedef struct looking {
   const char *sysfs;
@@ -52,18 +52,11 @@ static int32_t package_numbered(const looking *w, int32_t number) {
   return bny_topo_add_node(w->topo, &node);
 }
 
-static void join_numas(const looking *w, const int32_t *numas, int32_t count) {
-  struct utsname about;
-  double speed = bny_topo_speed_cpu(uname(&about) == 0 ? about.machine : NULL, NULL, -1, -1);
-  for (int32_t a = 0; a < count; a++)
-    for (int32_t b = a + 1; b < count; b++)
-      bny_topo_join(w->topo, BNY_TOPO_LINK_SYS, numas[a], numas[b], 1, speed, BNY_TOPO_ASSUMED);
-}
-
 /* Memory-only nodes are skipped, because they hold no devices. */
 static void take_numas(const looking *w) {
   bny_topo_probe_list list = bny_topo_probe_names("%s/devices/system/node", w->sysfs);
-  int32_t joined[NUMAS_JOINED], count = 0;
+  struct utsname about;
+  int32_t count = 0;
   for (int32_t i = 0; i < list.count && count < MOST_NUMAS; i++) {
     int number, used = -1;
     char cpus[4096];
@@ -76,11 +69,10 @@ static void take_numas(const looking *w) {
                                           list.names[i], BNY_TOPO_PROBED);
     int32_t added = bny_topo_add_node(w->topo, &node);
     if (added < 0) break;
-    if (count < NUMAS_JOINED) joined[count] = added;
     count++;
   }
   free(list.names);
-  join_numas(w, joined, count < NUMAS_JOINED ? count : NUMAS_JOINED);
+  bny_topo_join_numas(w->topo, bny_topo_speed_cpu(uname(&about) == 0 ? about.machine : NULL, NULL, -1, -1));
 }
 
 /* ---- PCI --------------------------------------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
 #include "tools/topo/import/hwloc.h"
 #include "topo/model/speed.h"
 
-enum { MOST_OBJECTS = 1024, NUMAS_JOINED = 64 };
+enum { MOST_OBJECTS = 1024 };
 
 /* An iterator over the words in all children of one name. */
 typedef struct words {
@@ -199,15 +199,4 @@ static double speed_between(const bny_topo_hwloc *h) {
   return bny_topo_speed_cpu(arch, NULL, -1, -1);
 }
 
-bool bny_topo_hwloc_join_numas(bny_topo_hwloc *h) {
-  int32_t numas[NUMAS_JOINED], count = 0;
-  double speed = speed_between(h);
-  for (int32_t n = 0; n < h->topo->nnodes && count < NUMAS_JOINED; n++) {
-    if (h->topo->nodes[n].kind != BNY_TOPO_NUMA) continue;
-    for (int32_t before = 0; before < count; before++) {
-      if (bny_topo_join(h->topo, BNY_TOPO_LINK_SYS, numas[before], n, 1, speed, BNY_TOPO_ASSUMED) < 0) return false;
-    }
-    numas[count++] = n;
-  }
-  return true;
-}
+bool bny_topo_hwloc_join_numas(bny_topo_hwloc *h) { return bny_topo_join_numas(h->topo, speed_between(h)); }

@@ -104,6 +104,10 @@ bny_topo *bny_topo_load(const char *path, const char **importer_name, bny_topo_e
   bny_topo_error why = {0};
   bool missing = false;
   size_t bytes = 0;
+  if (path[0] == '\0') {
+    bny_topo_fail(error, 0, "an empty name: give a file, a description, or - for standard input");
+    return NULL;
+  }
   char *text = bny_topo_input_read(path, true, &bytes, &missing, &why);
   if (text == NULL && missing && importer_of(path, strlen(path)) != NULL)
     return bny_topo_import(path, strlen(path), importer_name, error);

@@ -13,7 +13,7 @@
 
 #include "topo/model/speed.h"
 
-enum { MOST_CPUS = 16384, MOST_HOSTS = 1024, SYS_CPUS = 64 };
+enum { MOST_CPUS = 16384, MOST_HOSTS = 1024 };
 
 /* ---- <cpu> ------------------------------------------------------------------------------------------------------- */
 
@@ -36,20 +36,17 @@ static bool host_of(bny_topo_nccl *r, int32_t cpu, int32_t *host) {
   return *host >= 0 && !r->hosts.out_of_memory;
 }
 
-static bool family_of(const bny_topo_nccl *r, int32_t cpu, int64_t *family, int64_t *model) {
-  *family = *model = -1;
-  return bny_topo_nccl_number(r, cpu, "familyid", -1, 65535, family) &&
-         bny_topo_nccl_number(r, cpu, "modelid", -1, 65535, model);
-}
-
 static bool take_cpu(bny_topo_nccl *r, int32_t cpu) {
-  int64_t numa = -1, family, model;
+  int64_t numa = -1, family = -1, model = -1;
   int32_t host = -1;
   if (++r->ncpus > MOST_CPUS) return bny_topo_nccl_fail(r, cpu, "more than 16384 of them");
-  if (!bny_topo_nccl_number(r, cpu, "numaid", -1, 65535, &numa) || !family_of(r, cpu, &family, &model) ||
-      !host_of(r, cpu, &host))
+  if (!bny_topo_nccl_number(r, cpu, "numaid", -1, 65535, &numa) ||
+      !bny_topo_nccl_number(r, cpu, "familyid", -1, 65535, &family) ||
+      !bny_topo_nccl_number(r, cpu, "modelid", -1, 65535, &model) || !host_of(r, cpu, &host))
     return false;
-  const char *arch = bny_topo_nccl_text(r, cpu, "arch");
+  const char *arch = bny_topo_nccl_text(r, cpu, "arch"), *vendor = bny_topo_nccl_text(r, cpu, "vendor");
+  double speed = bny_topo_speed_cpu(arch, vendor, (int32_t)family, (int32_t)model);
+  r->sys_gbytes_per_s = r->ncpus == 1 || speed < r->sys_gbytes_per_s ? speed : r->sys_gbytes_per_s;
   char name[32], about[64] = "";
   if (numa < 0)
     snprintf(name, sizeof name, "cpu%d", r->ncpus - 1);
@@ -60,38 +57,11 @@ static bool take_cpu(bny_topo_nccl *r, int32_t cpu) {
   else if (arch != NULL)
     snprintf(about, sizeof about, "%.20s", arch);
   bny_topo_node node = bny_topo_node_of(BNY_TOPO_NUMA, host, (int32_t)numa, name, BNY_TOPO_FILE);
-  node.model = about[0] == '\0' ? NULL : about, node.vendor = bny_topo_nccl_text(r, cpu, "vendor");
+  node.model = about[0] == '\0' ? NULL : about, node.vendor = vendor;
   if (!bny_topo_nccl_add(r, cpu, &node)) return false;
   bny_topo_names_add(&r->numas, bny_topo_ancestor(r->topo, host, BNY_TOPO_HOST), r->topo->nodes[r->node_of[cpu]].name,
                      cpu);
   return true;
-}
-
-/* Links every pair of NUMA nodes at the speed of the slower, as NCCL assumes too. */
-static bool join_cpus(bny_topo_nccl *r) {
-  int32_t *cpus = malloc(((size_t)r->ncpus + 1) * sizeof *cpus), count = 0;
-  if (cpus == NULL) return false;
-  for (int32_t e = 0; e < bny_topo_xml_count(r->xml); e++)
-    if (r->node_of[e] >= 0 && r->topo->nodes[r->node_of[e]].kind == BNY_TOPO_NUMA) cpus[count++] = e;
-  bool joined = true;
-  for (int32_t b = 0; joined && b < count; b++) {
-    for (int32_t a = b < SYS_CPUS ? 0 : b - SYS_CPUS; joined && a < b; a++) {
-      int32_t from = r->node_of[cpus[a]], to = r->node_of[cpus[b]];
-      if (bny_topo_ancestor(r->topo, from, BNY_TOPO_HOST) != bny_topo_ancestor(r->topo, to, BNY_TOPO_HOST)) continue;
-      double speeds[2];
-      for (int i = 0; i < 2; i++) {
-        int32_t cpu = cpus[i == 0 ? a : b];
-        int64_t family = -1, model = -1;
-        joined = joined && family_of(r, cpu, &family, &model);
-        speeds[i] = bny_topo_speed_cpu(bny_topo_nccl_text(r, cpu, "arch"), bny_topo_nccl_text(r, cpu, "vendor"),
-                                       (int32_t)family, (int32_t)model);
-      }
-      joined = joined && (bny_topo_join(r->topo, BNY_TOPO_LINK_SYS, from, to, 1,
-                                        speeds[0] < speeds[1] ? speeds[0] : speeds[1], BNY_TOPO_ASSUMED) >= 0);
-    }
-  }
-  free(cpus);
-  return joined;
 }
 
 /* ---- the whole file ---------------------------------------------------------------------------------------------- */
@@ -236,8 +206,9 @@ static bool read_system(bny_topo_nccl *r) {
   for (int32_t e = 1; e < bny_topo_xml_count(r->xml); e++)
     if (!take_element(r, e)) return false;
   if (r->topo->nnodes == 0) return bny_topo_nccl_fail(r, 0, "holds no <cpu>");
-  return once(r, &r->numas, "NUMA node") && buses_once(r) && once(r, &r->gpus, "the number of") && join_cpus(r) &&
-         bny_topo_nccl_links(r) && distinguish_nics(r) && bny_topo_nccl_note_virtual(r);
+  return once(r, &r->numas, "NUMA node") && buses_once(r) && once(r, &r->gpus, "the number of") &&
+         bny_topo_join_numas(r->topo, r->sys_gbytes_per_s) && bny_topo_nccl_links(r) && distinguish_nics(r) &&
+         bny_topo_nccl_note_virtual(r);
 }
 
 static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error) {
