@@ -495,7 +495,7 @@ def check(
     window: int | None = None,
     sinks: bool = False,
     preset: str | None = None,
-    allow: Iterable[str] = (),
+    allow: str | Iterable[str] = (),
 ) -> KernelReport:
     """Calls an attention kernel on drawn problems, and says what it returns. Local: three threads merge its partials.
 
@@ -504,7 +504,7 @@ def check(
     k and v are [keys of all sequences, kv_heads, dim]; with form="padded" they are [sequences, keys, kv_heads, dim].
     framework: "numpy" or "torch", whose tensors may be on a `device`. dtype: "f32", "f16" or "bf16", of q, k and v.
     window: the kernel takes window=, so many last keys are seen. sinks: it takes sinks=, an f32 array [heads].
-    preset: the preset that has to fit. allow: names of faults that are none here.
+    preset: the preset that has to fit. allow: the names of faults that are none here, or one name.
 
     Returns a KernelReport. Raises ValueError for wrong arguments. What the kernel raises is a fault of it.
     """
@@ -517,6 +517,7 @@ def check(
     for name, (word, known) in choices.items():
         if word not in known:
             raise ValueError(f"{name}: {word!r}: it is one of {', '.join(map(str, known))}")
+    allowed = frozenset([allow] if isinstance(allow, str) else allow)
     if not callable(kernel):
         raise TypeError(f"kernel: it is a function, and not a {type(kernel).__name__}")
     if framework == "numpy" and (dtype == "bf16" or device):
@@ -525,9 +526,7 @@ def check(
         raise ValueError(f"window: {window}: it is the number of keys that are seen, at least 1")
     if min(heads, kv_heads, dim) < 1 or heads % kv_heads:
         raise ValueError(f"kv_heads: {kv_heads} does not divide {heads} heads")
-    judge = _Judge(
-        kernel, framework, device, dtype, heads, kv_heads, dim, form, window, sinks, preset, frozenset(allow)
-    )
+    judge = _Judge(kernel, framework, device, dtype, heads, kv_heads, dim, form, window, sinks, preset, allowed)
     judge.judge()
     judge.conclude()
     return judge.report

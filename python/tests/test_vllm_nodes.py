@@ -78,6 +78,9 @@ def test_a_secret_is_seen_whole(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("BANYAN_SECRET_FILE", "~/secret")
     monkeypatch.setattr(command.secrets, "token_hex", lambda n: "" if path.exists() else "5a" * n)
+    for node in range(2):  # `banyan-vllm check` makes none
+        assert "not there" in command.find_secret(types.SimpleNamespace(node_rank=node), serves=False)
+    assert not path.exists()
     assert "made now" in command.find_secret(types.SimpleNamespace(node_rank=0))
     assert command.read_secret() == b"5a" * 32 and path.stat().st_mode & 0o777 == 0o600
     assert command.find_secret(types.SimpleNamespace(node_rank=1)) == str(path)

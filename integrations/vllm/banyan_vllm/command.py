@@ -85,13 +85,15 @@ def interface_to(name):
     fail(f"--master-addr {name}: this node's address {mine} is of no interface")
 
 
-def find_secret(args):
-    """Returns where the secret is that all nodes share. Node 0 makes one if there is none."""
+def find_secret(args, serves=True):
+    """Returns where the secret is that all nodes share. Node 0 makes one if there is none and it `serves`."""
     if os.environ.get("BANYAN_SECRET"):
         return "BANYAN_SECRET"
     path = os.environ["BANYAN_SECRET_FILE"] = os.path.expanduser(os.environ.get("BANYAN_SECRET_FILE") or SECRET)
     if os.path.exists(path):
         return path
+    if not serves:
+        return f"{path}, which is not there: node 0 makes it when it serves, and each node needs a copy (mode 0600)"
     if args.node_rank == 0:
         made = f"{path}.{os.getpid()}"  # nodes that see this folder find a whole secret or none
         with open(os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
@@ -114,7 +116,7 @@ def read_secret():
         return file.read().strip() or fail(f"the secret in {path} is empty: remove the file on all nodes, and node 0 makes one")
 
 
-def find_nodes(args):
+def find_nodes(args, serves):
     """Returns lines about nodes, and sets what gloo, UCX and vLLM need to use the right interface."""
     env = os.environ
     if args.nnodes == 1:
@@ -133,11 +135,11 @@ def find_nodes(args):
         ("nodes", f"{args.nnodes}, and this is node {args.node_rank}; node 0 is {args.master_addr}:{args.master_port}"),
         ("interface", f"{interface}, {mine}: node 0 is reached by it. Keep others off this network: vLLM's own "
                       "ports ask for no secret"),
-        ("secret", find_secret(args)),
+        ("secret", find_secret(args, serves)),
     ]
 
 
-def find(args):
+def find(args, serves):
     """Returns pairs of a name and what was found."""
     import torch
     import vllm
@@ -147,7 +149,7 @@ def find(args):
     from . import is_supported, ranks
 
     read_launcher(args)
-    nodes = find_nodes(args)
+    nodes = find_nodes(args, serves)
     model = vllm.AsyncEngineArgs.from_cli_args(args).create_model_config()
     heads, tensor = model.get_total_num_kv_heads(), args.tensor_parallel_size
     shards, copies = args.decode_context_parallel_size, max(1, tensor // (1 if model.use_mla else heads))
@@ -187,7 +189,7 @@ def main():
 
     def found_first(args):
         args.model = getattr(args, "model_tag", None) or args.model
-        for name, what in find(args):
+        for name, what in find(args, not only_check):
             print(f"banyan-vllm: {name:10} {what}", file=sys.stderr, flush=True)
         if only_check:
             return
