@@ -158,66 +158,18 @@ def split(count: int, parts: int, index: int) -> Tuple[int, int]:
     """(first, number): the range of owner `index` of `count` things divided among `parts`. Raises ArgumentError."""
 def status_names() -> list:
     """The names of statuses, by number."""
-def jax_target(name: str) -> Any:
-    """The target "banyan_combine" or "banyan_allreduce" of banyan.jax_ops in a capsule."""
-def jax_prepare(
-    comms: list,
-    base: Base,
-    empty: Empty,
-    out_base: Optional[Base],
-    out_empty: Empty,
-    scatter: Scatter,
-    order: Order,
-    wire: Wire,
-    algorithm: Optional[str],
-    tag: int,
-) -> int:
-    """The number of these settings, which banyan.jax_ops gives to compiled functions."""
-def jax_prepare_sum(
-    comms: list, scatter: Scatter, order: Order, wire: Wire, algorithm: Optional[str], tag: int
-) -> int:
-    """The same for sums."""
-def jax_prepare_select(comms: list, k: int, algorithm: Optional[str], tag: int) -> int:
-    """The same for selections."""
-def torch_handle(comm: Comm) -> int:
-    """The number by which torch.ops.banyan knows a communicator."""
-def torch_comm(number: int) -> Comm:
-    """The communicator of that number."""
-def torch_combine(
-    o: Array,
-    lse: Array,
-    comm: int,
-    base: Base = "e",
-    empty: str = "-inf",
-    scatter: Scatter = "none",
-    wire: Wire = "f32",
-    order: Order = "plan",
-    tag: int = -1,
-) -> Tuple[Array, Array]:
-    """torch.ops.banyan.combine: Communicator.combine() by the number of a communicator."""
-def torch_combine_out(
-    o: Array,
-    lse: Array,
-    comm: int,
-    base: Base = "e",
-    empty: str = "-inf",
-    scatter: Scatter = "none",
-    wire: Wire = "f32",
-    order: Order = "plan",
-    tag: int = -1,
-    *,
-    out: Array,
-    out_lse: Array,
-) -> None:
-    """torch.ops.banyan.combine.out, which writes its results into tensors."""
-def torch_allreduce(
-    x: Array, comm: int, scatter: Scatter = "none", wire: Wire = "f32", order: Order = "plan", tag: int = -1
-) -> Array:
-    """torch.ops.banyan.allreduce: Communicator.allreduce() by the number of a communicator."""
-def torch_allreduce_out(
-    x: Array, comm: int, scatter: Scatter = "none", wire: Wire = "f32", order: Order = "plan", tag: int = -1, *, out: Array
-) -> None:
-    """torch.ops.banyan.allreduce_out, which writes its result into a tensor."""
+
+# Of banyan.jax_ops: the target of a name in a capsule, and the numbers of settings that compiled functions hold.
+jax_target: Callable[[str], Any]
+jax_prepare: Callable[..., int]
+jax_prepare_sum: Callable[..., int]
+jax_prepare_select: Callable[..., int]
+# Of banyan.torch_ops: the number of a communicator and the reverse, and the ops, whose schemas name their arguments.
+torch_handle: Callable[[Comm], int]
+torch_comm: Callable[[int], Comm]
+torch_combine: Callable[..., Any]
+torch_allreduce: Callable[..., Any]
+
 def attention(
     q: Given,
     k: Array,

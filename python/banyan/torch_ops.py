@@ -167,9 +167,9 @@ def _keep(op):
 
 for _name, _body, _fake in (
     ("combine", _core.torch_combine, _combine_fake),
-    ("combine_out", _core.torch_combine_out, _out_fake),
+    ("combine_out", _core.torch_combine, _out_fake),
     ("allreduce", _core.torch_allreduce, _allreduce_fake),
-    ("allreduce_out", _core.torch_allreduce_out, _out_fake),
+    ("allreduce_out", _core.torch_allreduce, _out_fake),
     ("attention_combine", _attention_combine, _attention_combine_fake),
     ("select", _select, _select_fake),
     ("topk", _topk, _topk_fake),

@@ -2,7 +2,6 @@
 #include "array.hh"
 
 #include <cstring>
-#include <iterator>
 
 #include "frameworks.hh"
 
@@ -163,38 +162,6 @@ bool array::open_exchange(nb::handle object) {
   return true;
 }
 
-// Reads the attributes of a tensor in host memory, in half the time of a capsule. Returns false if it needs a capsule.
-bool array::open_attributes(nb::handle object) {
-  nb::object is_cpu = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.is_cpu_word, "is_cpu")));
-  nb::object type = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.dtype_word, "dtype")));
-  if (!known.torch_dtypes[0]) {
-    nb::module_ torch = nb::module_::import_("torch");
-    for (size_t i = 0; i < std::size(torch_numbers); i++)
-      known.torch_dtypes[i] = nb::getattr(torch, torch_numbers[i].name, nb::none()).release().ptr();
-  }
-  size_t number = 0;
-  while (number < std::size(torch_numbers) && type.ptr() != known.torch_dtypes[number]) number++;
-  if (number == std::size(torch_numbers) || is_cpu.ptr() != Py_True) return false;
-  nb::object pointer =
-      nb::steal(PyObject_CallMethodObjArgs(object.ptr(), word(&known.data_ptr_word, "data_ptr"), nullptr));
-  nb::object sizes = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.shape_word, "shape")));
-  nb::object steps = nb::steal(PyObject_CallMethodObjArgs(object.ptr(), word(&known.stride_word, "stride"), nullptr));
-  if (!pointer.is_valid() || !sizes.is_valid() || !steps.is_valid()) {
-    PyErr_Clear();
-    return false;
-  }
-  Py_ssize_t dims = PyTuple_Size(sizes.ptr());
-  if (dims > ARRAY_DIMS || PyTuple_Size(steps.ptr()) != dims) return false;
-  ndim = static_cast<int>(dims);
-  for (int i = 0; i < ndim; i++) {
-    shape[i] = PyLong_AsLongLong(PyTuple_GetItem(sizes.ptr(), i));
-    strides[i] = PyLong_AsLongLong(PyTuple_GetItem(steps.ptr(), i));
-  }
-  data = PyLong_AsVoidPtr(pointer.ptr());
-  dtype = torch_numbers[number].dtype;
-  return true;
-}
-
 // torch's C function is several times faster than Tensor.__dlpack__, which is written in Python.
 void array::open_torch(nb::handle object, void *stream) {
   nb::object grad = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.requires_grad_word, "requires_grad")));
@@ -205,7 +172,7 @@ void array::open_torch(nb::handle object, void *stream) {
     nb::object plain = object.attr("detach")(); // a Parameter under no_grad(); same memory
     return open_torch(plain, stream);
   }
-  if (open_exchange(object) || (!lasting && Py_TYPE(object.ptr()) == known.torch_tensor && open_attributes(object))) {
+  if (open_exchange(object)) {
     // A lazily negated tensor has strides of imaginary parts. Only such tensors are tested, because is_neg() is slow.
     bool may_be = ndim > 0 && (strides[ndim - 1] != 1 || shape[ndim - 1] == 1);
     if (may_be && nb::cast<bool>(object.attr("is_neg")()))

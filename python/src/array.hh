@@ -89,7 +89,6 @@ private:
   bool open_buffer(nb::handle object, bool write);
   bool open_exchange(nb::handle object);
   nb::object make_torch(nb::handle like, const array &pattern, const dims_list &dims);
-  bool open_attributes(nb::handle object);
   void open_torch(nb::handle object, void *stream);
   void open_dlpack(nb::handle object, void *stream);
   void open_capsule(nb::object capsule);

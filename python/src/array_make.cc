@@ -16,13 +16,9 @@ nb::tuple shape_tuple(const dims_list &dims) {
   return nb::steal<nb::tuple>(tuple);
 }
 
-} // namespace
-
-namespace {
-
 // Host memory for a tensor and its DLPack descriptor, in one block. The tensor that is made of it frees the block.
-template <class managed_type> struct piece {
-  managed_type managed;
+struct piece {
+  dl_managed_versioned managed;
   int64_t shape[ARRAY_DIMS];
   int64_t strides[ARRAY_DIMS];
 
@@ -37,53 +33,32 @@ template <class managed_type> struct piece {
     int64_t stride = 1;
     std::copy(dims.begin(), dims.end(), made->shape);
     while (i-- > 0) made->strides[i] = stride, stride *= made->shape[i];
+    made->managed.version = {1, 0};
     made->managed.context = made;
-    made->managed.deleter = [](managed_type *self) { std::free(self->context); };
+    made->managed.deleter = [](dl_managed_versioned *self) { std::free(self->context); };
     made->managed.tensor = {
         static_cast<char *>(memory) + head, pattern.device, ndim, pattern.dtype, made->shape, made->strides, 0};
     return made;
   }
 };
 
-// Makes a torch tensor of host memory that is allocated here. Returns an invalid object if torch cannot do that.
-nb::object tensor_of(const array &pattern, const dims_list &dims, dl_tensor *tensor) {
-  if (const dl_exchange *exchange = known.torch_exchange) {
-    if (!exchange->to_object) return nb::object();
-    auto *made = piece<dl_managed_versioned>::make(pattern, dims);
-    made->managed.version = {1, 0};
-    *tensor = made->managed.tensor;
-    void *object = nullptr;
-    if (exchange->to_object(&made->managed, &object) != 0) throw nb::python_error();
-    return nb::steal(static_cast<PyObject *>(object));
-  }
-  if (!known.torch_from_dlpack)
-    known.torch_from_dlpack = nb::getattr(nb::module_::import_("torch._C"), "_from_dlpack").release().ptr();
-  auto *made = piece<dl_managed>::make(pattern, dims);
-  *tensor = made->managed.tensor;
-  nb::object capsule = nb::steal(PyCapsule_New(&made->managed, "dltensor", [](PyObject *self) {
-    // torch renames a capsule when it takes over the tensor.
-    if (!PyCapsule_IsValid(self, "dltensor")) return;
-    dl_managed *held = static_cast<dl_managed *>(PyCapsule_GetPointer(self, "dltensor"));
-    held->deleter(held);
-  }));
-  PyObject *object = PyObject_CallFunctionObjArgs(known.torch_from_dlpack, capsule.ptr(), nullptr);
-  if (!object) throw nb::python_error();
-  return nb::steal(object);
-}
-
 } // namespace
 
-// Takes a third of the time of new_empty(). Returns an invalid object if it does not apply.
+// Makes a tensor of host memory that is allocated here, in a third of the time of new_empty(). Returns an invalid object
+// if it does not apply, as for a torch without DLPack's exchange API.
 nb::object array::make_torch(nb::handle like, const array &pattern, const dims_list &dims) {
-  if (Py_TYPE(like.ptr()) != known.torch_tensor || pattern.device.type != DL_CPU) return nb::object();
-  dl_tensor tensor;
-  nb::object made = tensor_of(pattern, dims, &tensor);
+  const dl_exchange *exchange = known.torch_exchange;
+  if (Py_TYPE(like.ptr()) != known.torch_tensor || pattern.device.type != DL_CPU || !exchange || !exchange->to_object)
+    return nb::object();
+  piece *made = piece::make(pattern, dims);
+  dl_tensor tensor = made->managed.tensor;
+  void *object = nullptr;
+  if (exchange->to_object(&made->managed, &object) != 0) throw nb::python_error();
   // torch may have freed the descriptor, so `tensor` points to the shape in this object.
-  if (!made.is_valid()) return made;
   std::copy(dims.begin(), dims.end(), shape);
   tensor.shape = shape, tensor.strides = nullptr;
   take(tensor);
-  return made;
+  return nb::steal(static_cast<PyObject *>(object));
 }
 
 nb::object array::make(const char *argument, nb::handle like, const array &pattern, const dims_list &dims, bool f32,

@@ -11,10 +11,8 @@ struct known_types {
   PyTypeObject *torch_tensor = nullptr;
   const dl_exchange *torch_exchange = nullptr;
   PyObject *numpy_empty = nullptr;
-  PyObject *torch_to_dlpack = nullptr, *torch_from_dlpack = nullptr;
-  PyObject *torch_dtypes[9] = {}; // in the order of torch_numbers; None: missing in this torch
-  PyObject *dtype_word = nullptr, *new_empty_word = nullptr, *requires_grad_word = nullptr, *is_cpu_word = nullptr;
-  PyObject *data_ptr_word = nullptr, *stride_word = nullptr, *shape_word = nullptr;
+  PyObject *torch_to_dlpack = nullptr;
+  PyObject *dtype_word = nullptr, *new_empty_word = nullptr, *requires_grad_word = nullptr;
 };
 
 extern known_types known;

@@ -244,11 +244,11 @@ void jax_forget(comm *ended) {
 void define_jax(nb::module_ &module) {
   module.def("jax_prepare", prepare, nb::arg("comms"), nb::arg("base"), nb::arg("empty"), nb::arg("out_base").none(),
              nb::arg("out_empty"), nb::arg("scatter"), nb::arg("order"), nb::arg("wire"), nb::arg("algorithm").none(),
-             nb::arg("tag"), doc::jax_prepare);
+             nb::arg("tag"));
   module.def("jax_prepare_sum", prepare_sum, nb::arg("comms"), nb::arg("scatter"), nb::arg("order"), nb::arg("wire"),
-             nb::arg("algorithm").none(), nb::arg("tag"), doc::jax_prepare_sum);
+             nb::arg("algorithm").none(), nb::arg("tag"));
   module.def("jax_prepare_select", prepare_select, nb::arg("comms"), nb::arg("k"), nb::arg("algorithm").none(),
-             nb::arg("tag"), doc::jax_prepare_select);
+             nb::arg("tag"));
   module.def(
       "jax_target",
       [](const std::string &name) {
@@ -258,7 +258,7 @@ void define_jax(nb::module_ &module) {
         return nb::steal<nb::object>(
             PyCapsule_New(reinterpret_cast<void *>(target), "xla._CUSTOM_CALL_TARGET", nullptr));
       },
-      nb::arg("name"), doc::jax_target);
+      nb::arg("name"));
 }
 
 } // namespace bny

@@ -33,11 +33,11 @@ void want_result(banyan_scatter scatter) {
   if (scatter == BANYAN_SCATTER_ROOT) reject("scatter", "\"root\" has no result on other ranks, which an op must have");
 }
 
-nb::object call(nb::handle o, nb::handle lse, int64_t number, nb::handle out, nb::handle base, nb::handle empty,
-                nb::handle scatter, nb::handle wire, nb::handle order, int64_t tag) {
+nb::object combine(nb::handle o, nb::handle lse, int64_t number, nb::handle base, nb::handle empty, nb::handle scatter,
+                   nb::handle wire, nb::handle order, int64_t tag, nb::handle values, nb::handle stats) {
   comm &self = comm_of(number);
   combine_call request;
-  nb::object none = nb::none(), out_empty = nb::str("-inf"), root = nb::int_(0);
+  nb::object none = nb::none(), out = values.is_none() ? none : nb::make_tuple(values, stats), out_empty = nb::str("-inf"), root = nb::int_(0);
   combine_words words;
   words.base = base, words.empty = empty, words.out_empty = out_empty, words.scatter = scatter, words.root = root;
   words.order = order, words.wire = wire;
@@ -51,18 +51,8 @@ nb::object call(nb::handle o, nb::handle lse, int64_t number, nb::handle out, nb
   return out.is_none() ? request.result(none) : none;
 }
 
-nb::object combine(nb::handle o, nb::handle lse, int64_t number, nb::handle base, nb::handle empty, nb::handle scatter,
-                   nb::handle wire, nb::handle order, int64_t tag) {
-  return call(o, lse, number, nb::none(), base, empty, scatter, wire, order, tag);
-}
-
-void combine_out(nb::handle o, nb::handle lse, int64_t number, nb::handle base, nb::handle empty, nb::handle scatter,
-                 nb::handle wire, nb::handle order, int64_t tag, nb::handle out, nb::handle out_lse) {
-  call(o, lse, number, nb::make_tuple(out, out_lse), base, empty, scatter, wire, order, tag);
-}
-
-nb::object sum(nb::handle x, int64_t number, nb::handle out, nb::handle scatter, nb::handle wire, nb::handle order,
-               int64_t tag) {
+nb::object allreduce(nb::handle x, int64_t number, nb::handle scatter, nb::handle wire, nb::handle order, int64_t tag,
+                     nb::handle out) {
   comm &self = comm_of(number);
   sum_call request;
   nb::object root = nb::int_(0);
@@ -79,15 +69,6 @@ nb::object sum(nb::handle x, int64_t number, nb::handle out, nb::handle scatter,
   return out.is_none() ? request.made : nb::none();
 }
 
-nb::object allreduce(nb::handle x, int64_t number, nb::handle scatter, nb::handle wire, nb::handle order, int64_t tag) {
-  return sum(x, number, nb::none(), scatter, wire, order, tag);
-}
-
-void allreduce_out(nb::handle x, int64_t number, nb::handle scatter, nb::handle wire, nb::handle order, int64_t tag,
-                   nb::handle out) {
-  sum(x, number, out, scatter, wire, order, tag);
-}
-
 } // namespace
 
 void torch_forget(const comm *ended) {
@@ -100,14 +81,10 @@ void define_torch(nb::module_ &module) {
       "torch_comm", [](int64_t number) { return nb::find(comm_of(number)); }, nb::arg("number"));
   module.def("torch_combine", combine, nb::arg("o"), nb::arg("lse"), nb::arg("comm"), nb::arg("base") = "e",
              nb::arg("empty") = "-inf", nb::arg("scatter") = "none", nb::arg("wire") = "f32", nb::arg("order") = "plan",
-             nb::arg("tag") = -1);
-  module.def("torch_combine_out", combine_out, nb::arg("o"), nb::arg("lse"), nb::arg("comm"), nb::arg("base") = "e",
-             nb::arg("empty") = "-inf", nb::arg("scatter") = "none", nb::arg("wire") = "f32", nb::arg("order") = "plan",
-             nb::arg("tag") = -1, nb::kw_only(), nb::arg("out"), nb::arg("out_lse"));
+             nb::arg("tag") = -1, nb::kw_only(), nb::arg("out") = nb::none(), nb::arg("out_lse") = nb::none());
   module.def("torch_allreduce", allreduce, nb::arg("x"), nb::arg("comm"), nb::arg("scatter") = "none",
-             nb::arg("wire") = "f32", nb::arg("order") = "plan", nb::arg("tag") = -1);
-  module.def("torch_allreduce_out", allreduce_out, nb::arg("x"), nb::arg("comm"), nb::arg("scatter") = "none",
-             nb::arg("wire") = "f32", nb::arg("order") = "plan", nb::arg("tag") = -1, nb::kw_only(), nb::arg("out"));
+             nb::arg("wire") = "f32", nb::arg("order") = "plan", nb::arg("tag") = -1, nb::kw_only(),
+             nb::arg("out") = nb::none());
 }
 
 } // namespace bny

@@ -112,6 +112,8 @@ def test_persistent():
         scores[:] = -comm.rank
         op.tokens = 1
         assert (op()[1][0] == indices[0] - comm.rank).all()
+        none = comm.select(np.empty((2, 0, 3), np.float32), np.empty((2, 0, 3), np.int64), tokens=1)
+        assert [each.shape for each in none] == [(2, 0, 3)] * 3 + [(2, 0)]  # without heads there are no rows
 
     run(body)
 
