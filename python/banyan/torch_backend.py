@@ -62,6 +62,17 @@ def _compared(comm, what, dtype, call, *given, **how):
         comm.set_tag(before)
 
 
+def _plain(tensor):
+    """Returns the tensor, or a copy if it is not contiguous."""
+    return tensor.detach().contiguous()
+
+
+def _give_back(whole, tensor):
+    """Writes what _plain() has returned to the tensor."""
+    if whole.data_ptr() != tensor.data_ptr():
+        tensor.copy_(whole)
+
+
 class _Work(dist.Work):
     """A call that is complete, or one of a channel, which completes later."""
 
@@ -121,10 +132,10 @@ class _Channel:
                 if comm is None:
                     how = {"timeout": timeout, "first_timeout": timeout, "arena_bytes": 1 << 20}
                     comm = Communicator.from_torch(store=store, rank=rank, nranks=2, prefix=name, **how)
-                whole = tensor if tensor.is_contiguous() else tensor.contiguous()
+                whole = _plain(tensor)
                 _compared(comm, f"a message with tag {tag}", whole.dtype, comm.broadcast, whole, 0)
-                if rank and whole is not tensor:
-                    tensor.copy_(whole)
+                if rank:
+                    _give_back(whole, tensor)
             except Exception as failure:  # noqa: BLE001  (it is raised by wait())
                 work._error = error = failure
             work._pending.set()
@@ -183,7 +194,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _dense(self, tensor):
         self._check(tensor)
-        return tensor.detach().contiguous()
+        return _plain(tensor)
 
     def _want(self, name, tensor, dtype, count):
         """Rejects a tensor of another dtype or number of elements. `copy_` would convert or broadcast it."""
@@ -210,12 +221,12 @@ class ProcessGroup(dist.ProcessGroup):
     # Reductions. Each writes `to`, a contiguous tensor that may be `of`.
 
     def _sum(self, of, to, operation, **how):
-        if operation == _AVG:
-            self._call("a mean", of.dtype, self.communicator.allreduce, of, out=to, **how)
-        else:
+        if operation == _SUM:
             self.communicator.allreduce(of, out=to, **how)
-        if operation == _AVG and to is not None:
-            to.div_(self._size)
+            return
+        total = self._call("a mean", of.dtype, self.communicator.allreduce, of.float(), **how)  # f16 may not hold it
+        if to is not None:
+            to.copy_(total.div_(self._size))
 
     def _is_sum(self, tensor, operation):
         return tensor.dtype in _FLOATS and operation in (_SUM, _AVG)
@@ -237,8 +248,7 @@ class ProcessGroup(dist.ProcessGroup):
                 return self._by_gloo("allreduce", tensors, opts)
             whole = self._dense(tensor)
             self._reduce(whole, opts.reduceOp.op)
-            if whole.data_ptr() != tensor.data_ptr():
-                tensor.copy_(whole)
+            _give_back(whole, tensor)
         return _Work(tensors)
 
     allreduce_coalesced = allreduce
@@ -251,8 +261,8 @@ class ProcessGroup(dist.ProcessGroup):
         else:
             whole = whole.clone()
             self._reduce(whole, opts.reduceOp.op)
-        if is_root and whole.data_ptr() != tensor.data_ptr():
-            tensor.copy_(whole)
+        if is_root:
+            _give_back(whole, tensor)
         return _Work(tensors)
 
     def reduce_scatter_single(self, output, of, opts=c10d.ReduceScatterOptions()):
@@ -265,8 +275,7 @@ class ProcessGroup(dist.ProcessGroup):
             whole = whole.clone()
             self._reduce(whole, opts.reduceOp.op)
             out.view(-1).copy_(whole[self._rank])
-        if out.data_ptr() != output.data_ptr():
-            output.copy_(out)
+        _give_back(out, output)
         return _Work([output])
 
     def reduce_scatter(self, outputs, inputs, opts=c10d.ReduceScatterOptions()):
@@ -286,16 +295,14 @@ class ProcessGroup(dist.ProcessGroup):
         for tensor in tensors:
             whole = self._dense(tensor)
             self._call("a broadcast", whole.dtype, self.communicator.broadcast, whole, opts.rootRank)
-            if whole.data_ptr() != tensor.data_ptr():
-                tensor.copy_(whole)
+            _give_back(whole, tensor)
         return _Work(tensors)
 
     def all_gather_single(self, output, of, opts=c10d.AllgatherOptions()):
         whole, out = self._dense(of), self._dense(output)
         self._want("output", out, whole.dtype, whole.numel() * self._size)
         self._allgather("an all-gather", whole, out=out)
-        if out.data_ptr() != output.data_ptr():
-            output.copy_(out)
+        _give_back(out, output)
         return _Work([output])
 
     def allgather(self, outputs, inputs, opts=c10d.AllgatherOptions()):

@@ -177,6 +177,8 @@ void array::open_torch(nb::handle object, void *stream) {
     bool may_be = ndim > 0 && (strides[ndim - 1] != 1 || shape[ndim - 1] == 1);
     if (may_be && nb::cast<bool>(object.attr("is_neg")()))
       reject(name, "its negation has been put off; use .resolve_neg()");
+    if (dtype.code == DL_COMPLEX && nb::cast<bool>(object.attr("is_conj")()))
+      reject(name, "its conjugation has been put off; use .resolve_conj()");
     return;
   }
   if (!known.torch_to_dlpack) {

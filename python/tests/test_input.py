@@ -234,6 +234,7 @@ def test_tensors_of_other_kinds(lone):
     negated = torch.complex(lse, lse).conj().imag
     rejected("lse", "negation", lone.combine, o, negated)
     rejected("o", "negation", lone.combine, negated[..., None], lse)  # its stride is 1
+    rejected("mine", "conjugation", lone.allgather, torch.complex(lse, lse).conj())
     np.testing.assert_allclose(lone.combine(o, torch.complex(lse, lse).imag)[1], lse, rtol=1e-5, atol=1e-6)
     parameter = torch.nn.Parameter(o, requires_grad=False)
     assert torch.equal(lone.combine(parameter, lse)[0], lone.combine(o, lse)[0])

@@ -124,6 +124,11 @@ def scattered(rank, ranks):
     mean = torch.full((4,), float(rank))
     dist.all_reduce(mean, dist.ReduceOp.AVG)
     assert (mean == (ranks - 1) / 2).all()
+    large = torch.full((2 * ranks, 2), 60000.0, dtype=torch.float16)  # whose sum f16 does not hold
+    half = torch.empty(2, 2, dtype=torch.float16)
+    dist.reduce_scatter_tensor(half, large, dist.ReduceOp.AVG)
+    dist.all_reduce(large, dist.ReduceOp.AVG)
+    assert (large == 60000).all() and (half == 60000).all()
     swapped = torch.zeros(ranks, 2)
     dist.all_to_all_single(swapped, torch.tensor([[10.0 * rank + r] * 2 for r in range(ranks)]))
     assert swapped[:, 0].tolist() == [10 * r + rank for r in range(ranks)]
