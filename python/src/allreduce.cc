@@ -29,8 +29,7 @@ void sum_call::read(const comm &owner, nb::handle array, nb::handle out, const s
   if (tokens > INT32_MAX || columns > INT32_MAX) reject("x", "a dimension is above 2^31 - 1");
   desc.tokens = static_cast<int32_t>(tokens), desc.dim = static_cast<int32_t>(columns), desc.dtype = x.number();
   desc.in_stride = x.ndim > 1 ? x.strides[0] : 0;
-  read_tokens(owner, words.tokens, desc.stream, &valid_tokens, &tokens_now, &valid);
-  if (valid.tokens) desc.valid = &valid;
+  if (read_tokens(owner, words.tokens, desc.stream)) desc.valid = &valid;
   std::copy(x.shape, x.shape + x.ndim, shape);
   int32_t first, number;
   if (desc.scatter == BANYAN_SCATTER_TOKENS) {

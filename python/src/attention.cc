@@ -101,10 +101,7 @@ void read_both(const comm &self, nb::handle q, nb::handle k, nb::handle v, const
   combine->desc.tokens = call->rows(), combine->desc.heads = call->desc.heads;
   combine->desc.value_dim = call->desc.value_dim, combine->desc.stream = stream;
   combine->has_output = read_how(&combine->desc, &combine->algorithm, self, combine_words);
-  if (!combine_words.tokens.is_none()) {
-    read_tokens(self, combine_words.tokens, stream, &combine->valid_tokens, &combine->tokens_now, &combine->valid);
-    combine->desc.valid = &combine->valid;
-  }
+  if (combine->read_tokens(self, combine_words.tokens, stream)) combine->desc.valid = &combine->valid;
   combine->lse_f32 = call->desc.q_dtype != BANYAN_F32;
   combine->read_output(self, q, q, out, false, call->q, call->q, combine_words);
 }

@@ -275,7 +275,7 @@ void attention_call::read_q(const comm *owner, nb::handle q_array, const attenti
 // arbitrary strides, as in numpy.
 void attention_call::read_keys(nb::handle k_array, nb::handle v_array, const attention_words &words) {
   constexpr int32_t flashmla_bytes = 656, flashmla_values = 512;
-  desc.kv.rows = words.kv_rows.is_none() ? BANYAN_KV_ROWS_PLAIN : read_kv_rows(words.kv_rows);
+  desc.kv.rows = words.kv_rows.is_none() ? BANYAN_KV_ROWS_PLAIN : read_word<banyan_kv_rows>("kv_rows", words.kv_rows);
   bool is_plain = desc.kv.rows == BANYAN_KV_ROWS_PLAIN;
   k.open("k", k_array, false, device, stream);
   k.want_dims(4, "[batch, kv_heads, keys, head_dim], or [pages, kv_heads, page_keys, head_dim] with a page table");

@@ -32,10 +32,7 @@ void heads_call::read(const comm &owner, void *stream, const char *argument, nb:
   for (int32_t count : counts) heads += count;
   if (heads < 0 || heads > INT32_MAX) reject(counted, "their sum is no number of heads");
   desc.heads = static_cast<int32_t>(heads), desc.counts = counts.data();
-  if (!tokens.is_none()) {
-    read_tokens(owner, tokens, stream, &valid_tokens, &tokens_now, &valid);
-    desc.valid = &valid;
-  }
+  if (read_tokens(owner, tokens, stream)) desc.valid = &valid;
   if (out.is_none()) {
     made = all.make(argument, mine_array, mine, {desc.tokens, heads, desc.dim}, false, owner.device(), stream);
   } else {

@@ -80,18 +80,18 @@ const int32_t *read_int32s(array *from, const char *argument, const std::string 
   return static_cast<const int32_t *>(from->data);
 }
 
-void read_tokens(const comm &owner, nb::handle word, void *stream, array *from, int32_t *now,
-                 banyan_valid_rows *valid) {
+bool sized_call::read_tokens(const comm &owner, nb::handle word, void *stream) {
   // numpy integers count as numbers. numpy arrays have __index__ too, but their memory is read.
   if (PyBool_Check(word.ptr())) reject("tokens", "it is a number, and not a bool");
   if (PyIndex_Check(word.ptr()) && !PyObject_HasAttrString(word.ptr(), "__dlpack__")) {
     if (!owner.device().empty()) reject("tokens", "on a device it is an int32 array of that device, not a number");
-    *now = read_int32("tokens", word);
-    valid->tokens = now;
+    tokens_now = read_int32("tokens", word);
+    valid.tokens = &tokens_now;
   } else if (!word.is_none()) {
-    valid->tokens = read_int32s(from, "tokens", owner.device(), word, stream);
-    if (from->count() != 1) reject("tokens", "it is a number, or an int32 array of one element");
+    valid.tokens = read_int32s(&valid_tokens, "tokens", owner.device(), word, stream);
+    if (valid_tokens.count() != 1) reject("tokens", "it is a number, or an int32 array of one element");
   }
+  return valid.tokens != nullptr;
 }
 
 void combine_call::read_plain(const comm &owner, nb::handle o, nb::handle lse, nb::handle d,
@@ -110,7 +110,7 @@ void combine_call::read_plain(const comm &owner, nb::handle o, nb::handle lse, n
   }
   fill_values(&in, values);
   fill_stats(&in, stats, with_sum ? &sum : nullptr);
-  in.values_kind = words.values.is_none() ? BANYAN_VALUES_NORMALISED : read_values("values", words.values);
+  in.values_kind = words.values.is_none() ? BANYAN_VALUES_NORMALISED : read_word<banyan_values>("values", words.values);
   in.base = words.base.is_none() ? BANYAN_BASE_E : read_base("base", words.base);
   if (words.empty.is_none())
     in.empty = BANYAN_EMPTY_NEG_INF;
@@ -156,7 +156,7 @@ void combine_call::read_valid(const comm &owner, const combine_words &words) {
   if (words.tokens.is_none() && words.seq_lens.is_none() && words.query_start_loc.is_none() &&
       words.token_mask.is_none() && words.empty_rows.is_none())
     return;
-  read_tokens(owner, words.tokens, desc.stream, &valid_tokens, &tokens_now, &valid);
+  read_tokens(owner, words.tokens, desc.stream);
   if (!words.seq_lens.is_none()) {
     valid.seq_lens = read_int32s(&seq_lens, "seq_lens", owner.device(), words.seq_lens, desc.stream);
     seq_lens.want_dims(1, "[batch]");
@@ -176,7 +176,7 @@ void combine_call::read_valid(const comm &owner, const combine_words &words) {
     token_mask.want_contiguous();
     valid.token_mask = token_mask.flags();
   }
-  if (!words.empty_rows.is_none()) valid.empty_rows = read_empty_rows(words.empty_rows);
+  if (!words.empty_rows.is_none()) valid.empty_rows = read_word<banyan_empty_rows>("empty_rows", words.empty_rows);
   desc.valid = &valid;
 }
 
@@ -190,7 +190,7 @@ void combine_call::read(const comm &owner, nb::handle o, nb::handle lse, nb::han
     if (!words.empty.is_none()) reject("empty", "the preset says it");
     if (!words.values.is_none()) reject("values", "the preset says it");
     if (!d.is_none()) reject("sum", "the preset says where the denominators are");
-    read_preset(owner, o, lse, bny::read_preset(words.preset));
+    read_preset(owner, o, lse, read_word<banyan_preset>("preset", words.preset));
   }
   read_scale("values_scale", owner, words.values_scale, desc.stream, &scale, &scale_now, &in, desc.heads);
   read_valid(owner, words);
@@ -202,7 +202,7 @@ void combine_call::read(const comm &owner, nb::handle o, nb::handle lse, nb::han
 void combine_call::read_out_words(const combine_words &words) {
   bool like_input = in.values_kind && words.preset.is_none();
   if (!words.out_values.is_none())
-    out.values_kind = read_values("out_values", words.out_values);
+    out.values_kind = read_word<banyan_values>("values", words.out_values, "out_values");
   else
     out.values_kind = like_input ? in.values_kind : BANYAN_VALUES_NORMALISED;
   nb::handle base = words.out_base.is_none() ? words.base : words.out_base;

@@ -125,9 +125,9 @@ private:
 // Reads how rows are merged into a description, which refers to `algorithm`. Returns whether this rank has a result.
 template <class desc_type, class words_type>
 bool read_how(desc_type *desc, std::string *algorithm, const comm &owner, const words_type &words) {
-  desc->wire = read_wire(words.wire);
-  desc->scatter = read_scatter(words.scatter);
-  desc->order = read_order(words.order);
+  desc->wire = read_word<banyan_dtype>("wire", words.wire);
+  desc->scatter = read_word<banyan_scatter>("scatter", words.scatter);
+  desc->order = read_word<banyan_order>("order", words.order);
   desc->root = read_int32("root", words.root);
   const char *text = read_text("algorithm", words.algorithm);
   if (text) *algorithm = text;
@@ -135,16 +135,24 @@ bool read_how(desc_type *desc, std::string *algorithm, const comm &owner, const 
   return desc->scatter != BANYAN_SCATTER_ROOT || desc->root == owner.rank();
 }
 
-// The arguments of a combine after reading. They live as long as the operation.
-struct combine_call {
-  array values, stats, sum, out_values, out_stats, out_sum, scale, out_scale;
-  array valid_tokens, seq_lens, query_start_loc, token_mask;
-  banyan_partial in = BANYAN_PARTIAL_INIT, out = BANYAN_PARTIAL_INIT;
-  banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
+// What several calls have: the number of tokens of a run, and the name of an algorithm, to which descriptions refer.
+struct sized_call {
+  array valid_tokens;
   banyan_valid_rows valid = BANYAN_VALID_ROWS_INIT;
   int32_t tokens_now = 0; // valid.tokens, where it was given as a number
-  float scale_now = 1, out_scale_now = 1;
   std::string algorithm;
+
+  // Reads the number of tokens of a run: None, a number or an array. Returns whether there is one.
+  bool read_tokens(const comm &owner, nb::handle word, void *stream);
+};
+
+// The arguments of a combine after reading. They live as long as the operation.
+struct combine_call : sized_call {
+  array values, stats, sum, out_values, out_stats, out_sum, scale, out_scale;
+  array seq_lens, query_start_loc, token_mask;
+  banyan_partial in = BANYAN_PARTIAL_INIT, out = BANYAN_PARTIAL_INIT;
+  banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
+  float scale_now = 1, out_scale_now = 1;
   bool has_output = true;
   bool lse_f32 = false; // an lse that is made is f32, whatever its pattern has
   nb::object made_values, made_stats, made_sum;
@@ -167,16 +175,10 @@ private:
   void read_out_words(const combine_words &words);
 };
 
-// Reads the number of tokens of a run: None, a number, which is stored at `now`, or an array.
-void read_tokens(const comm &owner, nb::handle word, void *stream, array *from, int32_t *now, banyan_valid_rows *valid);
-
 // The arguments of a sum after reading.
-struct sum_call {
-  array x, result, valid_tokens;
+struct sum_call : sized_call {
+  array x, result;
   banyan_allreduce_desc desc = BANYAN_ALLREDUCE_DESC_INIT;
-  banyan_valid_rows valid = BANYAN_VALID_ROWS_INIT;
-  int32_t tokens_now = 0; // valid.tokens, where it was given as a number
-  std::string algorithm;
   bool has_output = true;
   nb::object made;
 
@@ -187,14 +189,11 @@ private:
 };
 
 // The arguments of a selection after reading.
-struct select_call {
-  array scores, indices, rows, valid_tokens, best_scores, best_indices, own, own_counts;
+struct select_call : sized_call {
+  array scores, indices, rows, best_scores, best_indices, own, own_counts;
   std::vector<int64_t> wide, best_wide; // those of int32 indices
   bool narrow = false;
   banyan_select_desc desc = BANYAN_SELECT_DESC_INIT;
-  banyan_valid_rows valid = BANYAN_VALID_ROWS_INIT;
-  int32_t tokens_now = 0; // valid.tokens, where it was given as a number
-  std::string algorithm;
   nb::object made;
 
   void read(const comm &owner, nb::handle scores_word, nb::handle indices_word, nb::handle k, nb::handle rows_word,
@@ -202,12 +201,10 @@ struct select_call {
   void finish(); // after a call
 };
 
-struct heads_call {
-  array mine, all, valid_tokens;
+struct heads_call : sized_call {
+  array mine, all;
   std::vector<int32_t> counts;
   banyan_heads_desc desc = BANYAN_HEADS_DESC_INIT;
-  banyan_valid_rows valid = BANYAN_VALID_ROWS_INIT;
-  int32_t tokens_now = 0; // valid.tokens, where it was given as a number
   nb::object made;
 
   // mine [tokens, heads of this rank, dim] -> [tokens, heads, dim].

@@ -129,10 +129,9 @@ std::string operation::describe() const { return comm_->describe_operation(handl
 
 // Returns where the number of tokens is stored. NULL: the operation has none, or reads an array.
 int32_t *operation::tokens_place() {
-  if (combine.valid.tokens == &combine.tokens_now) return &combine.tokens_now;
-  if (sums.valid.tokens == &sums.tokens_now) return &sums.tokens_now;
-  if (selection.valid.tokens == &selection.tokens_now) return &selection.tokens_now;
-  return heads.valid.tokens == &heads.tokens_now ? &heads.tokens_now : nullptr;
+  for (sized_call *call : std::initializer_list<sized_call *>{&combine, &sums, &selection, &heads})
+    if (call->valid.tokens == &call->tokens_now) return &call->tokens_now;
+  return nullptr;
 }
 
 nb::object operation::tokens() {

@@ -39,7 +39,7 @@ class ownership {
 public:
   ownership(nb::handle kind, nb::handle nranks, nb::handle block, nb::handle tokens, nb::handle weights)
       : weights_("weights", weights, read_int32("nranks", nranks)) {
-    rule_.kind = read_ownership_kind(kind);
+    rule_.kind = read_word<banyan_ownership_kind>("kind", kind);
     rule_.nranks = read_int32("nranks", nranks), rule_.block = read_int32("block", block);
     rule_.tokens = read_integer("tokens", tokens, INT64_MIN, INT64_MAX), rule_.weights = weights_.data();
     keys(0, 0); // rejects an invalid rule

@@ -78,8 +78,7 @@ void select_call::read(const comm &owner, nb::handle scores_word, nb::handle ind
                     " for each row: offer the best k, as topk() finds them");
   const char *text = read_text("algorithm", algorithm_word);
   if (text) algorithm = text, desc.algorithm = algorithm.c_str();
-  read_tokens(owner, tokens, nullptr, &valid_tokens, &tokens_now, &valid);
-  if (valid.tokens && desc.heads > 0) desc.valid = &valid; // without heads there are no rows of any number of tokens
+  if (read_tokens(owner, tokens, nullptr) && desc.heads > 0) desc.valid = &valid; // else there are no rows
   std::vector<nb::object> given = results_of(out, 4);
   nb::object all[] = {
       open_result(&best_scores, "out scores", scores_word, given[0], scores, dims, desc.k, "float32", f32),

@@ -3,25 +3,43 @@
 
 #include <cmath>
 #include <cstring>
-#include <initializer_list>
 
 namespace bny {
 
 namespace {
 
-struct word_value {
-  const char *word;
+// The words of each kind, in the order in which errors list them.
+constexpr struct {
+  const char *kind, *word;
   int value;
-};
-
-int choose(const char *argument, nb::handle word, std::initializer_list<word_value> table) {
-  const char *text = PyUnicode_Check(word.ptr()) ? PyUnicode_AsUTF8AndSize(word.ptr(), nullptr) : nullptr;
-  for (const word_value &row : table)
-    if (text && std::strcmp(row.word, text) == 0) return row.value;
-  std::string said = nb::repr(word).c_str(), known;
-  for (const word_value &row : table) known += (known.empty() ? "\"" : ", \"") + std::string(row.word) + "\"";
-  reject(argument, said + ": it is one of " + known);
-}
+} table[] = {{"wire", "f32", BANYAN_F32},
+             {"wire", "f16", BANYAN_F16},
+             {"wire", "bf16", BANYAN_BF16},
+             {"wire", "e4m3", BANYAN_E4M3},
+             {"preset", "flash_attention_2", BANYAN_PRESET_FLASH_ATTENTION_2},
+             {"preset", "flash_attention_3", BANYAN_PRESET_FLASH_ATTENTION_3},
+             {"preset", "flashinfer", BANYAN_PRESET_FLASHINFER},
+             {"preset", "flashmla", BANYAN_PRESET_FLASHMLA},
+             {"preset", "tensorrt_llm_helix", BANYAN_PRESET_TENSORRT_LLM_HELIX},
+             {"preset", "ggml", BANYAN_PRESET_GGML},
+             {"preset", "torch", BANYAN_PRESET_TORCH},
+             {"empty_rows", "written", BANYAN_EMPTY_ROWS_WRITTEN},
+             {"empty_rows", "kept", BANYAN_EMPTY_ROWS_KEPT},
+             {"kv_rows", "plain", BANYAN_KV_ROWS_PLAIN},
+             {"kv_rows", "flashmla_fp8", BANYAN_KV_ROWS_FLASHMLA_FP8},
+             {"kind", "ranges", BANYAN_OWNERSHIP_RANGES},
+             {"kind", "blocks", BANYAN_OWNERSHIP_BLOCKS},
+             {"scatter", "none", BANYAN_SCATTER_NONE},
+             {"scatter", "heads", BANYAN_SCATTER_HEADS},
+             {"scatter", "tokens", BANYAN_SCATTER_TOKENS},
+             {"scatter", "root", BANYAN_SCATTER_ROOT},
+             {"order", "plan", BANYAN_ORDER_PLAN},
+             {"order", "canonical", BANYAN_ORDER_CANONICAL},
+             {"order", "exact", BANYAN_ORDER_EXACT},
+             {"base", "e", BANYAN_BASE_E},
+             {"base", "2", BANYAN_BASE_2},
+             {"values", "normalised", BANYAN_VALUES_NORMALISED},
+             {"values", "numerator", BANYAN_VALUES_NUMERATOR}};
 
 int empty_flag(const char *argument, const std::string &word) {
   if (word == "-inf") return BANYAN_EMPTY_NEG_INF;
@@ -32,59 +50,20 @@ int empty_flag(const char *argument, const std::string &word) {
 
 } // namespace
 
-banyan_dtype read_wire(nb::handle word) {
-  return static_cast<banyan_dtype>(
-      choose("wire", word, {{"f32", BANYAN_F32}, {"f16", BANYAN_F16}, {"bf16", BANYAN_BF16}, {"e4m3", BANYAN_E4M3}}));
-}
-
-banyan_preset read_preset(nb::handle word) {
-  return static_cast<banyan_preset>(choose("preset", word,
-                                           {{"flash_attention_2", BANYAN_PRESET_FLASH_ATTENTION_2},
-                                            {"flash_attention_3", BANYAN_PRESET_FLASH_ATTENTION_3},
-                                            {"flashinfer", BANYAN_PRESET_FLASHINFER},
-                                            {"flashmla", BANYAN_PRESET_FLASHMLA},
-                                            {"tensorrt_llm_helix", BANYAN_PRESET_TENSORRT_LLM_HELIX},
-                                            {"ggml", BANYAN_PRESET_GGML},
-                                            {"torch", BANYAN_PRESET_TORCH}}));
-}
-
-banyan_empty_rows read_empty_rows(nb::handle word) {
-  return static_cast<banyan_empty_rows>(
-      choose("empty_rows", word, {{"written", BANYAN_EMPTY_ROWS_WRITTEN}, {"kept", BANYAN_EMPTY_ROWS_KEPT}}));
-}
-
-banyan_kv_rows read_kv_rows(nb::handle word) {
-  return static_cast<banyan_kv_rows>(
-      choose("kv_rows", word, {{"plain", BANYAN_KV_ROWS_PLAIN}, {"flashmla_fp8", BANYAN_KV_ROWS_FLASHMLA_FP8}}));
-}
-
-banyan_ownership_kind read_ownership_kind(nb::handle word) {
-  return static_cast<banyan_ownership_kind>(
-      choose("kind", word, {{"ranges", BANYAN_OWNERSHIP_RANGES}, {"blocks", BANYAN_OWNERSHIP_BLOCKS}}));
-}
-
-banyan_scatter read_scatter(nb::handle word) {
-  return static_cast<banyan_scatter>(choose("scatter", word,
-                                            {{"none", BANYAN_SCATTER_NONE},
-                                             {"heads", BANYAN_SCATTER_HEADS},
-                                             {"tokens", BANYAN_SCATTER_TOKENS},
-                                             {"root", BANYAN_SCATTER_ROOT}}));
-}
-
-banyan_order read_order(nb::handle word) {
-  return static_cast<banyan_order>(
-      choose("order", word,
-             {{"plan", BANYAN_ORDER_PLAN}, {"canonical", BANYAN_ORDER_CANONICAL}, {"exact", BANYAN_ORDER_EXACT}}));
+int choose(const char *kind, nb::handle word, const char *argument) {
+  const char *text = PyUnicode_Check(word.ptr()) ? PyUnicode_AsUTF8AndSize(word.ptr(), nullptr) : nullptr;
+  std::string known;
+  for (const auto &row : table) {
+    if (std::strcmp(kind, row.kind) != 0) continue;
+    if (text && std::strcmp(row.word, text) == 0) return row.value;
+    known += (known.empty() ? "\"" : ", \"") + std::string(row.word) + "\"";
+  }
+  reject(argument ? argument : kind, std::string(nb::repr(word).c_str()) + ": it is one of " + known);
 }
 
 banyan_base read_base(const char *argument, nb::handle word) {
   if (PyLong_Check(word.ptr()) && PyLong_AsLong(word.ptr()) == 2) return BANYAN_BASE_2;
-  return static_cast<banyan_base>(choose(argument, word, {{"e", BANYAN_BASE_E}, {"2", BANYAN_BASE_2}}));
-}
-
-banyan_values read_values(const char *argument, nb::handle word) {
-  return static_cast<banyan_values>(
-      choose(argument, word, {{"normalised", BANYAN_VALUES_NORMALISED}, {"numerator", BANYAN_VALUES_NUMERATOR}}));
+  return read_word<banyan_base>("base", word, argument);
 }
 
 void read_empty(const char *argument, nb::handle word, banyan_partial *rows) {

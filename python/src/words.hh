@@ -36,15 +36,12 @@ struct sum_words {
   SUM_WORDS(WORD_MEMBER)
 };
 
-banyan_dtype read_wire(nb::handle word);
-banyan_scatter read_scatter(nb::handle word);
-banyan_preset read_preset(nb::handle word);
-banyan_empty_rows read_empty_rows(nb::handle word);
-banyan_kv_rows read_kv_rows(nb::handle word);
-banyan_ownership_kind read_ownership_kind(nb::handle word);
-banyan_order read_order(nb::handle word);
-banyan_base read_base(const char *argument, nb::handle word);
-banyan_values read_values(const char *argument, nb::handle word);
+// Returns the value of a word of a kind, such as "scatter". Errors name the argument, which is the kind if it is NULL.
+int choose(const char *kind, nb::handle word, const char *argument);
+template <class value> value read_word(const char *kind, nb::handle word, const char *argument = nullptr) {
+  return static_cast<value>(choose(kind, word, argument));
+}
+banyan_base read_base(const char *argument, nb::handle word); // the number 2 too
 
 // Sets `empty` and `empty_below` of `rows`. The argument is a word, several words joined by "|", or a number, which
 // means that number and all below it.
