@@ -134,7 +134,7 @@ def _argument_of(text: str) -> tuple[str | None, str]:
 
     None: the text names no argument.
     """
-    pattern = r"(?:banyan_\w+: )?(?:(in|out): )?((?:(?:desc|valid|queries|config|ownership)\.)?([a-z]\w*)(.*))"
+    pattern = r"(?:banyan_\w+: )?(?:(in|out): )?((?:(?:desc|valid|queries|config|ownership)\.)?((?:prune\.)?[a-z]\w*)(.*))"
     found = re.match(pattern, text, re.S)
     if not found:
         return None, text

@@ -2,6 +2,8 @@
 // The owner of each key, and of each page. No communicator is needed.
 #include "comm.hh"
 
+#include <limits>
+
 namespace bny {
 
 namespace {
@@ -13,16 +15,9 @@ public:
     if (!given_) return;
     if (!PySequence_Check(word.ptr()) || PyObject_Size(word.ptr()) != nranks)
       reject(argument, "it is a sequence of one number for each rank");
-    for (nb::handle item : word) {
-      nb::object whole = nb::steal(PyNumber_Index(item.ptr()));
-      long long value = whole.is_valid() ? PyLong_AsLongLong(whole.ptr()) : 0;
-      if (PyErr_Occurred()) {
-        PyErr_Clear(); // repr() must not run with an error set
-        reject(argument, std::string(nb::repr(item).c_str()) + ": it is an integer");
-      }
-      if (value != static_cast<number>(value)) reject(argument, "it does not fit into 32 bits");
-      values_.push_back(static_cast<number>(value));
-    }
+    using limits = std::numeric_limits<number>;
+    for (nb::handle item : word)
+      values_.push_back(static_cast<number>(read_integer(argument, item, limits::min(), limits::max())));
   }
   const number *data() const { return given_ ? values_.data() : nullptr; }
 

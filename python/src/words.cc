@@ -48,6 +48,13 @@ int empty_flag(const char *argument, const std::string &word) {
   reject(argument, "\"" + word + "\": it is \"-inf\", \"+inf\", \"nan\", several joined by \"|\", or a number");
 }
 
+// What a caller gave, in one line: an array, which may have thousands of elements, by its type.
+std::string shown(nb::handle word) {
+  std::string text = nb::repr(word).c_str();
+  bool is_short = text.size() <= 80 && text.find('\n') == std::string::npos;
+  return is_short ? text : "a value of type " + std::string(nb::type_name(word.type()).c_str());
+}
+
 } // namespace
 
 int choose(const char *kind, nb::handle word, const char *argument) {
@@ -58,7 +65,7 @@ int choose(const char *kind, nb::handle word, const char *argument) {
     if (text && std::strcmp(row.word, text) == 0) return row.value;
     known += (known.empty() ? "\"" : ", \"") + std::string(row.word) + "\"";
   }
-  reject(argument ? argument : kind, std::string(nb::repr(word).c_str()) + ": it is one of " + known);
+  reject(argument ? argument : kind, shown(word) + ": it is one of " + known);
 }
 
 banyan_base read_base(const char *argument, nb::handle word) {
@@ -126,7 +133,7 @@ int64_t read_seconds(const char *argument, nb::handle seconds) {
 int64_t read_integer(const char *argument, nb::handle number, int64_t least, int64_t most) {
   nb::object whole = nb::steal(PyNumber_Index(number.ptr()));
   PyErr_Clear(); // repr() must not run with an error set
-  if (!whole.is_valid()) reject(argument, std::string(nb::repr(number).c_str()) + ": it is an integer");
+  if (!whole.is_valid()) reject(argument, shown(number) + ": it is an integer");
   int overflow = 0;
   long long value = PyLong_AsLongLongAndOverflow(whole.ptr(), &overflow);
   if (!overflow && least == 0 && value < 0) reject(argument, "it is " + std::to_string(value) + ", and at least 0");

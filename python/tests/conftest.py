@@ -35,6 +35,14 @@ def merged(parts):
         return (weight[..., None] * o).sum(0) / rows[..., None], np.where(total > 0, finite + np.log(total), -np.inf)
 
 
+def all_close(results, want, tolerance=1e-5):
+    """Each result (o, lse) is close to the one that is wanted."""
+    for result in results:
+        assert len(result) == len(want)
+        for got, expected in zip(result, want):
+            close(got, expected, tolerance)
+
+
 def close(got, want, tolerance=1e-5):
     np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=tolerance, atol=tolerance)
 

@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from conftest import close, merged, partials
+from conftest import all_close, close, merged, partials
 
 import banyan
 
@@ -17,9 +17,7 @@ def everyone(body, ranks=3, start="thread", **settings):
 @pytest.mark.parametrize("start", ["fork", "spawn", "thread"])
 def test_numbers(start):
     want = merged([partials(r, SHAPE) for r in range(3)])
-    for out, lse in everyone(combine_own, start=start):
-        close(out, want[0])
-        close(lse, want[1])
+    all_close(everyone(combine_own, start=start), want)
 
 
 def combine_own(comm):
@@ -68,9 +66,7 @@ def test_conventions():
         o, lse = parts[comm.rank]
         return comm.combine(o, np.where(np.isinf(lse), np.float32(-5e4), lse), empty=-4e4, out_empty="+inf")
 
-    for out, lse in everyone(base_2, 2):
-        close(out, want[0])
-        close(lse, want[1])
+    all_close(everyone(base_2, 2), want)
     for out, m, d in everyone(numerators, 2):
         close(out, want[0])
         with np.errstate(divide="ignore"):
@@ -93,9 +89,7 @@ def test_strides():
         assert values is out
         return values.copy(), stats.copy()
 
-    for out, lse in everyone(body, 2):
-        close(out, want[0])
-        close(lse, want[1])
+    all_close(everyone(body, 2), want)
 
 
 @pytest.mark.parametrize("scatter", ["heads", "tokens", "root"])
@@ -122,9 +116,7 @@ def test_out_without_lse_and_in_place():
         assert (o == out).all()
         return o, lse
 
-    for out, lse in everyone(body, 2):
-        close(out, want[0])
-        close(lse, want[1])
+    all_close(everyone(body, 2), want)
 
 
 def test_persistent():

@@ -364,18 +364,6 @@ def test_errors_can_be_pickled():
     assert again.rank == 2 and again.failures == error.failures
 
 
-def test_import_without_the_module(tmp_path):
-    """Files of another distribution named banyan may have replaced ours."""
-    import pathlib
-
-    (tmp_path / "banyan").mkdir()
-    (tmp_path / "banyan" / "__init__.py").write_text(pathlib.Path(banyan.__file__).read_text())
-    failed = subprocess.run(
-        [sys.executable, "-c", "import banyan"], cwd=tmp_path, stderr=subprocess.PIPE, text=True, timeout=60
-    )
-    assert failed.returncode != 0 and "ImportError: " in failed.stderr and "banyan-attention" in failed.stderr
-
-
 def test_operations_freed_by_other_threads():
     """Threads free or drop operations while others call. They get StateError, or the release happens later."""
     group = banyan.Threads(2)
@@ -503,7 +491,7 @@ def test_another_distribution_of_this_name(fault, tmp_path):
     command = [sys.executable, "-S", "-m", "banyan", "info"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, timeout=60)
-    assert done.returncode == 1
+    assert done.returncode == 1 and (fault != "no _core" or "ImportError: " in done.stderr)
     assert "pip uninstall banyan banyan-attention" in done.stderr.splitlines()[-1], done.stderr
 
 

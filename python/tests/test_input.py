@@ -97,6 +97,8 @@ def test_memory_without_strides(lone):
 
 def test_integers_that_are_arrays(lone):
     rejected("root", "it is an integer", lone.combine, *arrays(), scatter="root", root=np.array([0, 1]))
+    for name in ("root", "wire"):  # no line for each row of an array
+        rejected(name, "^.*ndarray: it is .*$", lone.combine, *arrays(), **{name: np.zeros((9, 9))})
 
 
 @pytest.mark.parametrize("dtype", ["i4", "i8", "?", "c8", "f8", "g", "O", "U3", "M8[s]", [("a", "f4")]])

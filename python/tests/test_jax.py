@@ -17,7 +17,7 @@ import sys
 sys.path.insert(0, {TESTS!r})
 import jax, jax.numpy as jnp, numpy as np
 from functools import partial
-from conftest import close, merged, partials
+from conftest import all_close, close, merged, partials
 import banyan
 from banyan import jax_ops
 SHAPE = (4, 6, 16)
@@ -212,8 +212,6 @@ def body(comm):
 
 if __name__ == "__main__":
     want = merged([partials(r, SHAPE) for r in range(2)])
-    for out, lse in banyan.run(body, ranks=2, start="spawn", timeout=60):
-        close(out, want[0])
-        close(lse, want[1])
+    all_close(banyan.run(body, ranks=2, start="spawn", timeout=60), want)
 """)
     ends(0, str(program))

@@ -5,7 +5,7 @@ import functools
 
 import numpy as np
 import pytest
-from conftest import close, merged, partials, rejected, run
+from conftest import all_close, close, merged, partials, rejected, run
 
 import banyan
 
@@ -137,9 +137,7 @@ def test_presets(name):
     def body(comm):
         return comm.combine(*by_preset(name, *partials(comm.rank, SHAPE)), preset=name, out_base="e")
 
-    for out, lse in run(body):
-        close(out, want[0])
-        close(lse, want[1])
+    all_close(run(body), want)
 
 
 def test_allgather_heads():
