@@ -44,8 +44,8 @@ struct piece {
 
 } // namespace
 
-// Makes a tensor of host memory that is allocated here, in a third of the time of new_empty(). Returns an invalid object
-// if it does not apply, as for a torch without DLPack's exchange API.
+// Makes a tensor of host memory that is allocated here, in a third of the time of new_empty(). Returns an invalid
+// object if it does not apply, as for a torch without DLPack's exchange API.
 nb::object array::make_torch(nb::handle like, const array &pattern, const dims_list &dims) {
   const dl_exchange *exchange = known.torch_exchange;
   if (Py_TYPE(like.ptr()) != known.torch_tensor || pattern.device.type != DL_CPU || !exchange || !exchange->to_object)

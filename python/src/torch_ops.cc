@@ -37,7 +37,8 @@ nb::object combine(nb::handle o, nb::handle lse, int64_t number, nb::handle base
                    nb::handle wire, nb::handle order, int64_t tag, nb::handle values, nb::handle stats) {
   comm &self = comm_of(number);
   combine_call request;
-  nb::object none = nb::none(), out = values.is_none() ? none : nb::make_tuple(values, stats), out_empty = nb::str("-inf"), root = nb::int_(0);
+  nb::object none = nb::none(), out = values.is_none() ? none : nb::make_tuple(values, stats),
+             out_empty = nb::str("-inf"), root = nb::int_(0);
   combine_words words;
   words.base = base, words.empty = empty, words.out_empty = out_empty, words.scatter = scatter, words.root = root;
   words.order = order, words.wire = wire;
