@@ -35,7 +35,7 @@ struct bny_fused_run {
 };
 
 BNY_DEVICE void bny_fused_join(bny_fused_run *run) {
-  if (!run->joined) bny_worker_join(&run->self);
+  if (!run->joined) bny_worker_join_alone(&run->self);
   run->joined = true;
 }
 

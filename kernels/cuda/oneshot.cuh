@@ -139,8 +139,9 @@ BNY_DEVICE bny_import bny_oneshot_import_of(const bny_import &lanes, int lane) {
           bny_shuffle((uint32_t)lanes.bad, lane) != 0};
 }
 
+/* Returns whether the warp has joined the run, which it does when it has loaded its first row. */
 template <int protocol, int bits, int width>
-BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, bits, width> *run, const bny_oneshot &what,
+BNY_DEVICE bool bny_oneshot_push(bny_oneshot_run<protocol, bits, width> *run, const bny_oneshot &what,
                                  const bny_device_call &call) {
   bny_worker *self = &run->self;
   const bny_unit_shape &shape = what.shape;
@@ -183,8 +184,8 @@ BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, bits, width> *run, co
     }
     if (!self->failed) bny_push_row<protocol>(*self, to, rows.token, rows.head, &pending);
   }
-  if (!joined) bny_worker_join(self);
-  if (!self->failed) bny_push_end<protocol>(*self, to, &pending);
+  if (joined && !self->failed) bny_push_end<protocol>(*self, to, &pending);
+  return joined;
 }
 
 /* Merges a row that this rank owns into the caller's result. */
@@ -318,10 +319,7 @@ BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_one
   run.lone = width == 0 && !what.pushed && (uint64_t)shape.tokens * (uint64_t)shape.heads <= run.work.groups &&
              run.work.packets <= BNY_WARP_LANES;
   run.valid = bny_valid_begin(call.valid);
-  if (what.pushed)
-    bny_worker_join(&run.self);
-  else
-    bny_oneshot_push(&run, what, call);
+  if (what.pushed || !bny_oneshot_push(&run, what, call)) bny_worker_join(&run.self);
   if (bny_worker_announces()) { /* announcing after the merge takes longer: a kernel ends after its release */
     if (call.valid.most) bny_valid_announce(run.self.group, run.self.epoch, run.valid.count);
     bny_worker_announce(run.self);

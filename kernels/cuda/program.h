@@ -81,7 +81,7 @@ enum {
   BNY_DEVICE_WORDS
 };
 
-/* A run takes 2^BNY_TICKET_BITS tickets, so that any warp's ticket identifies the run. */
+/* A run takes 2^BNY_TICKET_BITS tickets, so that any block's ticket identifies the run. */
 enum { BNY_TICKET_BITS = 20 };
 
 /* Fields of different writers lie in different lines of 128 bytes. */

@@ -231,7 +231,7 @@ BNY_DEVICE void bny_select(const bny_device_group &group, const bny_selection &w
   run.rows = bny_select_rows(what.shape, call.valid, valid);
   run.first = (int32_t)bny_block();
   run.step = (int32_t)bny_grid_blocks();
-  bool failed = bny_block_any(run.self.failed);
+  const bool failed = run.self.failed;
   BNY_ROLLED for (int32_t row = run.first; row < run.rows && !failed; row += run.step) {
     bny_pair *list = run.list(group.rank, group.rank, row);
     bny_select_make(run, row, list);

@@ -29,9 +29,9 @@
  * a signal, before each release, in each round of a wait, and at the end of a wait. A packet must also arrive as a
  * whole, which PTX promises for one address. tests/gpu/test_gpu_words tests it for two.
  *
- * A ticket gives a warp the epoch, although launches may be replayed and grids differ. Every warp takes one ticket from
- * a counter in the arena. Only the first warp takes all the remaining tickets of the run's 2^BNY_TICKET_BITS. All
- * tickets of run e then lie in [(e - 1) 2^B, e 2^B), in any order of warps. Nothing has to be counted at the end.
+ * A ticket gives a block the epoch, although launches may be replayed and grids differ. Every block takes one ticket
+ * from a counter in the arena. Only the first block takes all the remaining tickets of the run's 2^BNY_TICKET_BITS. All
+ * tickets of run e then lie in [(e - 1) 2^B, e 2^B), in any order of blocks. Nothing has to be counted at the end.
  *
  * After a fault the communicator stays failed: `abort` of its arenas remains set, and all later runs end at once. */
 #pragma once
@@ -254,19 +254,17 @@ BNY_DEVICE void bny_worker_set(bny_worker *self, const bny_device_group &group) 
   self->ticket = self->fault = 0;
 }
 
-/* Called by all lanes of all warps of the grid. This is the first of two parts, and bny_worker_join() is the second.
+/* Called by all threads of the grid. This is the first of two parts, and bny_worker_join() is the second.
  * Loads of the caller's memory between the two overlap with loads of the arena. Work that does not depend on earlier
  * kernels of the stream may come before this call. */
 BNY_DEVICE void bny_worker_begin(bny_worker *self, const bny_device_group &group) {
-  uint32_t warps = bny_grid_blocks() * (bny_block_threads() / BNY_WARP_LANES);
-  bool first = bny_block() == 0 && bny_warp() == 0;
   bny_worker_set(self, group);
   bny_grid_wait();
   /* Blocks that start early occupy SMs. If ranks share the device, another rank may need these SMs to finish the
    * current run. */
   if (!group.shares_device) bny_grid_release();
-  if (bny_lane() != 0) return;
-  uint64_t tickets = first ? ((uint64_t)1 << BNY_TICKET_BITS) - (warps - 1) : 1;
+  if (bny_thread() != 0) return;
+  uint64_t tickets = bny_block() == 0 ? ((uint64_t)1 << BNY_TICKET_BITS) - (bny_grid_blocks() - 1) : 1;
   self->ticket = bny_add_relaxed_gpu_64(&self->head->tickets, tickets);
   self->fault = bny_load_relaxed_sys_64(&self->head->abort);
 }
@@ -290,9 +288,9 @@ BNY_DEVICE const uint64_t *bny_worker_begun(const bny_worker &self, int32_t rank
   return rank < self.group->nranks ? &self.head->begun[rank] : &self.group->proxy->taken;
 }
 
-/* The second part of bny_worker_begin(). Afterwards the epoch is known. All peers have begun the previous run, so their
- * inboxes may be written. */
-BNY_DEVICE void bny_worker_join(bny_worker *self) {
+/* Called by all lanes of a warp. Afterwards the epoch is known. All peers have begun the previous run, so their inboxes
+ * may be written. */
+BNY_DEVICE void bny_worker_join_alone(bny_worker *self) {
   int32_t own = self->group->rank, nranks = self->group->nranks, rank = (int32_t)bny_lane();
   int32_t npeers = nranks + (self->group->proxy != nullptr);
   bool asks = rank < npeers && rank != own;
@@ -313,6 +311,24 @@ BNY_DEVICE void bny_worker_join(bny_worker *self) {
     begun = asks ? bny_load_acquire_sys_64(bny_worker_begun(*self, rank)) : 0;
   }
   bny_warp_sync(); /* extends each lane's acquire to all lanes */
+}
+
+struct bny_worker_joined {
+  uint64_t epoch;
+  bool failed;
+};
+
+/* The second part of bny_worker_begin(), called once by every warp of the block, maybe at different places. The first
+ * warp joins for all of them, and the barrier extends its acquire. */
+BNY_DEVICE void bny_worker_join(bny_worker *self) {
+  BNY_SHARED(bny_worker_joined, joined);
+  if (bny_warp() == 0) {
+    bny_worker_join_alone(self);
+    if (bny_lane() == 0) joined = {self->epoch, self->failed};
+  }
+  bny_block_sync();
+  self->epoch = joined.epoch;
+  self->failed = joined.failed;
 }
 
 /* Called by all lanes of one warp, once and early in a run. Reports to peers that this rank has begun the run. */
