@@ -143,50 +143,36 @@ BNY_DEVICE void bny_general_walk_set(bny_general_walk *walk, const bny_general_s
   walk->tokens = span.tokens;
 }
 
-/* Moves the walk to the item that holds unit `low`, which exists. */
-template <int tile_rows>
-BNY_DEVICE void bny_general_walk_seek(bny_general_walk *walk, const bny_decode_call &call, uint32_t run_tokens,
-                                      uint32_t low) {
-  uint32_t first = 0;
-  walk->start = 0;
-  for (;; first += BNY_WARP_LANES) {
-    const uint32_t units = bny_general_span_of<tile_rows>(call, run_tokens, first + bny_lane()).units;
-    const uint32_t scan = bny_warp_scan(units, BNY_WARP_LANES);
-    const uint32_t found = bny_warp_ballot(scan > low - walk->start);
-    if (found != 0) {
-      const int lane = bny_lowest_bit(found);
-      walk->start += bny_shuffle(scan - units, lane);
-      walk->sequence = first + (uint32_t)lane;
-      break;
-    }
-    walk->start += bny_shuffle(scan, BNY_WARP_LANES - 1);
+template <int tile_rows> struct bny_general_spans {
+  const bny_decode_call &call;
+  uint32_t run_tokens, count;
+
+  BNY_DEVICE_METHOD bny_general_span of(uint32_t sequence) const {
+    return bny_general_span_of<tile_rows>(call, run_tokens, sequence);
   }
-  bny_general_walk_set(walk, bny_general_span_of<tile_rows>(call, run_tokens, walk->sequence));
-  const uint32_t item_units = walk->key_tiles + call.division.item_cost;
-  walk->index = (low - walk->start) / item_units;
-  walk->start += walk->index * item_units;
+};
+
+BNY_DEVICE bny_general_span bny_decode_span_in(const bny_general_span &span, int lane) {
+  return {bny_shuffle(span.first_token, lane),
+          bny_shuffle(span.tokens, lane),
+          bny_shuffle(span.first_key, lane),
+          bny_shuffle(span.keys, lane),
+          bny_shuffle(span.tiles, lane),
+          0,
+          false};
 }
 
 template <int tile_rows>
 BNY_DEVICE bny_general_walk bny_general_walk_begin(const bny_decode_call &call, const bny_device_group *group) {
   bny_general_walk walk = {};
   const uint32_t run_tokens = bny_decode_run_tokens(call, call.general.tokens);
-  const uint32_t sequences = bny_general_sequences(call, run_tokens);
-  const bool reports = bny_block() == 0 && bny_warp() == 0;
-  uint32_t total = 0;
-  walk.team = bny_block() / bny_cluster_blocks();
-  if (reports && call.general.query_start_loc && group->nranks > 0)
+  const bny_general_spans<tile_rows> spans = {call, run_tokens, bny_general_sequences(call, run_tokens)};
+  bny_general_span span;
+  if (bny_block() == 0 && bny_warp() == 0 && call.general.query_start_loc && group->nranks > 0)
     bny_valid_check_starts(group, call.general.query_start_loc, call.batch, (int32_t)run_tokens);
-  BNY_ROLLED for (uint32_t first = 0; first < sequences; first += BNY_WARP_LANES) {
-    const bny_general_span span = bny_general_span_of<tile_rows>(call, run_tokens, first + bny_lane());
-    if (reports) bny_decode_report_wrong(group, first, span.wrong);
-    total += span.units;
-  }
-  for (int mask = 16; mask > 0; mask /= 2) total += bny_shuffle_xor(total, mask);
-  walk.team_units = bny_decode_team_units(&call.division, total);
-  walk.sequence = BNY_DECODE_END;
-  if ((uint64_t)walk.team * walk.team_units < total)
-    bny_general_walk_seek<tile_rows>(&walk, call, run_tokens, walk.team * walk.team_units);
+  if (!bny_decode_walk_seek(&walk, spans, group, &span)) return walk;
+  bny_general_walk_set(&walk, span);
+  bny_decode_walk_item_of_share(&walk, call.division);
   return walk;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The iteration of a CTA group over its share of units (decode_shape.h). Every warp of a CTA group computes the same
- * walk from lengths in device memory, and waits for nothing. */
+ * walk from lengths in device memory. Warps of a block share the sums over large batches, and wait for nothing else. */
 #pragma once
 
 #include "cuda/decode_load.cuh"
@@ -45,20 +45,28 @@ BNY_DEVICE uint32_t bny_decode_keys_seen(const bny_decode_call &call, uint32_t s
   return bny_decode_attends(call, sequence) ? keys : 0;
 }
 
-/* The lengths of 32 sequences, one per lane. Lanes beyond the batch hold 0. */
-struct bny_decode_lengths {
+/* A sequence. Those beyond the batch have no units. */
+struct bny_decode_span {
   uint32_t keys, units;
   bool wrong;
 };
 
-BNY_DEVICE bny_decode_lengths bny_decode_lengths_of(const bny_decode_call &call, uint32_t batch, uint32_t first) {
-  const uint32_t sequence = first + bny_lane();
-  if (sequence >= batch) return {0, 0, false};
-  bny_decode_lengths lengths;
-  lengths.keys = bny_decode_keys_seen(call, sequence, &lengths.wrong);
-  lengths.units = (bny_decode_key_tiles((int32_t)lengths.keys) + call.division.item_cost) * bny_decode_items(call);
-  return lengths;
+BNY_DEVICE bny_decode_span bny_decode_span_in(const bny_decode_span &span, int lane) {
+  return {bny_shuffle(span.keys, lane), 0, false};
 }
+
+struct bny_decode_spans {
+  const bny_decode_call &call;
+  uint32_t count;
+
+  BNY_DEVICE_METHOD bny_decode_span of(uint32_t sequence) const {
+    if (sequence >= count) return {0, 0, false};
+    bny_decode_span span;
+    span.keys = bny_decode_keys_seen(call, sequence, &span.wrong);
+    span.units = (bny_decode_key_tiles((int32_t)span.keys) + call.division.item_cost) * bny_decode_items(call);
+    return span;
+  }
+};
 
 /* Returns the sum over lanes 0 to this one. It is valid in the first `lanes` lanes. */
 BNY_DEVICE uint32_t bny_warp_scan(uint32_t value, uint32_t lanes) {
@@ -69,7 +77,7 @@ BNY_DEVICE uint32_t bny_warp_scan(uint32_t value, uint32_t lanes) {
   return value;
 }
 
-/* Called by one warp of the grid. Reports the first wrong length, if the group has ranks. */
+/* Called by a warp. Reports the first wrong length of 32, if the group has ranks. */
 BNY_DEVICE void bny_decode_report_wrong(const bny_device_group *group, uint32_t first, bool wrong) {
   const uint32_t all = bny_warp_ballot(wrong);
   if (all == 0 || group->nranks == 0) return;
@@ -79,61 +87,85 @@ BNY_DEVICE void bny_decode_report_wrong(const bny_device_group *group, uint32_t 
   bny_warp_sync();
 }
 
-/* Returns the units of all sequences; `lengths` holds the first 32. */
-BNY_DEVICE uint32_t bny_decode_total(const bny_decode_call &call, uint32_t batch, const bny_device_group *group,
-                                     const bny_decode_lengths &lengths, uint32_t scan, uint32_t lanes) {
-  const bool reports = bny_block() == 0 && bny_warp() == 0;
-  uint32_t rest = 0;
-  if (reports) bny_decode_report_wrong(group, 0, lengths.wrong);
-  if (batch <= BNY_WARP_LANES) return bny_shuffle(scan, (int)lanes - 1);
-  for (uint32_t first = BNY_WARP_LANES; first < batch; first += BNY_WARP_LANES) {
-    bny_decode_lengths more = bny_decode_lengths_of(call, batch, first);
-    rest += more.units;
-    if (reports) bny_decode_report_wrong(group, first, more.wrong);
-  }
-  for (int mask = 16; mask > 0; mask /= 2) rest += bny_shuffle_xor(rest, mask);
-  return rest + bny_shuffle(scan, 31);
-}
-
-/* Moves the walk to the item that holds unit `low`, which exists. */
-BNY_DEVICE void bny_decode_walk_seek(bny_decode_walk *walk, const bny_decode_call &call, uint32_t batch,
-                                     bny_decode_lengths lengths, uint32_t scan, uint32_t low) {
-  uint32_t first = 0;
-  walk->start = 0;
-  for (;;) {
-    const uint32_t found = bny_warp_ballot(scan > low - walk->start);
-    if (found != 0) {
-      const int lane = bny_lowest_bit(found);
-      walk->start += bny_shuffle(scan - lengths.units, lane);
-      walk->keys = bny_shuffle(lengths.keys, lane);
-      walk->sequence = first + (uint32_t)lane;
-      break;
+/* Called by all threads of a block. Returns in lane l the units of lines l run .. (l + 1) run - 1, where a line has 32
+ * sequences. A line takes several dependent loads, so each warp takes other lines. */
+template <class Spans>
+BNY_DEVICE uint32_t bny_decode_sum_lines(const Spans &spans, uint32_t run, const bny_device_group *group) {
+  BNY_SHARED_ARRAY(uint32_t, sums, BNY_WARP_LANES);
+  BNY_ROLLED for (uint32_t at = bny_warp(); at < BNY_WARP_LANES; at += bny_block_threads() / BNY_WARP_LANES) {
+    uint32_t sum = 0;
+    BNY_ROLLED for (uint32_t line = at * run; line < (at + 1) * run; line++) {
+      const uint32_t first = line * BNY_WARP_LANES;
+      if (first >= spans.count) break;
+      const auto span = spans.of(first + bny_lane());
+      if (bny_block() == 0) bny_decode_report_wrong(group, first, span.wrong);
+      sum += span.units;
     }
-    walk->start += bny_shuffle(scan, 31);
-    first += BNY_WARP_LANES;
-    lengths = bny_decode_lengths_of(call, batch, first);
-    scan = bny_warp_scan(lengths.units, BNY_WARP_LANES);
+    for (int mask = 16; mask > 0; mask /= 2) sum += bny_shuffle_xor(sum, mask);
+    if (bny_lane() == 0) sums[at] = sum;
   }
-  walk->key_tiles = bny_decode_key_tiles((int32_t)walk->keys);
-  if (bny_decode_items(call) == 1) return;
-  const uint32_t item_units = walk->key_tiles + call.division.item_cost;
-  walk->index = (low - walk->start) / item_units;
-  walk->start += walk->index * item_units;
+  bny_block_sync();
+  return sums[bny_lane()];
 }
 
-/* Begins the walk. The time from lengths to the first copy dominates short calls, so the function reads lengths once
- * and avoids divisions. */
+/* Sets the CTA group's share of `total` units. Returns false if it is empty. */
+BNY_DEVICE bool bny_decode_walk_share(bny_decode_walk *walk, const bny_decode_division &division, uint32_t total) {
+  walk->team_units = bny_decode_team_units(&division, total);
+  return (uint64_t)walk->team * walk->team_units < total;
+}
+
+/* Moves the walk to the sequence where the CTA group's share begins, and sets its span. Returns false if the share is
+ * empty. The time from lengths to the first copy dominates short calls, so the lengths of one line are read once. */
+template <class Spans, class Span>
+BNY_DEVICE bool bny_decode_walk_seek(bny_decode_walk *walk, const Spans &spans, const bny_device_group *group,
+                                     Span *span) {
+  const uint32_t lines = (spans.count + BNY_WARP_LANES - 1) / BNY_WARP_LANES;
+  const uint32_t lanes = lines > 1 ? (uint32_t)BNY_WARP_LANES : spans.count;
+  uint32_t line = 0;
+  walk->team = bny_block() / bny_cluster_blocks();
+  walk->sequence = BNY_DECODE_END;
+  if (lines == 0) return false;
+  if (lines > 1) {
+    const uint32_t run = (lines + BNY_WARP_LANES - 1) / BNY_WARP_LANES;
+    const uint32_t units = bny_decode_sum_lines(spans, run, group), scan = bny_warp_scan(units, BNY_WARP_LANES);
+    if (!bny_decode_walk_share(walk, spans.call.division, bny_shuffle(scan, BNY_WARP_LANES - 1))) return false;
+    const int lane = bny_lowest_bit(bny_warp_ballot(scan > walk->team * walk->team_units));
+    walk->start = bny_shuffle(scan - units, lane);
+    line = (uint32_t)lane * run;
+  }
+  BNY_ROLLED for (;; line++) {
+    *span = spans.of(line * BNY_WARP_LANES + bny_lane());
+    const uint32_t scan = bny_warp_scan(span->units, lanes);
+    if (lines == 1) {
+      if (bny_block() == 0 && bny_warp() == 0) bny_decode_report_wrong(group, 0, span->wrong);
+      if (!bny_decode_walk_share(walk, spans.call.division, bny_shuffle(scan, (int)lanes - 1))) return false;
+    }
+    const int lane = bny_lowest_bit(bny_warp_ballot(scan > walk->team * walk->team_units - walk->start));
+    if (lane >= 0) {
+      walk->sequence = line * BNY_WARP_LANES + (uint32_t)lane;
+      walk->start += bny_shuffle(scan - span->units, lane);
+      *span = bny_decode_span_in(*span, lane);
+      return true;
+    }
+    walk->start += bny_shuffle(scan, BNY_WARP_LANES - 1);
+  }
+}
+
+/* Moves the walk from the first item of its sequence to the item where the CTA group's share begins. */
+BNY_DEVICE void bny_decode_walk_item_of_share(bny_decode_walk *walk, const bny_decode_division &division) {
+  const uint32_t units = walk->key_tiles + division.item_cost;
+  walk->index = (walk->team * walk->team_units - walk->start) / units;
+  walk->start += walk->index * units;
+}
+
 BNY_DEVICE bny_decode_walk bny_decode_walk_begin(const bny_decode_call &call, const bny_device_group *group) {
-  const uint32_t batch = bny_decode_run_tokens(call, call.batch);
-  bny_decode_walk walk = {bny_block() / bny_cluster_blocks(), 0, BNY_DECODE_END, 0, 0, 0, 0};
-  if (batch == 0) return walk;
-  const uint32_t lanes = batch < BNY_WARP_LANES ? batch : (uint32_t)BNY_WARP_LANES;
-  const bny_decode_lengths lengths = bny_decode_lengths_of(call, batch, 0);
-  const uint32_t scan = bny_warp_scan(lengths.units, lanes);
-  const uint32_t total = bny_decode_total(call, batch, group, lengths, scan, lanes);
-  walk.team_units = bny_decode_team_units(&call.division, total);
-  if ((uint64_t)walk.team * walk.team_units < total)
-    bny_decode_walk_seek(&walk, call, batch, lengths, scan, walk.team * walk.team_units);
+  const bny_decode_spans spans = {call, bny_decode_run_tokens(call, call.batch)};
+  bny_decode_walk walk = {};
+  bny_decode_span span;
+  if (!bny_decode_walk_seek(&walk, spans, group, &span)) return walk;
+  walk.keys = span.keys;
+  walk.key_tiles = bny_decode_key_tiles((int32_t)walk.keys);
+  if (bny_decode_items(call) > 1) bny_decode_walk_item_of_share(&walk, call.division);
   return walk;
 }
 

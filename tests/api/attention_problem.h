@@ -8,7 +8,7 @@
 #include "tests/support/attention_oracle.h"
 #include "tests/support/world.h"
 
-enum { PROBLEM_BATCH_MAX = 40 };
+enum { PROBLEM_BATCH_MAX = 1100 };
 
 /* Data shared by all shards of one problem. */
 typedef struct problem_shape {

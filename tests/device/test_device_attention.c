@@ -52,7 +52,8 @@ static void attend_to_all(world_rank *self) {
 
 /* ---- kernels alone ----------------------------------------------------------------------------------------------- */
 
-/* Runs the kernel twice, to count the bytes that it copies from keys and then from values. Each key is read once. */
+/* Runs the kernel twice, to count the bytes that it copies from keys and then from values. Each key is read once, or
+ * once for each 64 heads of MLA. */
 static void attend_alone(world_rank *self) {
   attend *of = self->argument;
   const attend_rank *rank = of->ranks;
@@ -66,7 +67,8 @@ static void attend_alone(world_rank *self) {
   const banyan_attention_desc *desc = &call.desc;
   const int64_t pages = desc->kv.pages.table ? desc->kv.pages.count : desc->batch;
   int64_t keys = 0;
-  for (int32_t b = 0; b < desc->batch; b++) keys += rank->lengths[b] * shape->kv_heads;
+  const int32_t times = shape->latent ? (shape->heads + 63) / 64 : shape->kv_heads;
+  for (int32_t b = 0; b < desc->batch; b++) keys += rank->lengths[b] * times;
   for (int v = 0; v < (shape->latent ? 1 : 2); v++) {
     const int64_t wanted = 2 * keys * (v ? shape->value_dim : shape->head_dim);
     FAKE_CUDA(fake_cuda_watch_copies)
@@ -78,6 +80,15 @@ static void attend_alone(world_rank *self) {
   }
   attend_holds(self, of, 0);
   banyan_op_free(op);
+}
+
+static void run_shape(const problem_shape *shape, uint64_t seed, float cap, const char *words) {
+  attend *of = attend_make_plain(1, seed, shape);
+  of->alone = true;
+  of->keys_bound = 1 << 12;
+  of->cap = cap;
+  attend_fill(of);
+  WORLD_RUN(attend_alone, .nranks = 1, .on = &world_emulated, .argument = of, .words = words);
 }
 
 static void run_alone(int32_t group, int32_t head_dim, int number, const char *words) {
@@ -94,11 +105,7 @@ static void run_alone(int32_t group, int32_t head_dim, int number, const char *w
                                .page_keys = pages[number / 2 % 4],
                                .keys_max = own[0],
                                .lengths = own};
-  attend *of = attend_make_plain(1, 300 + (uint64_t)number, &shape);
-  of->alone = true;
-  of->keys_bound = 1 << 12;
-  attend_fill(of);
-  WORLD_RUN(attend_alone, .nranks = 1, .on = &world_emulated, .argument = of, .words = words);
+  run_shape(&shape, 300 + (uint64_t)number, 0, words);
 }
 
 /* Each kernel, by the heads of a KV head and head_dim, for both types. Devices of compute capability 8.0 have neither
@@ -110,6 +117,16 @@ TEST_IN("kernels", keys_are_read_once, 30) {
   const int kernel = _i / 2 / 2, dtype = _i % 2, clusters = _i / 2 % 2;
   run_alone(kernels[kernel][0], kernels[kernel][1], 2 * (kernel + clusters) + dtype,
             clusters || kernel == 7 ? "sms=3" : "compute=80,sms=3");
+}
+
+/* Warps of a block share the lengths of more than 32 sequences, and sum several lines of 32 of more than 1,024. Only
+ * general kernels cap logits. */
+TEST_LOOP(many_sequences, 4) {
+  if (!world_is_here(&world_emulated)) return;
+  problem_shape shape = {.heads = 1, .kv_heads = 1, .head_dim = 64, .value_dim = 64, .dtype = BANYAN_BF16};
+  shape.batch = _i / 2 ? 1100 : 70;
+  shape.keys_max = _i / 2 ? 3 : 100;
+  run_shape(&shape, 320 + (uint64_t)_i, _i % 2 ? 5 : 0, "sms=3");
 }
 
 /* ---- each kernel of a GPU ---------------------------------------------------------------------------------------- */
