@@ -10,7 +10,11 @@
  * other work.
  *
  * Q and tiles lie in nine panels (device.h) of 64 columns each. The last panel of a tile has no values, so the fine
- * terms of weights overwrite it after the logits. */
+ * terms of weights overwrite it after the logits.
+ *
+ * Per tile, tensor cores take 1,152 cycles for logits and 1,024 for each term of the weights. With up to 64 heads the
+ * memory takes longer than two terms. More heads read the same keys once more, from the second-level cache, so tensor
+ * cores are the limit, and weights have one term (numbers.md). */
 #pragma once
 
 #include "cuda/decode_latent.cuh"
@@ -123,15 +127,16 @@ BNY_DEVICE uint32_t bny_wide_weights_at(uint32_t step) {
   return ((step * 4 + bny_warp() % 4) * BNY_WARP_LANES + bny_lane()) * 16;
 }
 
+template <bool has_fine>
 BNY_DEVICE void bny_wide_weights_put(unsigned char *shared, unsigned char *tile, const bny_weights<4> &weights,
                                      const bny_fragment<256> &partial) {
   unsigned char *coarse = shared + BNY_WIDE_COARSE, *fine = tile + (BNY_WIDE_PANELS - 1) * BNY_WIDE_PANEL_BYTES;
   float *m = (float *)(shared + BNY_WIDE_STATS) + bny_warp() * 16 + bny_lane() / 4;
-  bny_named_sync(1, BNY_WIDE_THREADS / 2); /* all four warps have used the last panel */
+  if (has_fine) bny_named_sync(1, BNY_WIDE_THREADS / 2); /* all four warps have used the last panel */
   BNY_UNROLL for (int step = 0; step < 4; step++) {
     const uint32_t *c = weights.coarse[step], *f = weights.fine[step];
     bny_store_quad(coarse + bny_wide_weights_at(step), {{c[0], c[1], c[2], c[3]}});
-    bny_store_quad(fine + bny_wide_weights_at(step), {{f[0], f[1], f[2], f[3]}});
+    if (has_fine) bny_store_quad(fine + bny_wide_weights_at(step), {{f[0], f[1], f[2], f[3]}});
   }
   if (bny_lane() % 4 != 0) return;
   m[0] = partial.m[0];
@@ -140,14 +145,16 @@ BNY_DEVICE void bny_wide_weights_put(unsigned char *shared, unsigned char *tile,
 
 /* ---- the second warpgroup ---------------------------------------------------------------------------------------- */
 
+template <bool has_fine>
 BNY_DEVICE void bny_wide_weights_get(bny_weights<4> *weights, bny_fragment<256> *partial, const unsigned char *shared,
                                      const unsigned char *tile) {
   const unsigned char *coarse = shared + BNY_WIDE_COARSE, *fine = tile + (BNY_WIDE_PANELS - 1) * BNY_WIDE_PANEL_BYTES;
   const float *at = (const float *)(shared + BNY_WIDE_STATS) + bny_warp() % 4 * 16 + bny_lane() / 4;
   const float m[2] = {at[0], at[8]};
   BNY_UNROLL for (int step = 0; step < 4; step++) {
-    const bny_quad c = bny_load_quad(coarse + bny_wide_weights_at(step)),
-                   f = bny_load_quad(fine + bny_wide_weights_at(step));
+    const bny_quad c = bny_load_quad(coarse + bny_wide_weights_at(step));
+    bny_quad f = {};
+    if (has_fine) f = bny_load_quad(fine + bny_wide_weights_at(step));
     BNY_UNROLL for (int i = 0; i < 4; i++) {
       weights->coarse[step][i] = c.word[i];
       weights->fine[step][i] = f.word[i];
@@ -159,21 +166,21 @@ BNY_DEVICE void bny_wide_weights_get(bny_weights<4> *weights, bny_fragment<256> 
 /* ---- both warpgroups --------------------------------------------------------------------------------------------- */
 
 /* Computes n += weights times this warpgroup's half of the columns. */
-template <class Element>
+template <class Element, bool has_fine>
 BNY_DEVICE void bny_wide_values(bny_fragment<256> *partial, const bny_weights<4> &weights, const unsigned char *tile) {
   const unsigned char *half = tile + bny_warp() / 4 * (BNY_WIDE_VALUES / 2 / 64) * BNY_WIDE_PANEL_BYTES;
   const bny_group_operand b = bny_group_operand_of(half, BNY_WIDE_PANEL_BYTES);
   bny_group_begin();
   BNY_UNROLL for (int step = 0; step < 4; step++) {
     Element::group_values(partial->n[0], weights.coarse[step], bny_group_operand_add(b, step * 16 * 128));
-    Element::group_values(partial->n[0], weights.fine[step], bny_group_operand_add(b, step * 16 * 128));
+    if (has_fine) Element::group_values(partial->n[0], weights.fine[step], bny_group_operand_add(b, step * 16 * 128));
   }
   bny_group_commit();
   bny_group_wait<0>();
 }
 
 /* Returns true if some keys of the item have been lost. */
-template <class Element>
+template <class Element, bool has_fine>
 BNY_DEVICE bool bny_wide_walk(bny_fragment<256> *partial, unsigned char *shared, const bny_decode_call &call,
                               const bny_decode_keys &keys, const bny_latent_range &range) {
   bool lost = false;
@@ -200,17 +207,24 @@ BNY_DEVICE bool bny_wide_walk(bny_fragment<256> *partial, unsigned char *shared,
       }
       if (left < BNY_WIDE_KEYS) bny_wide_mask(&logits, left);
       bny_fragment_softmax<Element>(partial, logits, call.scale_log2, &weights);
-      bny_wide_weights_put(shared, tile, weights, *partial);
+      bny_wide_weights_put<has_fine>(shared, tile, weights, *partial);
       bny_named_arrive(2, BNY_WIDE_THREADS);
     } else {
       if (index > 0) bny_wide_fill(shared, call, keys, range, index + 1);
       bny_named_sync(2, BNY_WIDE_THREADS);
-      bny_wide_weights_get(&weights, partial, shared, tile);
+      bny_wide_weights_get<has_fine>(&weights, partial, shared, tile);
     }
-    bny_wide_values<Element>(partial, weights, tile);
+    bny_wide_values<Element, has_fine>(partial, weights, tile);
   }
   bny_fragment_end<Element>(partial);
   return lost;
+}
+
+template <class Element>
+BNY_DEVICE bool bny_wide_walk_of(bny_fragment<256> *partial, unsigned char *shared, const bny_decode_call &call,
+                                 const bny_decode_keys &keys, const bny_latent_range &range) {
+  return call.row_tiles > 1 ? bny_wide_walk<Element, false>(partial, shared, call, keys, range)
+                            : bny_wide_walk<Element, true>(partial, shared, call, keys, range);
 }
 
 /* Called by all blocks of a CTA group. */
@@ -229,11 +243,8 @@ BNY_DEVICE void bny_wide_attend(const bny_decode_call &call, const bny_decode_wa
 
   bny_fragment<256> partial;
   bny_fragment_clear(&partial);
-  bool lost;
-  if (call.is_f16)
-    lost = bny_wide_walk<bny_f16>(&partial, shared, call, keys, range);
-  else
-    lost = bny_wide_walk<bny_bf16>(&partial, shared, call, keys, range);
+  const bool lost = call.is_f16 ? bny_wide_walk_of<bny_f16>(&partial, shared, call, keys, range)
+                                : bny_wide_walk_of<bny_bf16>(&partial, shared, call, keys, range);
   bny_copy_async_wait<0>();
   bny_block_sync();
   float *stats = (float *)(shared + BNY_WIDE_STATS), *n = (float *)(shared + BNY_WIDE_TILES);

@@ -129,6 +129,22 @@ TEST_LOOP(many_sequences, 4) {
   run_shape(&shape, 320 + (uint64_t)_i, _i % 2 ? 5 : 0, "sms=3");
 }
 
+/* Weights have one term of 16 bits, so the bound of attend_holds() is that of its rounding. */
+TEST_LOOP(latent_heads_beyond_64, 2) {
+  static const int32_t lengths[] = {150, 0, 65};
+  if (!world_is_here(&world_emulated)) return;
+  const problem_shape shape = {.batch = 3,
+                               .heads = 72,
+                               .kv_heads = 1,
+                               .head_dim = 576,
+                               .value_dim = 512,
+                               .latent = true,
+                               .dtype = _i ? BANYAN_F16 : BANYAN_BF16,
+                               .keys_max = 150,
+                               .lengths = lengths};
+  run_shape(&shape, 330 + (uint64_t)_i, 0, "sms=3");
+}
+
 /* ---- each kernel of a GPU ---------------------------------------------------------------------------------------- */
 
 typedef struct by_kernel {

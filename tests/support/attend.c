@@ -502,11 +502,12 @@ static bool is_poison(const void *from, size_t bytes) {
 
 /* The relative error of f32 sums and two-term weights, plus that of tensor cores, which truncate. Each operation over
  * 16 keys and one term loses at most 19 units of 2^-24 of a growing sum. On a lossy wire the rounding of values is
- * added. */
-static double bound_of(const attend *of) {
+ * added. On devices the weights of MLA have one term if it has more than 64 heads. */
+static double bound_of(const world_rank *self, const attend *of) {
   const banyan_dtype wire = of->alone ? BANYAN_F32 : of->combine.wire;
   const double lost = wire == BANYAN_F32 ? 0 : wire == BANYAN_F16 ? 5e-3 : wire == BANYAN_BF16 ? 4e-2 : 0.5;
-  return 3e-5 + 0x1p-24 * 19 * (of->shape.keys_max / 16 + 1) + lost +
+  const bool one_term = self->on->is_device && of->shape.latent && of->shape.heads > 64;
+  return 3e-5 + 0x1p-24 * 19 * (of->shape.keys_max / 16 + 1) + lost + (one_term ? oracle_unit(of->shape.dtype) : 0) +
          (of->form == ATTEND_E4M3 || of->form == ATTEND_FLASHMLA ? 2e-3 : 0);
 }
 
@@ -529,8 +530,9 @@ static bool rest_is_poison(const attend *of, const attend_rank *rank, const bany
 
 /* Checks the certificate, and that at most epsilon of the mass is missing. The bound of attention itself is added, for
  * logits of up to about 100. */
-static bool is_certified(const attend *of, const attention_row *row, const float *values, float lse, float error) {
-  const double own = bound_of(of) + 1e-3, exact = row->max + log(row->sum);
+static bool is_certified(const world_rank *self, const attend *of, const attention_row *row, const float *values,
+                         float lse, float error) {
+  const double own = bound_of(self, of) + 1e-3, exact = row->max + log(row->sum);
   /* Values below 2^-14 have only an absolute precision on an f16 wire. */
   const double least = !of->alone && of->combine.wire == BANYAN_F16 ? 0x1p-24 * sqrt(of->shape.value_dim) : 1e-9;
   double off = 0, weight = 0;
@@ -545,7 +547,7 @@ static bool is_certified(const attend *of, const attention_row *row, const float
 }
 
 /* Returns the error of a row of the result, in units of its bound. */
-static double error_of(const attend *of, const banyan_partial *out, int32_t token, int32_t head,
+static double error_of(const world_rank *self, const attend *of, const banyan_partial *out, int32_t token, int32_t head,
                        const attention_row *reference) {
   const int32_t dim = of->shape.value_dim;
   const oracle_row row = oracle_read(out, token, head, dim), empty = {.is_empty = true};
@@ -554,7 +556,7 @@ static double error_of(const attend *of, const banyan_partial *out, int32_t toke
   if (row.is_empty) return (double)INFINITY;
   for (int32_t i = 0; i < dim; i++) values[i] = (float)row.o[i];
   return attention_row_error(reference, dim, values, (float)((row.m + log2(row.d)) * log(2)),
-                             bound_of(of) + 2 * oracle_unit(of->out_dtype));
+                             bound_of(self, of) + 2 * oracle_unit(of->out_dtype));
 }
 
 bool attend_holds(world_rank *self, const attend *of, int round) {
@@ -585,13 +587,13 @@ bool attend_holds(world_rank *self, const attend *of, int round) {
       continue;
     }
     if (of->epsilon > 0) {
-      if (!world_check(self, is_certified(of, &reference, rank->values + i * dim, rank->lse[i], rank->error[i]),
+      if (!world_check(self, is_certified(self, of, &reference, rank->values + i * dim, rank->lse[i], rank->error[i]),
                        "round %d of %d tokens, token %d, head %d: error %g is not certified: %s", round, *rank->tokens,
                        token, head, (double)rank->error[i], attend_text(of)))
         return false;
       continue;
     }
-    const double error = error_of(of, &out, token - part.token0, head - part.head0, &reference);
+    const double error = error_of(self, of, &out, token - part.token0, head - part.head0, &reference);
     if (!world_check(self, error <= 1, "round %d of %d tokens, token %d, head %d: error %g of the bound: %s", round,
                      *rank->tokens, token, head, error, attend_text(of)))
       return false;
