@@ -25,28 +25,18 @@ static void ck_input(const char *path, const char *name) {
   ck_laws(text, bytes, path);
 }
 
-/* Cuts the file, and changes, removes or flips some bytes. */
+/* Cuts the file, and damages it. */
 static void ck_changed(const char *path, const char *name) {
   enum { ROUNDS = IS_SANITIZED ? 40 : 400, BYTES_MAX = 12000 };
-  static const char pieces[] = "0123456789\"{}[]<>/,:GPUNICX@#()-\t \n\0\xff\033";
+  static const char *const pieces[] = {"0", "9", "-", "\"", "{", "}", "[", "]",  "<",  ">",    "/",    ",", ":",
+                                       "G", "N", "@", "#",  "(", ")", " ", "\t", "\n", "\xff", "\033", NULL};
   size_t bytes = 0;
-  char *text = read_text(path, &bytes), *changed = malloc(bytes + 1), what[4200];
+  char *text = read_text(path, &bytes), *changed = malloc(bytes + MUTATION_BYTES), what[4200];
   uint64_t seed = strlen(name), state = 0x9e3779b97f4a7c15u * (seed + bytes);
   for (int round = 0; round < ROUNDS && bytes > 0 && bytes < BYTES_MAX; round++) {
+    memcpy(changed, text, bytes);
     size_t length = round % 2 ? bytes : 1 + random_next(&state) % bytes;
-    memcpy(changed, text, length);
-    for (uint64_t changes = round < 20 ? 0 : 1 + random_next(&state) % 5; changes > 0 && length > 1; changes--) {
-      size_t at = random_next(&state) % length;
-      uint64_t how = random_next(&state) % 4;
-      if (how == 0)
-        changed[at] = (char)random_next(&state);
-      else if (how == 1)
-        changed[at] = pieces[random_next(&state) % (sizeof pieces - 1)];
-      else if (how == 2)
-        memmove(changed + at, changed + at + 1, --length - at);
-      else
-        changed[at] ^= (char)(1u << random_next(&state) % 7);
-    }
+    if (round >= 20) length = mutate(&state, changed, length, pieces);
     snprintf(what, sizeof what, "%s, round %d", path, round);
     ck_laws(changed, length, what);
   }

@@ -137,31 +137,6 @@ TEST(rejects_what_is_no_file) {
 
 /* ---- mutations --------------------------------------------------------------------------------------------------- */
 
-static uint64_t next(uint64_t *state) { return *state = bny_hash_of(*state); }
-
-/* Changes, repeats or removes some bytes, or inserts a piece of JSON syntax. */
-static size_t mutate(uint64_t *state, char *text, size_t bytes) {
-  static const char *const pieces[] = {
-      "{",   "}",    "[",       "]",       "\"",       ",",        ":",      "-",
-      "1e9", "null", "1e-9999", "\\u0000", "\xff\xfe", "[[[[[[[[", "{\"\":", "18446744073709551616"};
-  for (uint64_t count = 1 + next(state) % 4; count > 0 && bytes > 0; count--) {
-    size_t at = next(state) % bytes;
-    const char *piece = pieces[next(state) % (sizeof pieces / sizeof *pieces)];
-    size_t length = strlen(piece);
-    switch (next(state) % 4) {
-    case 0: text[at] = (char)next(state); break;
-    case 1: memmove(text + at, text + at + 1, --bytes - at); break;
-    case 2:
-      memmove(text + at + length, text + at, bytes - at);
-      memcpy(text + at, piece, length);
-      bytes += length;
-      break;
-    default: bytes = at; break;
-    }
-  }
-  return bytes;
-}
-
 static void check_row(const bny_price *row) {
   ck_assert(isfinite(row->software_ns) && row->software_ns > 0 && row->software_ns <= 1e9);
   ck_assert(isfinite(row->way_ns) && row->way_ns >= 0 && row->way_ns <= 1e9);
@@ -171,13 +146,15 @@ static void check_row(const bny_price *row) {
 
 TEST(mutations_are_rejected_or_sound) {
   enum { MUTATIONS = 5000 };
+  static const char *const pieces[] = {"{",   "}",    "[",       "]",       "\"",       ",",        ":",      "-",
+                                       "1e9", "null", "1e-9999", "\\u0000", "\xff\xfe", "[[[[[[[[", "{\"\":", NULL};
   uint64_t state = 20261122;
   int taken = 0;
   for (int i = 0; i < MUTATIONS; i++) {
-    char text[sizeof sound + 256];
+    char text[sizeof sound + MUTATION_BYTES];
     bny_prices prices;
     memcpy(text, sound, sizeof sound);
-    size_t bytes = mutate(&state, text, sizeof sound - 1);
+    size_t bytes = mutate(&state, text, sizeof sound - 1, pieces);
     banyan_status status = read_text(text, bytes, &prices);
     if (status != BANYAN_OK) {
       ck_assert_int_eq(status, BANYAN_ERR_ARGUMENT);

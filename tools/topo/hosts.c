@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "tools/topo/topo.h"
-#include "topo/model/speed.h"
+#include "topo/levels/derive.h"
 
 /* Returns the speed as "371", "~371" if it is assumed, and "?" if it is unknown. */
 static const char *speed_of(double gbytes_per_s, bool assumed) {
@@ -24,17 +24,13 @@ static const char *pci_of(const bny_topo *topo, int32_t node) {
 
 /* Sums the speeds of the links to other GPUs. A partition has those of its device. */
 static const char *links_of(const bny_topo *topo, int32_t node) {
-  int32_t device = bny_topo_device(topo, node), compute = topo->nodes[device].compute;
+  int32_t device = bny_topo_device(topo, node);
   double speed = 0;
-  bool assumed = false;
+  bool assumed = false, one_assumed;
   for (int32_t l = bny_topo_first_link(topo, device); l >= 0; l = bny_topo_next_link(topo, device, l)) {
-    const bny_topo_link *link = &topo->links[l];
-    if (!bny_topo_joins_gpus(link) || bny_topo_other_end(topo, device, l) == device || bny_topo_link_dead(link))
-      continue;
-    bool known = link->gbytes_per_s > 0, xgmi = link->kind == BNY_TOPO_LINK_XGMI;
-    speed += known ? link->gbytes_per_s
-                   : link->count * (xgmi ? bny_topo_speed_xgmi(compute) : bny_topo_speed_nvlink(compute));
-    assumed = assumed || !known || link->source == BNY_TOPO_ASSUMED;
+    speed += bny_topo_gpu_link(topo, &topo->links[l], &one_assumed);
+    assumed =
+        assumed || one_assumed || (bny_topo_joins_gpus(&topo->links[l]) && topo->links[l].source == BNY_TOPO_ASSUMED);
   }
   return speed > 0 ? speed_of(speed, assumed) : "-";
 }
