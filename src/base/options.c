@@ -32,8 +32,8 @@ banyan_status bny_option_number(const bny_option_row *row, int64_t *value) {
   errno = 0;
   if (text) number = strtoll(text, &end, 10);
   if (text && (errno || *end || number < row->lowest || number > row->highest))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "%s is \"%s\"; it takes a whole number%s%s from %lld to %lld", row->name, text,
-                    row->unit[0] ? " of " : "", row->unit, (long long)row->lowest, (long long)row->highest);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s is \"%.64s\"; it takes a whole number%s%s from %lld to %lld", row->name,
+                    text, row->unit[0] ? " of " : "", row->unit, (long long)row->lowest, (long long)row->highest);
   *value = number;
   return BANYAN_OK;
 }

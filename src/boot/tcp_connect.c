@@ -228,10 +228,9 @@ static banyan_status fail_late(const struct seeker *seeker, int64_t begun_ns) {
     return bny_fail(BANYAN_ERR_BOOTSTRAP, "%s (for %.3g s on rank %d of %d)", banyan_last_error(), waited_s,
                     settings->rank, settings->nranks);
   if (seeker->is_rejected && !seeker->knows_other_job)
-    bny_append(origin, sizeof origin, &length, "%s",
-               settings->has_secret ? "; if rank 0 has ended with an error, its output says why"
-                                    : "; if rank 0 has ended with an error, its output says why, and if it has a "
-                                      "secret (BANYAN_SECRET), this rank needs the same");
+    bny_append(origin, sizeof origin, &length, "; if rank 0 has ended with an error, its output says why, and %s",
+               settings->has_secret ? "it needs the secret of this rank (BANYAN_SECRET)"
+                                    : "if it has a secret (BANYAN_SECRET), this rank needs the same");
   if (!seeker->knows_other_job) bny_boot_append_loopback(origin, sizeof origin, &length, "; that is ", seeker->env);
   if (seeker->is_rejected && !bny_boot_is_at_loopback(seeker->env) && !settings->interface[0])
     bny_append(origin, sizeof origin, &length,

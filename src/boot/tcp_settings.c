@@ -15,6 +15,7 @@
 #include "boot/exchange.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/options.h"
 
 enum { NRANKS_AT_MOST = 1 << 20, SECRET_BYTES_AT_MOST = 4096 };
 
@@ -155,7 +156,7 @@ static bool is_alone(const struct bny_boot_settings *settings) { return settings
  * that follow from it and the job, so that it does not take the port of another torchrun's store. */
 static banyan_status read_port(struct bny_boot_settings *settings) {
   enum { RANGE_FIRST = 20000, RANGES = 500, RANGE_PORTS = 16 };
-  const char *name = getenv("BANYAN_PORT") ? "BANYAN_PORT" : "MASTER_PORT";
+  const char *name = bny_option_text("BANYAN_PORT") ? "BANYAN_PORT" : "MASTER_PORT";
   const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
   bool shared = strcmp(name, "MASTER_PORT") == 0 && agent && strcmp(agent, "True") == 0;
   long port;
@@ -200,7 +201,7 @@ static banyan_status read_address(struct bny_boot_settings *settings) {
   banyan_status status = read_port(settings);
   if (!status) status = read_interface(settings);
   if (status) return status;
-  if (settings->rank > 0 || !getenv("BANYAN_LISTEN_FD")) return BANYAN_OK;
+  if (settings->rank > 0 || !bny_option_text("BANYAN_LISTEN_FD")) return BANYAN_OK;
   long fd;
   status = read_number("BANYAN_LISTEN_FD", 0, 1 << 30, "the number of a listening socket", &fd);
   if (status) return status;
@@ -251,8 +252,8 @@ static banyan_status derive_key_of_file(struct bny_boot_settings *settings, cons
   size_t bytes = 0;
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* a FIFO must not block */
   if (fd < 0)
-    return bny_fail_errno(BANYAN_ERR_ARGUMENT, errno, "banyan_env_create: BANYAN_SECRET_FILE \"%s\" cannot be opened",
-                          path);
+    return bny_fail_errno(BANYAN_ERR_ARGUMENT, errno,
+                          "banyan_env_create: BANYAN_SECRET_FILE \"%.200s\" cannot be opened", path);
   banyan_status status = check_secret_file(fd, path);
   if (!status) status = read_secret_file(fd, path, text, &bytes);
   close(fd);

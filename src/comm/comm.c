@@ -160,10 +160,11 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
   if (status != BANYAN_OK) return status;
   const bny_kernels *kernels = bny_kernels_find(options->kernels);
   if (!kernels)
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "BANYAN_KERNELS is \"%s\", which this processor or this build does not have; banyan-info devices "
-                    "lists those it has",
-                    options->kernels);
+    return bny_fail(
+        BANYAN_ERR_ARGUMENT,
+        "BANYAN_KERNELS is \"%.40s\", which this processor or this build does not have; banyan-info devices "
+        "lists those it has",
+        options->kernels);
   bny_exec_config config = bny_comm_exec_config(comm, settings, map);
   config.kernels = kernels;
   status = bny_exec_make(comm->transport, &config, &comm->exec);
