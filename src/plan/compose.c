@@ -83,7 +83,7 @@ const bny_algorithm *bny_compose_choose(const bny_request *part, bny_choices *ch
 
 const char *bny_compose_reject(const bny_request *request, bool by_owner) {
   if (!request->levels || request->levels->nlevels < 2) return "all ranks are alike: there is one level";
-  if (!bny_call_merges(&request->call)) return "it serves combine";
+  if (!bny_call_merges(&request->call)) return "it serves combine, allreduce and select";
   if (bny_request_has_owners(request) != by_owner)
     return by_owner ? "it serves scatter heads and tokens" : "it serves scatter none and root";
   if (request->call.order == BANYAN_ORDER_CANONICAL && !request->levels->aligned)

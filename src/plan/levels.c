@@ -331,16 +331,19 @@ banyan_status bny_levels_parse(int32_t nranks, const char *sizes, const bny_link
   int32_t *groups = malloc((size_t)nranks * (BNY_LEVELS_MAX - 1) * sizeof *groups), count = 0;
   banyan_status status = groups ? BANYAN_OK : no_memory();
   bny_link_cost cost = *link;
+  long last = 1;
   for (const char *rest = sizes; status == BANYAN_OK && rest;) {
     char *end;
     long size = strtol(rest, &end, 10);
-    if (end == rest || size < 1 || size > INT32_MAX || (*end && *end != ',') || count == BNY_LEVELS_MAX - 1) {
+    if (end == rest || size < 1 || size > INT32_MAX || size % last != 0 || (*end && *end != ',') ||
+        count == BNY_LEVELS_MAX - 1) {
       status =
           bny_fail(BANYAN_ERR_ARGUMENT,
                    "levels \"%s\": up to %d sizes of groups of ranks, such as \"4,8\", each a multiple of the last",
                    sizes, BNY_LEVELS_MAX - 1);
       break;
     }
+    last = size;
     int32_t *group_of = groups + (size_t)count * (size_t)nranks;
     for (int32_t rank = 0; rank < nranks; rank++) group_of[rank] = (int32_t)(rank / size);
     facts[count] = (bny_level_facts){.name = names[count], .link = cost, .group_of = group_of};

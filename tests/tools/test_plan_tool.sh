@@ -111,6 +111,12 @@ cp "$top/tests/topologies/one-gpu.txt" "$work/"$'\xff'
 law 'o["topology"].endswith("/?")' --from "$work/"$'\xff'
 
 # ---- simulation ----
+# Rails that no switch joins: algorithms whose messages go from one to another cannot serve.
+rails='leaf@rails host:2 nvswitch gpu:4@sm90 nic:4@400g'
+law 'o["choice"].startswith("levels") and [m["why"] for m in o["methods"] if m["name"] == "ring"] == ["cannot: some messages have no way, as no switch joins their NICs"]' --from "$rails"
+run 1 --from "$rails" --algorithm twoshot
+says 'some messages have no way' err
+
 if "$program" --simulate --ranks 2 >/dev/null 2>"$work/err"; then
   # A single transfer has a closed form: latency plus bytes divided by the speed of the slowest link.
   shift='--collective shift --bytes 8M'
@@ -176,7 +182,6 @@ PYTHON
 --from 'leaf:4@3200g host:8 package:2 numa gpu:4@sm89@gen4x16 nic:1@100g' --bytes 8K --heads 64 --scatter root
 END
   # Rails that no switch joins: what sends from one to another is not chosen, and cannot be simulated.
-  rails='leaf@rails host:2 nvswitch gpu:4@sm90 nic:4@400g'
   law 'o["methods"][0]["chosen"] and o["methods"][0]["name"].startswith("levels") and o["methods"][0]["simulated_us"] > 0' --regret --from "$rails" --bytes 64K
   run 1 --simulate --from "$rails" --algorithm twoshot
   says 'a message from rank [0-9]+ to rank [0-9]+ has no way: no switch joins their NICs' err

@@ -2,6 +2,7 @@
  * Compares all methods for a collective: predicted time, choice, and why the others are not chosen. */
 #include "tools/plan/methods.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +32,11 @@ static void from_candidate(const bny_request *request, const bny_candidate *cand
   }
   if (!candidate->named) {
     snprintf(method->why, sizeof method->why, "another one was named");
+    return;
+  }
+  if (isinf(candidate->ns)) {
+    method->serves = false;
+    snprintf(method->why, sizeof method->why, "cannot: some messages have no way, as no switch joins their NICs");
     return;
   }
   const bny_estimate *estimate = &candidate->estimate;
@@ -95,7 +101,7 @@ bool plan_flat_best(const plan_ranks *ranks, const plan_shape *shape, double byt
   for (int32_t i = 0; i < count; i++) {
     bool flat = strcmp(candidates[i].algorithm->name, "levels") != 0;
     if (flat && candidates[i].rejection == NULL && candidates[i].fits &&
-        (best->algorithm == NULL || candidates[i].ns < best->ns))
+        candidates[i].ns < (best->algorithm == NULL ? INFINITY : best->ns))
       *best = candidates[i];
   }
   return best->algorithm != NULL || tool_error_set(error, "no algorithm can reduce %.0f bytes", bytes);
@@ -218,6 +224,9 @@ bool plan_methods_weigh(const plan_ranks *ranks, const plan_shape *shape, const 
       tool_error_set(error, "%s", banyan_last_error());
     return false;
   }
+  if (plan_methods_chosen(methods) == NULL)
+    return tool_error_set(error, "some messages have no way, as no switch joins their NICs: choose another "
+                                 "--algorithm, or look at the network by banyan-topo --check");
   if (keys != NULL && shape->collective == BNY_COMBINE && ranks->nranks > 1) {
     ring_attention(ranks, shape, keys, &methods->methods[methods->count++]);
     three_allreduces(ranks, shape, &methods->methods[methods->count++]);

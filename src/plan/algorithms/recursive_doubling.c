@@ -6,7 +6,8 @@
 
 static const char *reject(const bny_request *request) {
   bool merges = bny_call_merges(&request->call);
-  if (!merges && !bny_call_gathers(&request->call)) return "it serves combine, allgather and allgather-heads";
+  if (!merges && !bny_call_gathers(&request->call))
+    return "it serves combine, allreduce, select, allgather and allgather-heads";
   return !merges || request->call.scatter == BANYAN_SCATTER_NONE
              ? NULL
              : "doubling gives all rows to all ranks: for scatter none";

@@ -197,7 +197,7 @@ static void build(bny_builder *builder) {
 }
 
 static const char *reject(const bny_request *request) {
-  return bny_call_merges(&request->call) ? NULL : "there is nothing to merge: use doubling";
+  return bny_call_merges(&request->call) ? NULL : "there is nothing to merge";
 }
 
 /* Boxes after some halvings: each dimension has at most two extents for each number of times that it was halved. */

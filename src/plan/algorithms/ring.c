@@ -10,7 +10,7 @@
 
 static const char *reject(const bny_request *request) {
   bool serves = bny_call_merges(&request->call) || bny_call_gathers(&request->call);
-  return serves ? NULL : "it serves combine, allgather and allgather-heads";
+  return serves ? NULL : "it serves combine, allreduce, select, allgather and allgather-heads";
 }
 
 static void gather(bny_builder *builder) {

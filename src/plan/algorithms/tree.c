@@ -276,7 +276,7 @@ static void build(bny_builder *builder, const bny_tree_strategy *strategy) {
 
 static const char *reject(const bny_request *request, const bny_tree_strategy *strategy) {
   if (!bny_call_merges(&request->call) && request->call.collective != BNY_BROADCAST)
-    return "it serves combine and broadcast";
+    return "it serves combine, allreduce, select and broadcast";
   return strategy->reject(request);
 }
 

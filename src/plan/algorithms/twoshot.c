@@ -5,7 +5,7 @@
 #include "plan/spread.h"
 
 static const char *reject(const bny_request *request) {
-  return bny_call_merges(&request->call) ? NULL : "there is nothing to merge: use oneshot";
+  return bny_call_merges(&request->call) ? NULL : "there is nothing to merge";
 }
 
 static void build(bny_builder *builder) {
