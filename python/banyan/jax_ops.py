@@ -75,13 +75,16 @@ def _call(target, given, shapes, comms, axis_name, after, number):
         after = _after(comms[0])
     if after is not None:
         given.append(after)
-    result = tuple(jax.ffi.ffi_call(target, shapes, has_side_effect=True)(*given, call=np.int64(number)))
+    how = {"has_side_effect": True, "vmap_method": "sequential"}  # all ranks make the calls of a vmap in its order
+    result = tuple(jax.ffi.ffi_call(target, shapes, **how)(*given, call=np.int64(number)))
     if not jax.config.jax_check_tracer_leaks:  # that check sees the entry as a leak
         _previous[comms[0]] = result[-1]
     return result
 
 
 def _check_dtype(name, array):
+    if not hasattr(array, "dtype"):
+        raise TypeError(f"{name}: it is an array, and not a {type(array).__name__}")
     if array.dtype not in (np.float32, np.float16, jax.numpy.bfloat16):
         raise ValueError(f"{name}: {array.dtype}: banyan takes float32, float16 and bfloat16")
 
@@ -110,15 +113,16 @@ def combine(
     after: an array. The combine runs after it is computed. By default that is the result of the previous combine of this
     communicator in the same function, because all ranks must run combines in one order, and XLA could choose another.
     Pass it between a loop and combines outside of the loop that do not depend on each other.
+    Under jax.vmap, the combines of the batch run one after another.
     tag: an integer from 0 on, which ranks compare. Two combines that pair up although their tags differ are an error.
     scatter: "none", "heads" or "tokens". With axis_name the devices divide them evenly.
 
     Returns (out, lse). Gradients do not pass.
     """
-    if o.ndim != 3 or lse.shape != o.shape[:2]:
-        raise ValueError(f"o is [tokens, heads, dim] and lse is [tokens, heads], and not {o.shape} and {lse.shape}")
     _check_dtype("o", o)
     _check_dtype("lse", lse)
+    if o.ndim != 3 or lse.shape != o.shape[:2]:
+        raise ValueError(f"o is [tokens, heads, dim] and lse is [tokens, heads], and not {o.shape} and {lse.shape}")
     comms = _comms(comm, axis_name, scatter)
     settings = (base, empty, out_base, out_empty, scatter, order, wire, algorithm, tag)
     rows = list(o.shape[:2])

@@ -70,6 +70,8 @@ with alone() as comm:
     equations = [each for each in jax.make_jaxpr(two)(o, lse).eqns if each.primitive.name == "ffi_call"]
     assert equations[0].outvars[1] in equations[1].invars and len(equations[0].invars) == 2
     assert len(jax.make_jaxpr(two)(o, lse).eqns[0].invars) == 2       # a new trace takes nothing of an old one
+    batch = jax.jit(jax.vmap(two))(np.stack([o, o * 3]), np.stack([lse, lse + 1]))
+    close(batch[0], np.stack([o, o * 3])), close(batch[1], -np.stack([o, o * 3]))
     # A loop of the compiled function.
     def body(carry, _):
         return jax_ops.combine(carry, jnp.asarray(lse), comm)[0] + 1, None
@@ -128,6 +130,8 @@ comm = alone()
 o, lse = (jnp.asarray(array) for array in partials(0, SHAPE, empty=False))
 with pytest.raises(ValueError, match="o is"):
     jax_ops.combine(o[0], lse, comm)
+with pytest.raises(TypeError, match="x: it is an array, and not a list"):
+    jax_ops.allreduce([1.0], comm)
 with pytest.raises(ValueError, match="float64|int32"):
     jax_ops.combine(o.astype(jnp.int32), lse, comm)
 with pytest.raises(banyan.ArgumentError, match="wire"):
