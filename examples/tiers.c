@@ -44,7 +44,7 @@ static void step(void) {
     part->v = (i ? memory : file) + DIM, part->v_batch_stride = PAGE, part->k_token_stride = 2 * DIM;
     part->v_token_stride = 2 * DIM, part->pages.table = table[i], part->pages.keys = KEYS;
   }
-  parts[0].read_ahead_bytes = 8 << 20, attend(&desc, lse);
+  attend(&desc, lse);
   desc.batch = nabove, desc.parts = NULL, desc.part_count = 0, desc.kv = parts[1]; /* one sequence per page */
   desc.kv.pages.table_stride = 1, desc.kv.seq_lens = lens, attend(&desc, own);
   for (int32_t i = 0; i < nabove * HEADS; i++)

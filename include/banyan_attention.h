@@ -120,23 +120,17 @@ typedef struct banyan_kv_part {
   banyan_pages pages;
   banyan_kv_scales scales;
   const int32_t *key_first; /* [batch]: position of a part in the shard, which is checked. NULL: no check */
-
-  /* The number of bytes to read ahead if k and v are a mapped file. All rows of the call read these keys together, once
-   * and in order, after all other parts. The call allocates memory for these rows. Keys that cannot be read, such as
-   * those of a file that was cut off, are BANYAN_ERR_SYSTEM from Linux 5.14 on. A file that is cut off during the call
-   * may end the process by SIGBUS. 0: keys are in memory. */
-  int64_t read_ahead_bytes;
 } banyan_kv_part;
 
 /* clang-format off */
 #define BANYAN_KV_PART_INIT \
   {(banyan_dtype)0, (banyan_kv_rows)0, NULL, 0, 0, 0, NULL, 0, 0, 0, NULL, {NULL, 0, NULL, NULL, 0, 0}, \
-   {NULL, NULL, 0, 0, 0}, NULL, 0}
+   {NULL, NULL, 0, 0, 0}, NULL}
 /* clang-format on */
 
 /* Pruning with a certificate. The pages that are not read hold together at most epsilon of a row's softmax mass, over
- * all ranks. All ranks prune, or none. Pruning with a device, parts or read_ahead_bytes is BANYAN_ERR_UNSUPPORTED, and
- * so is the exact order without top_pages. docs/certain.md explains it.
+ * all ranks. All ranks prune, or none. Pruning with a device or parts is BANYAN_ERR_UNSUPPORTED, and so is the exact
+ * order without top_pages. docs/certain.md explains it.
  *
  * bounds is the caller's memory, kept like the pages. banyan_page_bounds_update() writes it; with wrong bounds, results
  * are wrong. For keys in pages it is [pages][kv_heads][F] floats. Otherwise it is [batch][batch_pages][kv_heads][F],
@@ -250,7 +244,7 @@ banyan_status banyan_page_bounds_update(const banyan_attention_desc *desc, const
 /* Computes attention over this rank's shard in host memory. `out` receives partials of [batch] tokens x [heads] rows,
  * in any convention, as input for banyan_combine(). Local; any thread may call it. It uses only the calling thread, and
  * up to 768 KiB of its stack; operations use the threads of their communicator. It allocates memory only with
- * read_ahead_bytes or pruning. */
+ * pruning. */
 banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_partial *out);
 
 /* Makes an operation of banyan_attention(), which runs where the communicator's combines run: on the host or on the

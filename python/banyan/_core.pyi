@@ -204,8 +204,8 @@ def attention(
     kv_rows="flashmla_fp8": rows of k are 656 bytes in uint8 that contain the values, and v is None.
     q_rope: [tokens, heads, rope_dim], the last elements of queries, if they are stored separately.
     parts: keys in several memories of the host, oldest first. Each is a dict of k, v, seq_lens, page_table,
-        page_indptr, last_page_len, k_scale, v_scale and kv_rows as above. For a mapped file it also has
-        read_ahead_bytes. k and v of the call are then None, and seq_lens is None or the sums.
+        page_indptr, last_page_len, k_scale, v_scale and kv_rows as above. k and v of the call are
+        then None, and seq_lens is None or the sums.
     prune: the pages that may be left out, see Prune. Not available with parts or in exact order.
     keys_max: the largest length of a sequence, if known.
     out: a pair of arrays that receive the results, or one array for o.

@@ -386,9 +386,8 @@ void attention_call::read_rows(const attention_words &words) {
 
 // Each part is a dict of the arguments that locate its keys.
 void attention_call::read_parts(const attention_words &words) {
-  static const char *const names[] = {
-      "k",       "v",       "seq_lens", "page_table",      "page_indptr", "last_page_len",
-      "k_scale", "v_scale", "kv_rows",  "read_ahead_bytes"};
+  static const char *const names[] = {"k",       "v",       "seq_lens", "page_table", "page_indptr", "last_page_len",
+                                      "k_scale", "v_scale", "kv_rows"};
   if (!device.empty()) reject("parts", "keys of devices are in one memory of the device: it is None");
   if (!PySequence_Check(words.parts.ptr()) || PyObject_Size(words.parts.ptr()) < 1)
     reject("parts", "it is a list of dicts, or None");
@@ -420,9 +419,6 @@ void attention_call::read_parts(const attention_words &words) {
     piece.read_keys(get("k"), get("v"), own);
     piece.read_rows(own);
     piece.read_scales(own);
-    nb::handle ahead = get("read_ahead_bytes");
-    piece.desc.kv.read_ahead_bytes = ahead.is_none() ? 0 : PyLong_AsLongLong(ahead.ptr());
-    if (PyErr_Occurred()) reject("read_ahead_bytes", "it is a number of bytes");
     if (pieces.size() > 1 && (piece.desc.kv_heads != desc.kv_heads || piece.desc.value_dim != desc.value_dim))
       reject("parts", "all parts have as many KV heads and the same value_dim");
     desc.kv_heads = piece.desc.kv_heads, desc.value_dim = piece.desc.value_dim;

@@ -307,7 +307,7 @@ def test_keys_in_several_memories(tmp_path):
     for place, page in enumerate(table[0]):
         paged[page] = middle[0, :, 50 * place : 50 * place + 50]
     parts = [
-        dict(k=file[..., :DIM], v=file[..., DIM:], read_ahead_bytes=1 << 20),
+        dict(k=file[..., :DIM], v=file[..., DIM:]),
         dict(k=paged[..., :DIM], v=paged[..., DIM:], page_table=table, seq_lens=np.array([300], np.int32)),
         dict(k=recent[..., :DIM], v=recent[..., DIM:]),
     ]

@@ -36,14 +36,14 @@ static const char *row_of(const banyan_kv_part *part, int32_t sequence, int32_t 
   return (const char *)part->k + at * (int64_t)bny_dtype_bytes(part->dtype);
 }
 
-/* Rows that are all equal, as of memory that was never written, tell nothing. Files are not read. */
+/* Rows that are all equal, as of memory that was never written, tell nothing. */
 static void hash_rows(const banyan_attention_desc *desc, int32_t sequence, claim *made) {
   const banyan_kv_part *part = bny_attention_part(desc, 0);
   size_t bytes = part->rows == BANYAN_KV_ROWS_PLAIN ? (size_t)desc->head_dim * bny_dtype_bytes(part->dtype)
                                                     : (size_t)BNY_FLASHMLA_BYTES;
   int32_t keys = bny_attention_keys(part, sequence), rows = keys < ROWS ? keys : ROWS;
   bool differ = false;
-  if (part->read_ahead_bytes || bny_attention_mask(desc, sequence) || rows < 2) return;
+  if (bny_attention_mask(desc, sequence) || rows < 2) return;
   const char *first = row_of(part, sequence, 0);
   for (int32_t key = 0; key < rows; key++) {
     const char *row = row_of(part, sequence, key);

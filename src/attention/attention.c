@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Runs a call of local attention: the checks, then job.c, pruned.c and sweep.c in turn, then errors. */
+ * Runs a call of local attention: the checks, then share.c or pruned.c, then errors. */
 #include <inttypes.h>
 
 #include "base/float_control.h"
@@ -30,18 +30,10 @@ banyan_status bny_attention_run(const bny_attention_kernels *attention, const bn
   bny_job job = {
       .attention = attention, .kernels = kernels, .desc = desc, .out = out, .certificate = certificate, .lost = -1};
   bny_job_set_up(&job);
-  bny_sweep sweep;
-  banyan_status status = bny_sweep_begin(&job, &sweep);
-  if (status != BANYAN_OK) return status;
   bny_pool *mine = bny_pool_take(pool);
-  if (job.prunes)
-    status = bny_job_prune(&job, mine);
-  else
-    status = bny_job_run(&job, mine);
-  if (!job.prunes && status == BANYAN_OK) status = bny_sweep_run(&sweep, mine);
+  banyan_status status = job.prunes ? bny_job_prune(&job, mine) : bny_job_run(&job, mine);
   bny_pool_give(mine);
-  if (status != BANYAN_OK) return status;
-  return bny_job_end(&job, since);
+  return status == BANYAN_OK ? bny_job_end(&job, since) : status;
 }
 
 banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_partial *out) {

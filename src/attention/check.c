@@ -75,8 +75,7 @@ static banyan_status check_list(const banyan_attention_desc *desc) {
              {"v_scale", kv->scales.v != NULL},
              {"kv_dtype", kv->dtype != 0},
              {"kv_rows", kv->rows != BANYAN_KV_ROWS_PLAIN},
-             {"key_first", kv->key_first != NULL},
-             {"read_ahead_bytes", kv->read_ahead_bytes != 0}};
+             {"key_first", kv->key_first != NULL}};
   if (!desc->parts && (desc->part_count != 0 || kv->key_first))
     return bny_attention_reject("%s is set and parts is NULL", kv->key_first ? "key_first" : "part_count");
   if (!desc->parts) return BANYAN_OK;
@@ -89,10 +88,9 @@ static banyan_status check_list(const banyan_attention_desc *desc) {
 }
 
 static banyan_status reject_prune(const banyan_attention_desc *desc) {
-  if (!bny_prune_is_wanted(desc) || (!desc->parts && desc->kv.read_ahead_bytes == 0)) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_UNSUPPORTED,
-                  WHERE "prune is set next to %s: pages are left out of keys in one memory only. Leave one of them 0",
-                  desc->parts ? "parts" : "read_ahead_bytes");
+  if (!bny_prune_is_wanted(desc) || !desc->parts) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE
+                  "prune is set next to parts: pages are left out of keys in one memory only. Leave one of them 0");
 }
 
 /* Checks that parts follow one another, and together are the keys of the shard. */

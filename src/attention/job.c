@@ -40,8 +40,6 @@ void bny_job_set_up(bny_job *job) {
   job->is_exact = job->out->values_dtype == BNY_EXACT_ROWS;
   job->prunes = bny_prune_is_wanted(desc);
   job->has_many = job->attention->run_many && !job->is_exact && !job->prunes;
-  for (int32_t i = 0; i < bny_attention_parts(desc); i++)
-    job->has_many = job->has_many && bny_attention_part(desc, i)->read_ahead_bytes == 0;
   job->row_bytes = bny_wire_row_bytes(BNY_WIRE_EXACT, job->value_dim);
   job->sums_bytes = bny_job_sums_bytes(job->value_dim, job->is_exact);
   job->group = desc->heads / desc->kv_heads;
@@ -61,15 +59,10 @@ static int32_t many_segment(int32_t keys, int32_t most) {
 }
 
 /* Returns how many keys a segment of a sequence has: whole blocks. A segment belongs to one part of the keys, so
- * several parts have up to one more segment each. Keys that are read ahead have none. */
+ * several parts have up to one more segment each. */
 int32_t bny_job_segment_keys(const bny_job *job, int32_t sequence) {
-  int32_t keys = 0, parts = 0;
-  for (int32_t i = 0; i < bny_attention_parts(job->desc); i++) {
-    const banyan_kv_part *part = bny_attention_part(job->desc, i);
-    if (part->read_ahead_bytes > 0) continue;
-    keys += bny_attention_keys(part, sequence);
-    parts++;
-  }
+  int32_t keys = 0, parts = bny_attention_parts(job->desc);
+  for (int32_t i = 0; i < parts; i++) keys += bny_attention_keys(bny_attention_part(job->desc, i), sequence);
   int32_t most = BNY_JOB_SEGMENTS_MAX - (parts > 1 ? parts : 0), each = bny_job_divide_up(keys, most);
   if (bny_job_is_many(job, sequence)) each = keys > 0 ? many_segment(keys, most) : 0;
   return bny_job_divide_up(each, BNY_ATTENTION_BLOCK) * BNY_ATTENTION_BLOCK;
@@ -77,7 +70,7 @@ int32_t bny_job_segment_keys(const bny_job *job, int32_t sequence) {
 
 static int32_t segments_of_part(const bny_job *job, int32_t sequence, int32_t part, int32_t keys) {
   const banyan_kv_part *kv = bny_attention_part(job->desc, part);
-  return kv->read_ahead_bytes > 0 || keys == 0 ? 0 : bny_job_divide_up(bny_attention_keys(kv, sequence), keys);
+  return keys == 0 ? 0 : bny_job_divide_up(bny_attention_keys(kv, sequence), keys);
 }
 
 int32_t bny_job_segments(const bny_job *job, int32_t sequence) {
@@ -386,7 +379,7 @@ static void add_sinks(const bny_job *job, const bny_row_task *rows, bny_attentio
   }
 }
 
-void bny_job_write_pruned(bny_job *job, const bny_row_task *rows, const bny_pruned *pruned, void *of) {
+void bny_job_write(bny_job *job, const bny_row_task *rows, const bny_pruned *pruned, void *of) {
   if (job->is_exact) {
     write_exact(job, rows, pruned, of);
     return;
@@ -413,31 +406,20 @@ void bny_job_write_pruned(bny_job *job, const bny_row_task *rows, const bny_prun
 
 static const bny_pruned none_left_out = {.mass = {-INFINITY}, .moment = {-INFINITY}};
 
-static void write_exact_padding(const bny_job *job, int32_t first, int32_t end) {
-  _Alignas(LINE_BYTES) char room[EXACT_ROW_BYTES_MAX];
-  job->kernels->exact_clear(room, job->row_bytes);
-  for (int32_t token = first; token < end; token++)
-    for (int32_t head = 0; head < job->desc->heads; head++) {
-      int64_t row = (int64_t)token * job->desc->heads + head;
-      put_exact(job, token, head, exact_row(job, room, 0));
-      if (job->prunes) note_exact_row(job, row, &none_left_out, 0, exact_row(job, room, 0));
-      if (job->desc->prune.read) job->desc->prune.read[row] = 0;
-    }
-}
-
 /* Tokens of no sequence become rows without keys. */
 static void write_padding(const bny_job *job, int32_t first, int32_t end) {
-  if (job->is_exact) {
-    write_exact_padding(job, first, end);
-    return;
-  }
+  _Alignas(LINE_BYTES) char exact[EXACT_ROW_BYTES_MAX];
   float m = -INFINITY, d = 0, n[BNY_ATTENTION_VALUE_DIM_MAX] = {0};
   bny_box box = {1, 1, job->value_dim};
   bny_wire_view view = {.m = &m, .d = &d, .n = n, .token_stride = 1};
+  if (job->is_exact) job->kernels->exact_clear(exact, job->row_bytes);
   for (int32_t token = first; token < end; token++)
     for (int32_t head = 0; head < job->desc->heads; head++) {
-      job->kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, job->out, token, head);
       int64_t row = (int64_t)token * job->desc->heads + head;
+      if (job->is_exact)
+        put_exact(job, token, head, exact_row(job, exact, 0));
+      else
+        job->kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, job->out, token, head);
       if (job->prunes) note_row(job, row, &none_left_out, 0, m, d, n);
       if (job->desc->prune.read) job->desc->prune.read[row] = 0;
     }
@@ -448,25 +430,16 @@ void bny_job_write_padding(const bny_job *job) {
   write_padding(job, bny_attention_padding(job->desc), bny_attention_tokens(job->desc));
 }
 
-void bny_job_write(bny_job *job, const bny_row_task *rows, void *sums) { bny_job_write_pruned(job, rows, NULL, sums); }
-
-void bny_job_deliver(bny_job *job, const bny_row_task *rows, void *sums) {
-  if (job->kept)
-    memcpy(bny_job_kept(job, &rows->block), sums, job->sums_bytes);
-  else
-    bny_job_write(job, rows, sums);
-}
-
 static __attribute__((noinline)) void run_exact_block(bny_job *job, bny_row_task *rows) {
   _Alignas(LINE_BYTES) char exact[ROWS_MAX * EXACT_ROW_BYTES_MAX];
   sum_exact(job, rows, 0, bny_job_segments(job, rows->block.sequence), exact);
-  bny_job_deliver(job, rows, exact);
+  bny_job_write(job, rows, NULL, exact);
 }
 
 static __attribute__((noinline)) void run_block(bny_job *job, bny_row_task *rows) {
   bny_attention_sums sums;
   bny_job_sum(job, rows, 0, bny_job_segments(job, rows->block.sequence), 0, &sums);
-  bny_job_deliver(job, rows, &sums);
+  bny_job_write(job, rows, NULL, &sums);
 }
 
 /* Each order has its own stack frame, so that a call uses the stack of only one. */
@@ -479,25 +452,11 @@ void bny_job_run_block(bny_job *job, const bny_row_block *block) {
     run_block(job, &rows);
 }
 
-static __attribute__((noinline)) void add_keys(const bny_job *job, bny_row_task *rows, const bny_key_run *run,
-                                               bny_attention_sums *to) {
-  bny_attention_sums sums;
-  run_keys(job, rows, run, &sums);
-  bny_attention_merge(&rows->task, to, &sums);
-}
-
 void bny_job_sum_part(const bny_job *job, bny_row_task *rows, int32_t first, int32_t count, void *sums) {
   if (job->is_exact)
     sum_exact(job, rows, first, count, sums);
   else
     bny_job_sum(job, rows, first, count, 0, sums);
-}
-
-void bny_job_add_keys(const bny_job *job, bny_row_task *rows, const bny_key_run *run, void *sums) {
-  if (job->is_exact)
-    add_keys_exact(job, rows, run, sums);
-  else
-    add_keys(job, rows, run, sums);
 }
 
 void bny_job_add(const bny_job *job, const bny_attention_task *task, void *to, void *sums) {

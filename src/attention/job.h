@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One call of local attention, shared by its threads, and its keys in a mapped file, which they read in order. */
+ * One call of local attention, shared by its threads. */
 #pragma once
 
 #include <stdatomic.h>
@@ -37,8 +37,6 @@ typedef struct bny_job {
   const bny_certificate *certificate; /* NULL: errors go to desc->prune.error */
   char *sums; /* by part and row block: a bny_attention_sums, cut off after its last row; exact order: 16 rows */
   size_t sums_bytes;
-  char *kept; /* likewise by row block: sums to which the keys that are read ahead are added; NULL: there are none */
-  int64_t *kept_first;  /* by sequence: number of its first row block */
   _Atomic int64_t lost; /* the first row whose statistics could not be held; -1: none */
 } bny_job;
 
@@ -67,7 +65,7 @@ size_t bny_job_sums_bytes(int32_t value_dim, bool is_exact);
 /* Sets the members that follow from the descriptor, the output and the certificate. */
 void bny_job_set_up(bny_job *job);
 
-/* Attends to all keys in memory, and writes the rows that have no others. Fails only without memory for prompts. */
+/* Attends to all keys, and writes the rows. Fails only without memory for prompts. */
 banyan_status bny_job_run(bny_job *job, bny_pool *pool);
 
 /* Writes empty rows for the tokens before and after those of the batch. */
@@ -139,25 +137,13 @@ int64_t bny_job_row(const bny_job *job, const bny_row_task *rows, int32_t index)
 double bny_job_sink(const bny_job *job, const bny_row_task *rows, int32_t index);
 
 /* Writes a row block. `pruned` is the part that was left out; NULL: the call prunes nothing. */
-void bny_job_write_pruned(bny_job *job, const bny_row_task *rows, const bny_pruned *pruned, void *sums);
-
-void bny_job_add_keys(const bny_job *job, bny_row_task *rows, const bny_key_run *run, void *sums);
-
-void bny_job_write(bny_job *job, const bny_row_task *rows, void *sums);
-
-/* Delivers rows that are complete, except for keys that are read ahead. */
-void bny_job_deliver(bny_job *job, const bny_row_task *rows, void *sums);
+void bny_job_write(bny_job *job, const bny_row_task *rows, const bny_pruned *pruned, void *sums);
 
 /* Sums `count` segments from `first` on, in either order. */
 void bny_job_sum_part(const bny_job *job, bny_row_task *rows, int32_t first, int32_t count, void *sums);
 
-/* Attends to all segments of a row block, and delivers its rows. */
+/* Attends to all segments of a row block, and writes its rows. */
 void bny_job_run_block(bny_job *job, const bny_row_block *block);
-
-static inline void *bny_job_kept(const bny_job *job, const bny_row_block *block) {
-  int64_t number = job->kept_first[block->sequence] + block->kv_head * bny_job_chunks(job, block->sequence);
-  return job->kept + (size_t)(number + block->chunk) * job->sums_bytes;
-}
 
 /* Some segments of a group: segments [first, first + count). */
 typedef struct bny_group_part {
@@ -179,26 +165,3 @@ size_t bny_job_set_many(bny_job *job, int32_t threads);
 
 /* Sums a part of a group, in the room of this thread. Writes the rows of the group if no part is left. */
 void bny_job_run_group(bny_job *job, const bny_group_part *part, void *room);
-
-/* Some keys of a sequence in a mapped file. All row blocks of the sequence attend to them at the same time. */
-typedef struct bny_leaf {
-  int32_t part, sequence;
-  int64_t first;
-  int32_t end;              /* 0: there is no such leaf */
-  bny_attention_sight seen; /* the keys of the part that some query sees, but for masked ones */
-  const uint8_t *mask;      /* by key of the part; NULL: none */
-} bny_leaf;
-
-typedef struct bny_sweep {
-  bny_job *job;
-  bny_leaf at, ahead;   /* attended to now, and to be read ahead next */
-  int64_t ahead_bytes;  /* requested, and not attended to yet */
-  _Atomic int64_t next; /* row block of the sequence to attend to next */
-} bny_sweep;
-
-/* Begins to read ahead, and allocates memory for sums. Does nothing if all keys are in memory. */
-banyan_status bny_sweep_begin(bny_job *job, bny_sweep *sweep);
-
-/* Attends to the keys that are read ahead, after all others, and writes the rows. Frees the memory of
- * bny_sweep_begin(). */
-banyan_status bny_sweep_run(bny_sweep *sweep, bny_pool *pool);

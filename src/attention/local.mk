@@ -10,5 +10,4 @@ libbanyan_core_la_SOURCES += \
   %D%/queries.c %D%/queries.h \
   %D%/queries_check.c \
   %D%/shard.c %D%/shard.h \
-  %D%/share.c \
-  %D%/sweep.c
+  %D%/share.c

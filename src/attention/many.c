@@ -103,6 +103,6 @@ void bny_job_run_group(bny_job *job, const bny_group_part *part, void *room) {
   if (part->left && atomic_fetch_sub_explicit(part->left, 1, memory_order_acq_rel) > 1) return;
   for (int32_t i = 0; i < g->count; i++) {
     if (part->left) bny_job_merge(job, &g->rows[i].task, part->first_sums + i, part->parts, job->many);
-    bny_job_write(job, &g->rows[i], part->left ? bny_job_sums(job, part->first_sums + i) : g->to[i]);
+    bny_job_write(job, &g->rows[i], NULL, part->left ? bny_job_sums(job, part->first_sums + i) : g->to[i]);
   }
 }

@@ -218,8 +218,6 @@ static banyan_status check_memory(const banyan_attention_desc *desc, const banya
 banyan_status bny_attention_check_part(const banyan_attention_desc *desc, const banyan_kv_part *part, bool on_host) {
   int32_t keys_max = desc->parts ? 0 : desc->keys_max; /* counts all parts */
   banyan_status status = check_rows(desc, part);
-  if (status == BANYAN_OK && part->read_ahead_bytes < 0)
-    status = bny_attention_reject("read_ahead_bytes is %" PRId64 ", negative", part->read_ahead_bytes);
   if (status == BANYAN_OK) status = check_pages(part, keys_max);
   if (status != BANYAN_OK) return status;
   return on_host ? check_memory(desc, part) : check_strides(desc, part, keys_max);

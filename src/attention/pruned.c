@@ -256,7 +256,7 @@ static void end_stage(const wave *wave, bny_prune_block *b) {
     else
       b->stage = BNY_PRUNE_DONE;
   }
-  if (b->stage == BNY_PRUNE_DONE) bny_job_write_pruned(job, rows_of(wave, b), &b->pruned, b->sums);
+  if (b->stage == BNY_PRUNE_DONE) bny_job_write(job, rows_of(wave, b), &b->pruned, b->sums);
 }
 
 static void run_stages(void *context, int32_t place) {

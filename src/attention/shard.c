@@ -56,7 +56,7 @@ static int32_t pages_of(int32_t keys) { return keys / BNY_SHARD_KEYS + (keys % B
 
 const char *bny_shard_reject(const banyan_attention_desc *desc) {
   const banyan_queries *queries = desc->queries;
-  if (desc->parts || desc->kv.read_ahead_bytes > 0) return "keys are in several memories or in a file";
+  if (desc->parts) return "keys are in several memories";
   if (desc->kv.rows != BANYAN_KV_ROWS_PLAIN || desc->kv.scales.token_stride != 0) return "rows of keys have own scales";
   if (bny_prune_is_wanted(desc)) return "pages are left out";
   if (desc->gather) return "q is gathered";

@@ -50,7 +50,7 @@ static void run_part(bny_job *job, int32_t part, int32_t place) {
   bny_job_sum_part(job, &rows, first, count, sums);
   if (atomic_fetch_sub_explicit(left, 1, memory_order_acq_rel) > 1) return;
   bny_job_merge(job, &rows.task, first_sums, parts, job->many);
-  bny_job_deliver(job, &rows, bny_job_sums(job, first_sums));
+  bny_job_write(job, &rows, NULL, bny_job_sums(job, first_sums));
 }
 
 static void run_parts(void *context, int32_t place) {

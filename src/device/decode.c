@@ -61,11 +61,10 @@ static banyan_status check_two_parts(const banyan_attention_desc *desc) {
 }
 
 static banyan_status request_of(const banyan_attention_desc *desc, bny_decode_request *request) {
-  if (desc->parts || desc->kv.read_ahead_bytes > 0)
+  if (desc->parts)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
-                    WHERE "%s is set; keys of devices are in one memory of the device: attend to other parts on the "
-                          "host, and combine the partials",
-                    desc->parts ? "parts" : "read_ahead_bytes");
+                    WHERE "parts is set; keys of devices are in one memory of the device: attend to other parts on the "
+                          "host, and combine the partials");
   banyan_status status = check_types(desc);
   if (status == BANYAN_OK) status = check_two_parts(desc);
   if (status == BANYAN_OK && desc->queries && desc->queries->key_pattern_len > 0)

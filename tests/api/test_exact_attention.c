@@ -106,7 +106,7 @@ static void run_all(const drawn *all, const sharding *how, rows *results) {
 
 static sharding random_sharding(const drawn *all, world_random *random) {
   static const char *const algorithms[] = {NULL, "oneshot", "ring", "tree", "recursive", "twoshot"};
-  static const int32_t places[] = {0, DRAWN_PAGES, DRAWN_PARTS, DRAWN_PARTS | DRAWN_AHEAD | DRAWN_PAGES};
+  static const int32_t places[] = {0, DRAWN_PAGES, DRAWN_PARTS, DRAWN_PARTS | DRAWN_PAGES};
   sharding how = {.nranks = 1 + random_below(random, RANKS_MAX),
                   .kind = random_below(random, 3),
                   .run = 1 + random_below(random, 2),
@@ -188,7 +188,7 @@ TEST_RANDOM(bits_depend_on_keys_and_queries_alone, 100) {
     sharding how = random_sharding(&all, &random);
     if (one.top_pages > 0) { /* all queries of a sequence choose together, and pages are whole on a rank */
       how.top_pages = one.top_pages, how.unit = one.unit, how.skip = 0;
-      how.places &= ~(DRAWN_PARTS | DRAWN_AHEAD);
+      how.places &= ~DRAWN_PARTS;
     }
     setenv("BANYAN_THREADS", threads[random_below(&random, 4)], 1);
     run_all(&all, &how, results);

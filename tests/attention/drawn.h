@@ -26,7 +26,6 @@ enum {
   DRAWN_FEW = 1 << 16,    /* few heads and tokens */
   DRAWN_PAGES = 1 << 17,  /* this and those below: where keys lie */
   DRAWN_PARTS = 1 << 18,
-  DRAWN_AHEAD = 1 << 19,  /* parts are read ahead */
   DRAWN_APART = 1 << 20,  /* each row of keys, values and scales has a page of memory of its own */
   DRAWN_BLOCKS = 1 << 21, /* parts begin at multiples of 256 keys, and there are more of these */
   DRAWN_PROMPT = 1 << 22, /* sequences have many rows, often of bf16 */
@@ -133,7 +132,6 @@ static inline void drawn_cut(drawn *p, const banyan_dtype *dtypes, bool scales_b
     kv->rows = drawn_has(p, DRAWN_LATENT) ? BANYAN_KV_ROWS_FLASHMLA_FP8 : BANYAN_KV_ROWS_PLAIN;
     kv->seq_lens = p->lengths[i], kv->key_first = is_list && random_range(0, 1) ? p->firsts[i] : NULL;
     if (drawn_has(p, DRAWN_PAGES) && random_range(0, 3)) drawn_page(p, kv, i);
-    if (drawn_has(p, DRAWN_AHEAD) && random_range(0, 1)) kv->read_ahead_bytes = random_range(1, 1 << 20);
     drawn_lay_out(p, kv, i, random_range(0, 1), scales_by_key);
   }
   if (is_list)

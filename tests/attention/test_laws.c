@@ -54,7 +54,7 @@ static const int32_t hiding[] = {DRAWN_SEVERAL, DRAWN_WINDOW, DRAWN_SEVERAL | DR
 TEST_RANDOM(results_are_right, OF(240)) {
   drawn p;
   make(&p, _i, _i, (_i % 25 == 0 ? DRAWN_LATENT : 0) | (_i % 2 ? hiding[_i / 2 % 5] : 0),
-       DRAWN_SHAPES | DRAWN_NANS | DRAWN_PAGES | DRAWN_PARTS | DRAWN_AHEAD | DRAWN_MIXED);
+       DRAWN_SHAPES | DRAWN_NANS | DRAWN_PAGES | DRAWN_PARTS | DRAWN_MIXED);
   compare_all(&p.desc, 0.1, 1e-6);
   drawn_free(&p);
 }
@@ -176,7 +176,7 @@ static void check_alone(const drawn *p, const bny_attention_kernels *table, cons
 TEST_RANDOM(rows_do_not_change_each_other, OF(60)) {
   drawn p;
   make(&p, _i, _i, _i % 2 ? DRAWN_SEVERAL : 0,
-       (DRAWN_SHAPES & ~DRAWN_TREE) | DRAWN_NANS | DRAWN_HUGE | DRAWN_PAGES | DRAWN_PARTS | DRAWN_AHEAD | DRAWN_MIXED);
+       (DRAWN_SHAPES & ~DRAWN_TREE) | DRAWN_NANS | DRAWN_HUGE | DRAWN_PAGES | DRAWN_PARTS | DRAWN_MIXED);
   EACH_TABLE(table) {
     result all = run(table, &p.desc);
     for (int32_t b = 0; b < p.desc.batch; b++) {
@@ -198,7 +198,7 @@ TEST_RANDOM(threads_do_not_change_bits, OF(30)) {
   static const int32_t counts[] = {2, 3, 5, 8};
   drawn p;
   make(&p, _i, _i, _i % 2 ? DRAWN_EDGES : DRAWN_EDGES | DRAWN_PAGES,
-       DRAWN_CODES | DRAWN_PARTS | DRAWN_AHEAD | DRAWN_CAP | DRAWN_SINKS | DRAWN_NANS);
+       DRAWN_CODES | DRAWN_PARTS | DRAWN_CAP | DRAWN_SINKS | DRAWN_NANS);
   const bny_attention_kernels *table = bny_attention_kernels_find(getenv("BANYAN_KERNELS"));
   const rows want = run_rows(table, &p.desc, false, NULL);
   for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
@@ -215,7 +215,7 @@ TEST_RANDOM(threads_do_not_change_bits, OF(30)) {
 TEST_RANDOM(places_of_keys_do_not_change_bits, OF(60)) {
   const bool is_exact = _i % 2;
   const int32_t must = (_i % 10 == 4 ? DRAWN_LATENT : 0) | (_i % 6 == 3 ? DRAWN_LONG : 0);
-  const int32_t places = DRAWN_PAGES | (is_exact ? DRAWN_PARTS | DRAWN_AHEAD : 0);
+  const int32_t places = DRAWN_PAGES | (is_exact ? DRAWN_PARTS : 0);
   rows want[16];
   for (int layout = 0; layout < 3; layout++) {
     drawn p;
@@ -266,7 +266,7 @@ static void prune(drawn *p) {
 
 TEST_RANDOM(hidden_keys_are_never_read, OF(240)) {
   const bool is_exact = _i % 3 == 0, prunes = _i % 6 == 1;
-  const int32_t places = DRAWN_PAGES | (prunes ? 0 : DRAWN_PARTS | DRAWN_AHEAD | DRAWN_MIXED);
+  const int32_t places = DRAWN_PAGES | (prunes ? 0 : DRAWN_PARTS | DRAWN_MIXED);
   drawn p;
   const int32_t must =
       hiding[_i % 5] | (is_exact ? DRAWN_BLOCKS : 0) | (_i % 8 ? 0 : DRAWN_LONG) | (_i % 8 == 7 ? DRAWN_LATENT : 0);

@@ -251,14 +251,6 @@ class Decode(Tools):
         for options in ("--dtype", "int8"), ("--head-dim", "576"):
             self.assertIn("--kernel-only", self.expect(run(DECODE, *options), 2).stderr)
 
-    def test_local_attention_to_a_mapped_file(self):
-        """The oldest keys are in a file and the last keys also in memory, more or fewer than some sequences have."""
-        for options in ("--parts", "100"), ("--parts", "5000"), ("--parts", "400", "--batch", "3", "--ragged"), (
-                "--parts", "1", "--head-dim", "576", "--heads", "8", "--kv-heads", "1", "--dtype", "e4m3"):
-            found = self.kernel_only("--kernel-only", "--tokens", "3000", "--repeat", "1", *options)
-            self.assertEqual(found["tokens"], 3000)
-        self.assertIn("--parts goes with", self.expect(run(DECODE, "--parts", "5"), 2).stderr)
-
     def test_local_attention_to_keys_that_are_spread(self):
         """The read loop reads the whole cache, of which the sequence has some keys."""
         for options in ("--kv-heads", "2", "--heads", "6"), ("--head-dim", "576", "--heads", "8", "--kv-heads", "1", "--dtype", "e4m3"):

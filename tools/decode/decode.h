@@ -94,28 +94,6 @@ bool decode_shard_fill(const decode_problem *problem, int32_t layer, int32_t ran
 banyan_attention_desc decode_shard_attention(const decode_problem *problem, const void *q, const decode_shard *shard,
                                              const int32_t *lengths);
 
-/* A shard of one rank in a mapped file, whose last keys are also in memory. Attention reads the last keys from memory
- * and the others from the file. */
-typedef struct decode_parts {
-  int file;
-  decode_shard shard; /* block is the mapped file */
-  void *recent;       /* memory with the layout of a shard of `capacity` keys */
-  int32_t capacity;   /* keys of a sequence in memory */
-  void *buffer;       /* for reading the file */
-  int32_t *lengths[2];
-  banyan_kv_part list[2];
-} decode_parts;
-
-/* Call decode_parts_free() even if it fails. */
-bool decode_parts_make(const decode_problem *problem, int32_t recent, decode_parts *parts, tool_error *error);
-void decode_parts_free(decode_parts *parts);
-
-/* Changes a description of attention so that it reads the parts. */
-void decode_parts_describe(const decode_problem *problem, decode_parts *parts, banyan_attention_desc *desc);
-
-bool decode_parts_drop(const decode_parts *parts, tool_error *error);
-bool decode_parts_read_us(const decode_parts *parts, double *us, tool_error *error);
-
 /* The reference: attention in double precision over the stored keys and values, without optimisation. The ranks divide
  * the rows. Each rank reads all keys of its rows from the source and not from shards, so that errors in sharding are
  * detected. */
@@ -319,8 +297,7 @@ typedef struct decode_kernel_settings {
   int32_t threads; /* 0: one for each core of this process */
   int32_t repeat;
   int64_t timeout_ns;
-  int32_t recent; /* number of last keys in memory; the others are in a mapped file; 0: all in memory */
-  int32_t room;   /* keys are pages of one key, at random places of a cache for so many; 0: in order */
+  int32_t room; /* keys are pages of one key, at random places of a cache for so many; 0: in order */
 } decode_kernel_settings;
 
 /* Prints the result to stdout, as text or as JSON. *verified is set if the error against the reference is within the

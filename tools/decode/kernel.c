@@ -116,23 +116,15 @@ typedef struct kernel_result {
   double local_share; /* fraction of the cache's pages on the NUMA node where all threads run; -1 unknown */
 } kernel_result;
 
-/* Times reading of the keys from memory, or from their file. A file is then dropped from memory again, as attention
- * requires. */
-static bool read_keys(const decode_parts *parts, const decode_shard *shard, int32_t threads, double *us,
-                      tool_error *error) {
-  if (parts == NULL) return read_memory(threads, shard->block, shard->bytes, us, error);
-  return decode_parts_drop(parts, error) && decode_parts_read_us(parts, us, error) && decode_parts_drop(parts, error);
-}
-
-/* Attention and the loops alternate, so that other load affects all. `parts` is NULL if all keys are in memory. */
-static bool measure(banyan_op *op, const decode_parts *parts, const decode_shard *shard, int32_t repeat,
-                    kernel_result *result, tool_error *error) {
+/* Attention and the loops alternate, so that other load affects all. */
+static bool measure(banyan_op *op, const decode_shard *shard, int32_t repeat, kernel_result *result,
+                    tool_error *error) {
   double *attention = tool_new(2 * (size_t)repeat, sizeof *attention), *read = attention + repeat;
   banyan_status status = BANYAN_OK;
   bool answered = true;
   for (int32_t round = -1; round < repeat && status == BANYAN_OK && answered; round++) { /* round -1 is a warm-up */
     int32_t at = round < 0 ? 0 : round;
-    answered = read_keys(parts, shard, result->threads, &read[at], error);
+    answered = read_memory(result->threads, shard->block, shard->bytes, &read[at], error);
     result->fma_gflops = fmax(result->fma_gflops, result->threads * fma_gflops());
     result->dot_gflops = fmax(result->dot_gflops, result->threads * dot_gflops());
     int64_t since = tool_now_ns();
@@ -201,8 +193,7 @@ static decode_shard spread(const decode_problem *problem, int32_t room, const de
 }
 
 static bool measure_shard(const decode_kernel_settings *settings, const decode_problem *problem, const void *q,
-                          const decode_shard *shard, decode_parts *parts, banyan_comm *comm, kernel_result *result,
-                          tool_error *error) {
+                          const decode_shard *shard, banyan_comm *comm, kernel_result *result, tool_error *error) {
   int32_t tokens = problem->batch * problem->queries;
   size_t rows = (size_t)tokens * (size_t)problem->heads, values = rows * (size_t)problem->value_dim;
   banyan_queries queries = BANYAN_QUERIES_INIT;
@@ -210,7 +201,6 @@ static bool measure_shard(const decode_kernel_settings *settings, const decode_p
   float *out = tool_take((values + rows) * sizeof *out);
   banyan_attention_desc desc = decode_shard_attention(problem, q, shard, problem->lengths);
   decode_shard wide = *shard;
-  if (parts != NULL) decode_parts_describe(problem, parts, &desc);
   for (int32_t b = 0; b < problem->batch; b++) {
     starts[b] = problem->tokens - problem->queries;
     firsts[b + 1] = (b + 1) * problem->queries;
@@ -225,7 +215,7 @@ static bool measure_shard(const decode_kernel_settings *settings, const decode_p
   banyan_partial_init(&partial, out, BANYAN_F32, out + values, BANYAN_F32, problem->heads, problem->value_dim);
   banyan_status status = banyan_attention_init(comm, &desc, &partial, &op);
   bool ok = status == BANYAN_OK || tool_error_banyan(error, status, "attention");
-  ok = ok && measure(op, parts, &wide, settings->repeat, result, error);
+  ok = ok && measure(op, &wide, settings->repeat, result, error);
   banyan_op_free(op);
   return ok && compare(problem, out, comm, result, error);
 }
@@ -251,22 +241,14 @@ static bool run(const decode_kernel_settings *settings, const decode_problem *pr
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = settings->timeout_ns, .threads = result->threads};
   banyan_comm *comm = NULL;
   decode_shard shard = {.block = NULL};
-  decode_parts parts = {.file = -1};
   void *q = NULL;
   banyan_status status = tool_world_alone(&config, &comm);
-  bool in_parts = settings->recent > 0, ok = status == BANYAN_OK || tool_error_banyan(error, status, "communicator");
-  if (ok && in_parts) {
-    ok = decode_parts_make(problem, settings->recent, &parts, error);
-    shard = parts.shard;
-  } else if (ok) {
-    ok = decode_shard_make(problem, 0, 1, &shard, error) && decode_shard_fill(problem, 0, 0, 1, &shard, error);
-  }
-  ok = ok && decode_problem_query(problem, 0, &q, error) &&
-       measure_shard(settings, problem, q, &shard, in_parts ? &parts : NULL, comm, result, error);
+  bool ok = status == BANYAN_OK || tool_error_banyan(error, status, "communicator");
+  ok = ok && decode_shard_make(problem, 0, 1, &shard, error) && decode_shard_fill(problem, 0, 0, 1, &shard, error) &&
+       decode_problem_query(problem, 0, &q, error) && measure_shard(settings, problem, q, &shard, comm, result, error);
   for (int32_t b = 0; b < problem->batch; b++) result->keys += problem->lengths[b];
   result->kv_bytes = shard.bytes / ((uint64_t)problem->batch * (uint64_t)problem->tokens) * (uint64_t)result->keys;
-  result->local_share = shard.block == NULL || in_parts ? -1 : local_share_of(shard.block, shard.bytes);
-  decode_parts_free(&parts);
+  result->local_share = shard.block == NULL ? -1 : local_share_of(shard.block, shard.bytes);
   banyan_comm_destroy(comm);
   return ok;
 }
@@ -286,8 +268,7 @@ static bool is_verified(const kernel_result *result) {
   return result->max_rel_error <= tool_error_bound(BANYAN_F32, 0);
 }
 
-static bool print_text(const decode_kernel_settings *settings, const decode_problem *problem,
-                       const kernel_result *result, tool_error *error) {
+static bool print_text(const decode_problem *problem, const kernel_result *result, tool_error *error) {
   double kv = gbytes_per_s(result->kv_bytes, result->attention_us),
          read = gbytes_per_s(result->read_bytes, result->read_us);
   printf("%d sequence%s of %s%d keys, %d heads on %d KV heads x %d, %s, %d thread%s\n", problem->batch,
@@ -297,8 +278,7 @@ static bool print_text(const decode_kernel_settings *settings, const decode_prob
   if (problem->queries > 1) printf("%d queries of each sequence, causal\n", problem->queries);
   printf("attention  %10.1f us  %7.2f GB/s of keys and values  %.1f Gflop/s\n", result->attention_us, kv,
          gflops(problem, result));
-  printf("read loop  %10.1f us  %7.2f GB/s of %s\n", result->read_us, read,
-         settings->recent > 0 ? "the file of all keys, in its order" : "the same memory, by as many threads");
+  printf("read loop  %10.1f us  %7.2f GB/s of the same memory, by as many threads\n", result->read_us, read);
   printf("FMA loop   %10.1f Gflop/s\n", result->fma_gflops);
   if (result->dot_gflops > 0) printf("dot loop   %10.1f Gflop/s of pairs of bf16\n", result->dot_gflops);
   printf("ratio      %10.3f\n", kv / read);
@@ -334,5 +314,5 @@ bool decode_kernel_work(const decode_kernel_settings *settings, const decode_pro
   kernel_result result = {.threads = settings->threads > 0 ? settings->threads : tool_cpus()};
   if (!run(settings, problem, &result, error)) return false;
   *verified = is_verified(&result);
-  return json ? print_json(settings, problem, &result, error) : print_text(settings, problem, &result, error);
+  return json ? print_json(settings, problem, &result, error) : print_text(problem, &result, error);
 }

@@ -7,7 +7,6 @@ banyan_decode_SOURCES = \
   %D%/main.c \
   %D%/measure.c \
   %D%/methods.c \
-  %D%/parts.c \
   %D%/problem.c \
   %D%/reference.c \
   %D%/report.c \

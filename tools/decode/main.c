@@ -32,7 +32,6 @@ typedef struct arguments {
   const char *device;          /* NULL: ranks run on CPUs */
   bool kernel_only;
   int32_t threads; /* threads of --kernel-only; 0: one for each core */
-  int32_t recent;  /* keys of --kernel-only in memory; 0: all */
   int32_t room;    /* keys that the cache of --kernel-only has room for; 0: those of the sequence */
 } arguments;
 
@@ -102,10 +101,6 @@ static const tool_option options[] = {
      TOOL_INT_AT(shape.queries, 1, 1 << 20)},
     {"threads", "N", "The threads of --kernel-only; default one for each core of this process.",
      TOOL_INT_AT(threads, 1, 1024)},
-    {"parts", "T",
-     "Keep the last T keys of each sequence in memory and the others in a mapped file in TMPDIR, which is dropped from "
-     "memory before each run. The read loop reads that file.",
-     TOOL_INT_AT(recent, 1, 1 << 30)},
     {"spread", "P",
      "Spread the keys of the only sequence, as pages of one key in random order, over a cache for P keys.",
      TOOL_INT_AT(room, 1, 1 << 30)},
@@ -134,12 +129,11 @@ static bool complete_for_kernel(const arguments *a, tool_error *error) {
     return tool_error_set(error, "--kernel-only is one rank on the host, with random values: it takes none of --input, "
                                  "--ranks, --method, --algorithm, --scatter, --order, --epsilon and --device");
   }
-  if (a->shape.queries > 0 && (a->recent > 0 || a->room > 0 || a->shape.ragged || a->shape.queries > a->shape.tokens))
-    return tool_error_set(error, "--queries takes none of --ragged, --parts and --spread, and N is at most --tokens %d",
+  if (a->shape.queries > 0 && (a->room > 0 || a->shape.ragged || a->shape.queries > a->shape.tokens))
+    return tool_error_set(error, "--queries takes neither --ragged nor --spread, and N is at most --tokens %d",
                           a->shape.tokens);
-  if (a->room > 0 && (a->shape.batch > 1 || a->recent > 0 || a->room < a->shape.tokens))
-    return tool_error_set(error, "--spread is for one sequence without --parts, and P is at least --tokens %d",
-                          a->shape.tokens);
+  if (a->room > 0 && (a->shape.batch > 1 || a->room < a->shape.tokens))
+    return tool_error_set(error, "--spread is for one sequence, and P is at least --tokens %d", a->shape.tokens);
   return true;
 }
 
@@ -174,11 +168,8 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
     return tool_error_set(error,
                           "--threads goes with --kernel-only; fused and overlap take BANYAN_THREADS, and the other "
                           "methods attend by one thread in each rank");
-  if ((a->recent > 0 || a->room > 0 || a->shape.queries > 0) && !a->kernel_only)
-    return tool_error_set(error, "--%s goes with --kernel-only",
-                          a->recent > 0 ? "parts"
-                          : a->room > 0 ? "spread"
-                                        : "queries");
+  if ((a->room > 0 || a->shape.queries > 0) && !a->kernel_only)
+    return tool_error_set(error, "--%s goes with --kernel-only", a->room > 0 ? "spread" : "queries");
   if (a->kernel_only) return complete_for_kernel(a, error);
   if (a->dtype != 0 && tool_dtype_bytes(a->dtype) == 1)
     return tool_error_set(error, "--dtype %s goes with --kernel-only", tool_dtype_name(a->dtype));
@@ -242,11 +233,8 @@ static int work_on_device(const arguments *a) {
 }
 
 static int work_on_kernel(const arguments *a) {
-  decode_kernel_settings settings = {.threads = a->threads,
-                                     .repeat = a->repeat,
-                                     .timeout_ns = a->world.timeout_ns,
-                                     .recent = a->recent,
-                                     .room = a->room};
+  decode_kernel_settings settings = {
+      .threads = a->threads, .repeat = a->repeat, .timeout_ns = a->world.timeout_ns, .room = a->room};
   tool_error error = {.text = ""};
   decode_problem problem = {.layers = 0};
   bool verified = false;
