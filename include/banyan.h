@@ -52,8 +52,7 @@ extern "C" {
 
 /* ---- status ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the version of the running library, such as "0.1.0". It may differ from the version of this header. The
- * string is static. */
+/* Returns the version of the running library, such as "0.1.0". The string is static. */
 const char *banyan_version(void);
 
 typedef enum banyan_status {
@@ -81,16 +80,14 @@ typedef enum banyan_status {
  *   rank. Later calls return the same status. banyan_comm_shrink() makes a new communicator from the surviving ranks.
  * - If this rank rejects a collective (a wrong argument, no memory), the rejection counts as its call. Peers do not
  *   wait for it: they get BANYAN_ERR_PEER, and the text names the rank and its reason.
- * - Ranks compare the first call of a shape and every *_init before they send data. If a rank rejects such a call, the
- *   communicator remains usable on all ranks.
- * - In later calls, and in runs of persistent operations, peers may already have sent data. The communicator then ends
- *   on all ranks as soon as one rank needs the data of the rejected call. The rank that rejected it learns this from
- *   banyan_comm_status() or from its next call. If all ranks reject the same call, the communicator remains usable.
- * - A slow rank learns the last eight rejections of a peer. Rejections of consecutive calls count as one. A rank that
- *   is further behind waits until its deadline.
- * - On a device, peers do not learn two kinds of rejection: that of a start, and that of a blocking call unless
- *   planning has failed. Their kernels wait until their deadline. Call banyan_comm_abort() to end this wait at once,
- *   unless all ranks reject the same call.
+ * - Ranks compare the first call of a shape and every *_init before they send data. A rejection of such a call, or one
+ *   by all ranks, leaves the communicator usable. In later calls and runs peers may already have sent data. The
+ *   communicator then ends on all ranks as soon as one needs the data of the rejected call. The rank that rejected it
+ *   learns this from banyan_comm_status() or from its next call.
+ * - A slow rank learns the last eight rejections of a peer; those of consecutive calls count as one. A rank that is
+ *   further behind waits until its deadline.
+ * - On a device, peers do not learn a rejection of a start, or of a blocking call unless planning has failed. Their
+ *   kernels wait until their deadline. banyan_comm_abort() ends this wait at once.
  * - If a rank dies or has bad data, an earlier operation still completes on each rank that has all the data it
  *   needs. */
 
@@ -135,8 +132,8 @@ void banyan_threads_destroy(banyan_threads *group);
  * them. Collective. Destroy it as soon as the communicator is made. The call returns within timeout_ns (0: 30 s). If
  * the system takes longer to look up MASTER_ADDR, a thread of the library ends later.
  *
- * - Under torchrun, whose own store listens on MASTER_PORT, rank 0 takes a free one of 16 ports. They follow from the
- *   run's id and MASTER_PORT. BANYAN_PORT overrides them.
+ * - Under torchrun, whose own store listens on MASTER_PORT, the port follows from the run's id and MASTER_PORT.
+ *   BANYAN_PORT overrides it.
  * - If RANK and WORLD_SIZE are not set, rank and size come from the variables of Open MPI, PMI or Slurm.
  * - All ranks must belong to one job. Its id is BANYAN_JOB, or else the id that torchrun, mpirun or Slurm sets. Two
  *   jobs without an id need different ports.
@@ -165,10 +162,9 @@ typedef struct banyan_comm_config {
   size_t size;
 
   /* The deadline of each call, or of each part of a call that is sent in parts. It counts from the first wait or the
-   * first banyan_test(), so time between banyan_start() and these calls does not count. From then on the clock runs,
-   * but a pause between two tests counts for half a deadline at most. So the third test reports a missing rank, however
-   * far apart tests are. In a wait, a pause in which the process did not run counts for an eighth. 0: 30 s, or ten
-   * minutes on a device, because a peer may be compiling kernels (BANYAN_TIMEOUT_MS). */
+   * first banyan_test(). A pause between two tests counts for half a deadline at most, so the third test reports a
+   * missing rank, however far apart tests are. In a wait, a pause in which the process did not run counts for an
+   * eighth. 0: 30 s, or ten minutes on a device, because a peer may be compiling kernels (BANYAN_TIMEOUT_MS). */
   int64_t timeout_ns;
 
   /* Memory that this rank shares with peers, 64 KiB to 16 GiB. Larger messages are sent in parts. A value below 16 MiB
@@ -191,11 +187,10 @@ typedef struct banyan_comm_config {
   int64_t first_timeout_ns;
 
   /* Threads of this rank for attention on the host, including the caller; at most 1024. They start with the first
-   * attention. They are bound to the cores of the caller's binding, which ranks that share these cores divide. Any
-   * number gives the same bits. 0: one for each of these cores, or fewer if the CPU quota of the control group is lower
-   * or fewer can be started (BANYAN_THREADS). Set it in a program that runs OpenMP regions at the same time, because
-   * the two pools of threads do not know each other. OMP_PROC_BIND may bind the thread that makes the communicator to
-   * one core, and 0 then counts only that core. */
+   * attention, on the cores of the caller's binding, which ranks that share these cores divide. Any number gives the
+   * same bits. 0: one for each of these cores, or fewer if the CPU quota of the control group is lower or fewer can be
+   * started (BANYAN_THREADS). OMP_PROC_BIND may bind the caller to one core, which alone then counts. Set the number in
+   * a program that runs OpenMP regions at the same time, because the two pools do not know each other. */
   int64_t threads;
 } banyan_comm_config;
 
@@ -228,26 +223,23 @@ banyan_status banyan_comm_reject(banyan_comm *comm, banyan_status status, const 
 /* Sets a function that is called about every 50 ms while a call of this thread waits for other ranks on the host. A
  * runtime can run its signal handlers there. If `check` returns nonzero, the call fails, and its communicator is
  * aborted as by banyan_comm_abort(). Later waits of the thread end the same way, until the next banyan_on_wait(). NULL
- * removes the function. Local; affects only the calling thread.
- *
- * If `check`, a signal handler or an allgather of the caller forks during a call, the parent's call goes on. The
- * child's call ends with BANYAN_ERR_STATE, and its peers do not notice, whatever the child's `check` returns. Before
- * the child waits on a communicator of its own, it calls banyan_on_wait(). */
+ * removes the function. Local; affects only the calling thread. If a fork happens in `check`, in a signal handler or in
+ * the caller's allgather, the parent's call goes on. The child's ends with BANYAN_ERR_STATE, and peers do not notice.
+ * Before the child waits on a communicator of its own, it calls banyan_on_wait(). */
 void banyan_on_wait(int (*check)(void *context), void *context);
 
 /* Makes a communicator from the ranks that survived a failure. They keep their order and the settings of the old
  * communicator. Collective over these ranks, once: all of them call it within the deadline of a call.
  *
- * - Ranks that died or left, the rank that a timeout named, and ranks that do not call in time are left out.
- * - On one node, a rank that is left out and calls gets BANYAN_ERR_PEER.
+ * - Ranks that died or left, the rank that a timeout named, and ranks that do not call in time are left out. On one
+ *   node, such a rank gets BANYAN_ERR_PEER if it calls.
  * - Between nodes, a rank that does not answer may be alive and continue elsewhere. Ranks get a communicator only if
  *   all ranks left out are known to have ended or to have given up, or the ranks are a majority: more than half of all
  *   old ranks, or exactly half with the lowest of them. A rank does not count if another rank of its node saw it end
  *   before it called. The others get BANYAN_ERR_PEER if they hear from a member, else BANYAN_ERR_TIMEOUT.
  * - A rank that was left out and is late hears from every member that it reaches, however late it calls, until that
  *   member destroys its new communicator. On each member a library thread, which sleeps meanwhile, answers it.
- * - A rank is known to have ended if a rank of its node saw that, or its node closed its TCP connections. Over RDMA
- *   only a rank of its node can know.
+ * - A rank is known to have ended if a rank of its node saw that, or, but for RDMA, its node closed its connections.
  * - `members` (may be NULL) has room for all old ranks. It receives the old rank of each new one.
  * - The old communicator does not change. Destroy it before or afterwards. If ranks were left out that may be alive,
  *   its connections and arena remain until the new one ends.
@@ -311,8 +303,8 @@ int64_t banyan_comm_set_tag(banyan_comm *comm, int64_t tag);
 int32_t banyan_comm_rank(const banyan_comm *comm);
 int32_t banyan_comm_nranks(const banyan_comm *comm);
 
-/* Return the failure that ended this communicator (BANYAN_OK: none), its text (""), and the rank that caused it (-1:
- * unknown). The communicator owns the text. If comm is NULL, they return BANYAN_ERR_ARGUMENT, "" and -1. */
+/* Return the failure that ended this communicator (BANYAN_OK: none), its text (""; the communicator owns it), and the
+ * rank that caused it (-1: unknown). If comm is NULL, they return BANYAN_ERR_ARGUMENT, "" and -1. */
 banyan_status banyan_comm_status(const banyan_comm *comm);
 const char *banyan_comm_error(const banyan_comm *comm);
 int32_t banyan_comm_failed_rank(const banyan_comm *comm);
@@ -327,8 +319,7 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes);
 size_t banyan_comm_metrics(const banyan_comm *comm, char *text, size_t bytes);
 
 /* Loads UCX, the network library that connects ranks of several nodes. Describes it, and whether it moves memory of
- * CUDA devices. The text is cut to `bytes`. Returns BANYAN_ERR_UNSUPPORTED if UCX cannot be loaded; banyan_last_error()
- * says why. */
+ * CUDA devices. The text is cut to `bytes`. Returns BANYAN_ERR_UNSUPPORTED if UCX cannot be loaded. */
 banyan_status banyan_network_describe(char *text, size_t bytes);
 
 /* ---- partials ---------------------------------------------------------------------------------------------------- */
@@ -667,10 +658,10 @@ banyan_status banyan_barrier(banyan_comm *comm);
 
 /* An *_init call is collective. It plans, compares plans over all ranks, and binds the call's memory and stream.
  *
- * - Between start and wait the library allocates nothing and takes no lock, with four exceptions. The network library
- *   may do both, and between nodes the first runs do. With several attention threads on the host, start wakes sleeping
- *   threads with a lock and a system call, and allocates if a run needs more scratch memory than all earlier ones.
- *   Attention that prunes or reads ahead allocates in each run. BANYAN_TRACE and BANYAN_METRICS write files.
+ * - Between start and wait the library allocates nothing and takes no lock, with four exceptions: the network library and
+ *   the first runs between nodes; several attention threads on the host, which a start wakes by a lock and a system
+ *   call, and for which it may allocate more scratch memory; attention that prunes, in each run; and files of
+ *   BANYAN_TRACE and BANYAN_METRICS.
  * - On a device, start enqueues the run on its stream, and test and wait report it as done. The run completes in the
  *   order of its stream.
  * - Operations of one communicator run in the order of their starts, which is the same on all ranks. Several may be

@@ -36,7 +36,6 @@ struct bny_boot_settings {
   char job[BNY_BOOT_JOB_BYTES]; /* sent in the hello */
   uint32_t attempt;             /* TORCHELASTIC_RESTART_COUNT */
   int port;
-  int nports;    /* number of ports of which rank 0 takes the first free one; 0: only `port` */
   int listen_fd; /* BANYAN_LISTEN_FD, rank 0 only; -1: none */
   bool has_secret;
   uint8_t key[BNY_BOOT_KEY_BYTES]; /* derived from the secret, or from an empty one */

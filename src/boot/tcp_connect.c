@@ -29,7 +29,6 @@ struct seeker {
   struct banyan_env *env;
   int64_t deadline_ns;
   int nrejections;       /* number of rejections by rank 0 */
-  int nrounds;           /* over all its addresses */
   char reason[256];      /* why the last attempt failed */
   struct addrinfo *list; /* rank 0's addresses; NULL: none yet */
   int64_t looked_up_ns;
@@ -40,27 +39,16 @@ struct seeker {
   banyan_status final;
 };
 
-/* The moment after `patience_ns`, at most the deadline. */
-static int64_t limit_after(const struct seeker *seeker, int64_t patience_ns) {
-  int64_t limit_ns = bny_deadline_now() + patience_ns;
+/* How long a peer may be silent. */
+static int64_t attempt_limit(const struct seeker *seeker) {
+  int64_t limit_ns = bny_deadline_now() + BNY_BOOT_UNAUTHENTICATED_NS;
   return limit_ns < seeker->deadline_ns ? limit_ns : seeker->deadline_ns;
 }
-
-/* How long a peer may be silent. If rank 0 has one of several ports, others may belong to torchrun's stores, which
- * never greet, so the first rounds are short. */
-static int64_t greeting_limit(const struct seeker *seeker) {
-  bool is_short = seeker->env->settings.nports > 0 && seeker->nrounds < 5;
-  return limit_after(seeker,
-                     is_short ? BNY_BOOT_UNAUTHENTICATED_NS >> 5 << seeker->nrounds : BNY_BOOT_UNAUTHENTICATED_NS);
-}
-
-static int64_t attempt_limit(const struct seeker *seeker) { return limit_after(seeker, BNY_BOOT_UNAUTHENTICATED_NS); }
 
 /* Keeps the reason for the error text. An attempt that the deadline cut short says less than the one before it. */
 static void note(struct seeker *seeker, const char *what, int error) {
   char text[128];
   if (error == ETIMEDOUT && seeker->reason[0] && bny_deadline_is_late(seeker->deadline_ns)) return;
-  if (error == ECONNREFUSED && seeker->reason[0] && seeker->env->settings.nports > 0) return; /* most ports are free */
   if (seeker->knows_other_job && !seeker->met_other_job) return; /* keeps the reason of the other job's rank 0 */
   snprintf(seeker->reason, sizeof seeker->reason, "%s%s%s", what, error ? ": " : "",
            error ? strerror_r(error, text, sizeof text) : "");
@@ -110,9 +98,9 @@ static bool authenticate(struct seeker *seeker, int fd) {
   const struct bny_boot_settings *settings = &env->settings;
   struct bny_boot_challenge challenge;
   struct bny_boot_welcome welcome;
-  int error = bny_boot_socket_receive(fd, challenge.magic, sizeof challenge.magic, greeting_limit(seeker));
+  int error = bny_boot_socket_receive(fd, challenge.magic, sizeof challenge.magic, attempt_limit(seeker));
   bool is_banyan = !error && bny_boot_challenge_check(&challenge);
-  if (is_banyan) error = bny_boot_socket_receive(fd, challenge.nonce, sizeof challenge.nonce, greeting_limit(seeker));
+  if (is_banyan) error = bny_boot_socket_receive(fd, challenge.nonce, sizeof challenge.nonce, attempt_limit(seeker));
   if (error || !is_banyan) {
     note(seeker,
          error ? "connected, but no greeting came (has rank 0 come to banyan_env_create?)"
@@ -168,17 +156,6 @@ static bool try_address(struct seeker *seeker, const struct sockaddr *address, s
   return false;
 }
 
-static bool try_ports(struct seeker *seeker, const struct sockaddr *address, socklen_t bytes) {
-  const struct bny_boot_settings *settings = &seeker->env->settings;
-  struct sockaddr_storage each;
-  memcpy(&each, address, bytes);
-  for (int i = 0; !seeker->final && (i == 0 || i < settings->nports); i++) {
-    bny_boot_address_set_port(&each, settings->port + i);
-    if (try_address(seeker, (struct sockaddr *)&each, bytes)) return true;
-  }
-  return false;
-}
-
 /* Looks up rank 0's addresses. Its name may be unknown until it runs, and may change to another node later. */
 static void look_up(struct seeker *seeker) {
   struct addrinfo *list;
@@ -199,14 +176,14 @@ static bool try_rank_0(struct seeker *seeker) {
   const struct bny_boot_settings *settings = &seeker->env->settings;
   struct sockaddr_storage own;
   look_up(seeker);
-  seeker->nrounds++;
   for (const struct addrinfo *each = seeker->list; each && !seeker->final; each = each->ai_next) {
-    if (try_ports(seeker, each->ai_addr, each->ai_addrlen)) return true;
+    if (try_address(seeker, each->ai_addr, each->ai_addrlen)) return true;
     if (seeker->final || settings->is_one_node || !settings->interface[0] ||
         !bny_boot_address_is_loopback(each->ai_addr))
       continue;
     if (bny_boot_interface_find(settings, each->ai_family, NULL, &own) != BANYAN_OK) continue;
-    if (try_ports(seeker, (struct sockaddr *)&own, bny_boot_address_bytes(&own))) return true;
+    bny_boot_address_set_port(&own, settings->port);
+    if (try_address(seeker, (struct sockaddr *)&own, bny_boot_address_bytes(&own))) return true;
   }
   return false;
 }
@@ -250,7 +227,7 @@ static banyan_status seek(struct seeker *seeker) {
   int pause_ms = PAUSE_FIRST_MS;
   while (!try_rank_0(seeker)) {
     if (seeker->final) return seeker->final;
-    if (seeker->nrejections >= REJECTIONS_AT_MOST && settings->nports == 0)
+    if (seeker->nrejections >= REJECTIONS_AT_MOST)
       return bny_fail(BANYAN_ERR_BOOTSTRAP,
                       "banyan_env_create: rank %d of %d could not authenticate itself to rank 0 at %s: %s",
                       settings->rank, settings->nranks, seeker->env->address, seeker->reason);

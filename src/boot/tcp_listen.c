@@ -77,7 +77,7 @@ static int listen_at_one_of(struct banyan_env *env, const struct addrinfo *list,
       if (*holder == BNY_BOOT_ANOTHER_JOB) patience_ns = bny_deadline_now() + bind_patience_ns;
       if (*holder == BNY_BOOT_THIS_JOB) break;
     }
-    if (bny_deadline_is_late(patience_ns) || env->settings.nports > 0) break;
+    if (bny_deadline_is_late(patience_ns)) break;
     poll(NULL, 0, 50);
   }
   env->listen_fd = fd;
@@ -117,36 +117,21 @@ static banyan_status use_inherited(struct banyan_env *env, int64_t deadline_ns) 
                              : bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "banyan_env_create: BANYAN_LISTEN_FD %s", text);
 }
 
-/* Looks the host up and listens once. *again: the name may get another address. *is_taken: another port may do. */
-static banyan_status try_to_listen(struct banyan_env *env, int64_t deadline_ns, bool *again, bool *is_taken) {
+/* Looks the host up and listens once. *again: the name may get another address. */
+static banyan_status try_to_listen(struct banyan_env *env, int64_t deadline_ns, bool *again) {
   const struct bny_boot_settings *settings = &env->settings;
   struct addrinfo *resolved, one;
   struct sockaddr_storage found;
   enum bny_boot_holder holder = BNY_BOOT_UNKNOWN;
   banyan_status status = bny_boot_address_resolve(settings, deadline_ns, &resolved);
   *again = status == BANYAN_ERR_BOOTSTRAP;
-  *is_taken = false;
   if (status) return status;
   const struct addrinfo *list = resolved;
   status = choose(settings, &one, &found, &list);
   int error = status ? 0 : listen_at_one_of(env, list, deadline_ns, &holder);
   *again = error == EADDRNOTAVAIL && list == resolved && bny_boot_address_is_name(settings);
-  *is_taken = error == EADDRINUSE && holder != BNY_BOOT_THIS_JOB;
   freeaddrinfo(resolved);
   return error ? fail_to_listen(env, error, holder) : status;
-}
-
-/* Listens on the first port that is free. */
-static banyan_status try_ports(struct banyan_env *env, int64_t deadline_ns, bool *again) {
-  const int first = env->settings.port;
-  bool is_taken = true;
-  banyan_status status = BANYAN_OK;
-  for (int i = 0; is_taken && (i == 0 || i < env->settings.nports); i++) {
-    env->settings.port = first + i;
-    status = try_to_listen(env, deadline_ns, again, &is_taken);
-  }
-  env->settings.port = first;
-  return status;
 }
 
 banyan_status bny_boot_listen(struct banyan_env *env, int64_t deadline_ns) {
@@ -154,7 +139,7 @@ banyan_status bny_boot_listen(struct banyan_env *env, int64_t deadline_ns) {
   bool again = false;
   if (env->settings.listen_fd >= 0) return use_inherited(env, deadline_ns);
   for (int attempts = 1;; attempts++) {
-    banyan_status status = try_ports(env, deadline_ns, &again);
+    banyan_status status = try_to_listen(env, deadline_ns, &again);
     int left_ms = bny_deadline_is_late(deadline_ns) ? 0 : bny_deadline_left_ms(deadline_ns);
     if (!status || !again || left_ms == 0) return status;
     if (attempts == 1) bny_log(BNY_LOG_WARN, "%s; it is looked up until the deadline", banyan_last_error());

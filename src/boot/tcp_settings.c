@@ -152,10 +152,10 @@ void bny_boot_append_loopback(char *text, size_t bytes, size_t *length, const ch
  * checked as for any rank. */
 static bool is_alone(const struct bny_boot_settings *settings) { return settings->nranks == 1; }
 
-/* Reads BANYAN_PORT, or MASTER_PORT. If torchrun's own store listens on the latter, rank 0 takes one of a few ports
- * that follow from it and the job, so that it does not take the port of another torchrun's store. */
+/* Reads BANYAN_PORT, or MASTER_PORT. If torchrun's own store listens on the latter, the port follows from it and the
+ * job. */
 static banyan_status read_port(struct bny_boot_settings *settings) {
-  enum { RANGE_FIRST = 20000, RANGES = 500, RANGE_PORTS = 16 };
+  enum { PORT_FIRST = 20000, PORTS = 8000 };
   const char *name = bny_option_text("BANYAN_PORT") ? "BANYAN_PORT" : "MASTER_PORT";
   const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
   bool shared = strcmp(name, "MASTER_PORT") == 0 && agent && strcmp(agent, "True") == 0;
@@ -170,8 +170,7 @@ static banyan_status read_port(struct bny_boot_settings *settings) {
   settings->port = (int)port;
   if (!shared) return BANYAN_OK;
   uint64_t hash = bny_hash_add_bytes((uint64_t)port, settings->job, strlen(settings->job));
-  settings->port = RANGE_FIRST + (int)(hash % RANGES) * RANGE_PORTS;
-  settings->nports = RANGE_PORTS;
+  settings->port = PORT_FIRST + (int)(hash % PORTS);
   return BANYAN_OK;
 }
 
