@@ -24,8 +24,8 @@ static banyan_status check_gather(banyan_comm *comm, const void *mine, const voi
 static banyan_status gather(banyan_comm *comm, const void *mine, void *all, const size_t *counts, banyan_op **keep) {
   banyan_status status = check_gather(comm, mine, all, counts);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
-  bny_call key = {.collective = BNY_ALLGATHER, .counts = counts};
-  return bny_op_run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = mine, .out_bytes = all}, keep);
+  bny_call call = {.collective = BNY_ALLGATHER, .counts = counts};
+  return bny_op_run_or_keep(comm, &call, &(bny_op_memory){.in_bytes = mine, .out_bytes = all}, keep);
 }
 
 banyan_status banyan_allgather(banyan_comm *comm, const void *mine, void *all, const size_t *counts) {

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "api/api.h"
-#include "op/valid.h"
 #include "base/sized.h"
 #include "base/status.h"
 
@@ -105,53 +104,49 @@ static banyan_status bind(const banyan_comm *comm, const banyan_heads_desc *desc
       "mine overlaps all, and is not its own place in it, which is head %" PRId64 " with the strides of all", first);
 }
 
-static banyan_status check_device_memory(banyan_comm *comm, const bny_api_heads *call) {
-  bool moves = call->key.tokens > 0 && call->key.all_heads > 0;
+static banyan_status check_device_memory(banyan_comm *comm, const bny_api_heads *gathered) {
+  bool moves = gathered->call.tokens > 0 && gathered->call.all_heads > 0;
   banyan_status status = BANYAN_OK;
   if (!comm->device.engine || comm->device.proxy || !moves) return BANYAN_OK;
-  if (comm->head_counts[comm->rank]) status = bny_api_check_memory(comm, "mine", call->memory.mine.at);
-  if (status == BANYAN_OK) status = bny_api_check_memory(comm, "all", call->memory.all.at);
-  if (status == BANYAN_OK && call->valid.tokens)
-    status = bny_api_check_memory(comm, "valid.tokens", call->valid.tokens);
+  if (comm->head_counts[comm->rank]) status = bny_api_check_memory(comm, "mine", gathered->memory.mine.at);
+  if (status == BANYAN_OK) status = bny_api_check_memory(comm, "all", gathered->memory.all.at);
+  if (status == BANYAN_OK && gathered->valid.tokens)
+    status = bny_api_check_memory(comm, "valid.tokens", gathered->valid.tokens);
   return status;
 }
 
 banyan_status bny_api_heads_read(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,
-                                 bool blocking, bny_api_heads *call) {
+                                 bool blocking, bny_api_heads *gathered) {
   banyan_heads_desc room;
-  banyan_valid_rows valid_room;
   if (!comm || !desc) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and desc must not be NULL");
   const banyan_heads_desc *known = bny_sized_read(&bny_sized_heads_desc, "desc", desc, &room);
   if (!known) return BANYAN_ERR_ARGUMENT;
   banyan_status status = check_shape(known);
   if (status == BANYAN_OK) status = read_counts(comm, known);
-  const banyan_valid_rows *valid = known->valid;
-  if (status == BANYAN_OK) status = bny_valid_check(&valid, &valid_room, 0);
   if (status != BANYAN_OK) return status;
-  *call = (bny_api_heads){.key = {.collective = BNY_ALLGATHER_HEADS,
-                                  .all_tokens = known->tokens,
-                                  .tokens = known->tokens,
-                                  .all_heads = known->heads,
-                                  .dim = known->dim,
-                                  .dtype = known->dtype,
-                                  .counts = comm->head_counts}};
-  if (valid) call->valid = (banyan_valid_rows){.size = sizeof call->valid, .tokens = valid->tokens};
-  const banyan_valid_rows *tokens_alone = valid ? &call->valid : NULL;
-  status = bny_api_read_valid(comm, &tokens_alone, NULL, blocking, &call->key);
-  if (status == BANYAN_OK) status = bind(comm, known, mine, all, call->key.tokens, &call->memory);
-  if (status == BANYAN_OK) status = check_device_memory(comm, call);
-  call->memory.valid = &call->valid;
-  call->memory.tokens = call->key.tokens;
-  call->memory.stream = known->stream;
+  *gathered = (bny_api_heads){.call = {.collective = BNY_ALLGATHER_HEADS,
+                                       .all_tokens = known->tokens,
+                                       .tokens = known->tokens,
+                                       .all_heads = known->heads,
+                                       .dim = known->dim,
+                                       .dtype = known->dtype,
+                                       .counts = comm->head_counts}};
+  const banyan_valid_rows *valid = known->valid;
+  status = bny_api_read_tokens(comm, &valid, &gathered->valid, blocking, &gathered->call);
+  if (status == BANYAN_OK) status = bind(comm, known, mine, all, gathered->call.tokens, &gathered->memory);
+  if (status == BANYAN_OK) status = check_device_memory(comm, gathered);
+  gathered->memory.valid = &gathered->valid;
+  gathered->memory.tokens = gathered->call.tokens;
+  gathered->memory.stream = known->stream;
   return status;
 }
 
 static banyan_status gather(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,
                             banyan_op **keep) {
-  bny_api_heads call;
-  banyan_status status = bny_api_heads_read(comm, desc, mine, all, !keep, &call);
+  bny_api_heads gathered;
+  banyan_status status = bny_api_heads_read(comm, desc, mine, all, !keep, &gathered);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
-  return bny_op_run_or_keep(comm, &call.key, &call.memory, keep);
+  return bny_op_run_or_keep(comm, &gathered.call, &gathered.memory, keep);
 }
 
 banyan_status banyan_allgather_heads(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all) {

@@ -7,8 +7,8 @@
 
 /* Checks everything but memory. *desc then points to a struct of this library's form, in `room` if the caller's has
  * another size. */
-banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_desc **desc, banyan_combine_desc *room,
-                                  bny_call *key);
+banyan_status bny_api_combine_call(const banyan_comm *comm, const banyan_combine_desc **desc, banyan_combine_desc *room,
+                                   bny_call *call);
 
 /* Checks that the device reaches the caller's memory; without a device there is nothing to check. Hot. */
 banyan_status bny_api_check_memory(banyan_comm *comm, const char *what, const void *pointer);
@@ -41,14 +41,14 @@ banyan_status bny_api_oneshot_alone(const banyan_comm *comm, const char *what, c
 /* Reports to the peers that this rank makes no operation, because its `op` is NULL. */
 banyan_status bny_api_reject_init(banyan_comm *comm);
 
-/* Adds the valid rows to the key. A blocking call reads the arrays of `valid` now, and is planned for a class of
+/* Adds the valid rows to the call. A blocking one reads the arrays of `valid` now, and is planned for a class of
  * tokens. A persistent operation reads them at each run. On a device only kernels read them. */
 banyan_status bny_api_read_valid(const banyan_comm *comm, const banyan_valid_rows **valid, banyan_valid_rows *room,
-                                 bool blocking, bny_call *key);
+                                 bool blocking, bny_call *call);
 
 /* Does so for a call that uses `tokens` alone. `valid` is the caller's struct, and then NULL or `counted`. */
 banyan_status bny_api_read_tokens(const banyan_comm *comm, const banyan_valid_rows **valid, banyan_valid_rows *counted,
-                                  bool blocking, bny_call *key);
+                                  bool blocking, bny_call *call);
 
 /* The rows of a tensor in memory. */
 typedef struct bny_api_tensor {
@@ -62,16 +62,16 @@ static inline bool bny_api_tensor_is_empty(const bny_api_tensor *of) { return of
 /* Returns whether two tensors overlap. Tensors in separate memory, or in different columns of one matrix, do not. */
 bool bny_api_tensors_overlap(const bny_api_tensor *a, const bny_api_tensor *b);
 
-/* A call that gathers heads. Its key refers to memory of the communicator that is valid until the next such call. */
+/* A call that gathers heads. It refers to memory of the communicator that is valid until the next such call. */
 typedef struct bny_api_heads {
-  bny_call key;
+  bny_call call;
   bny_op_memory memory; /* refers to `valid` */
   banyan_valid_rows valid;
 } bny_api_heads;
 
 /* Reads desc->gather, which is not NULL, and checks it against q. */
 banyan_status bny_api_attention_gather(banyan_comm *comm, const banyan_attention_desc *desc, bool blocking,
-                                       bny_api_heads *call);
+                                       bny_api_heads *gathered);
 
 /* Checks everything of a selection but its valid rows, and fills in its memory. */
 banyan_status bny_api_select_check(banyan_comm *comm, const banyan_select_desc *desc, bny_lists *lists);
@@ -81,4 +81,4 @@ banyan_status bny_api_attention_select(banyan_comm *comm, const banyan_attention
 
 /* Checks an all-gather of heads, and fills in `call`. */
 banyan_status bny_api_heads_read(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,
-                                 bool blocking, bny_api_heads *call);
+                                 bool blocking, bny_api_heads *gathered);

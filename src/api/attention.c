@@ -18,37 +18,38 @@ static bool may_be_oneshot(const char *algorithm) {
   return !algorithm || algorithm[0] == 0 || strcmp(algorithm, "oneshot") == 0;
 }
 
-static void set_within(bny_call *key) {
-  key->within_kernel = true;
-  strcpy(key->algorithm, "oneshot");
+static void set_within(bny_call *call) {
+  call->within_kernel = true;
+  strcpy(call->algorithm, "oneshot");
 }
 
 /* *valid then is NULL or points to `room`. */
-static banyan_status key_within(banyan_comm *comm, const banyan_combine_desc *desc, bny_call *key,
-                                const banyan_valid_rows **valid, banyan_valid_rows *valid_room) {
+static banyan_status call_within(banyan_comm *comm, const banyan_combine_desc *desc, bny_call *call,
+                                 const banyan_valid_rows **valid, banyan_valid_rows *valid_room) {
   banyan_combine_desc room;
-  banyan_status status = bny_api_combine_key(comm, &desc, &room, key);
+  banyan_status status = bny_api_combine_call(comm, &desc, &room, call);
   *valid = status == BANYAN_OK ? desc->valid : NULL;
-  if (status == BANYAN_OK) status = bny_api_read_valid(comm, valid, valid_room, false, key);
+  if (status == BANYAN_OK) status = bny_api_read_valid(comm, valid, valid_room, false, call);
   if (status != BANYAN_OK) return status;
   if (!comm->device.engine)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "the communicator has no device: name one in banyan_comm_config");
   if (!may_be_oneshot(desc->algorithm))
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm is \"%s\"; within a kernel it is \"oneshot\" or NULL",
                     desc->algorithm);
-  set_within(key);
+  set_within(call);
   return bny_api_check_memory_valid(comm, *valid);
 }
 
 banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, banyan_op **op) {
   BNY_FLOAT_MODE;
-  bny_call key;
+  bny_call call;
   const banyan_valid_rows *valid = NULL;
   banyan_valid_rows room;
-  banyan_status status = op ? key_within(comm, desc, &key, &valid, &room) : bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+  banyan_status status =
+      op ? call_within(comm, desc, &call, &valid, &room) : bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
   if (status != BANYAN_OK) return bny_op_reject(comm, status, true);
-  status = bny_op_make(comm, &key, op);
-  if (status == BANYAN_OK) bny_op_bind(*op, &(bny_op_memory){.valid = valid, .tokens = key.tokens});
+  status = bny_op_make(comm, &call, op);
+  if (status == BANYAN_OK) bny_op_bind(*op, &(bny_op_memory){.valid = valid, .tokens = call.tokens});
   return status;
 }
 
@@ -56,7 +57,7 @@ banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, 
                                int32_t blocks, void *combine, size_t bytes) {
   if (!op || !combine) return bny_fail(BANYAN_ERR_ARGUMENT, "op and combine must not be NULL");
   banyan_comm *comm = op->comm;
-  const bny_call *key = &op->key;
+  const bny_call *call = &op->call;
   if (!op->within || op->attention)
     return bny_fail(BANYAN_ERR_STATE, "the operation was not made by banyan_device_combine_init()");
   if (bytes != sizeof(bny_device_combine))
@@ -65,7 +66,7 @@ banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, 
         "bytes is %zu, a banyan_device_combine of this library has %zu: compile with the header that came with it",
         bytes, sizeof(bny_device_combine));
   if (blocks < 1) return bny_fail(BANYAN_ERR_ARGUMENT, "blocks is %d; one at least must fit on the device", blocks);
-  bny_box none = {0, 0, key->value_dim}, result = bny_op_result_box(comm, key);
+  bny_box none = {0, 0, call->value_dim}, result = bny_op_result_box(comm, call);
   banyan_partial rows_room, out_room;
   if (!rows) return bny_fail(BANYAN_ERR_ARGUMENT, "rows: is NULL");
   rows = bny_sized_read(&bny_sized_partial, "rows", rows, &rows_room);
@@ -147,16 +148,16 @@ static banyan_status check_valid(const banyan_valid_rows *valid) {
                   valid->seq_lens ? "seq_lens" : "query_start_loc");
 }
 
-/* Completes the key of a combine of attention's rows. Attention's kernel sends the rows if that is possible; otherwise
+/* Completes the call of a combine of attention's rows. Attention's kernel sends the rows if that is possible; otherwise
  * *why explains why not. On the host a blocking call is planned for a class of tokens, or for those that
  * `valid` allows. */
-static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc *desc,
-                                 const banyan_combine_desc *combine, bool blocking, const banyan_valid_rows **valid,
-                                 banyan_valid_rows *valid_room, bny_call *key, char *why, size_t bytes) {
+static banyan_status call_of_both(banyan_comm *comm, const banyan_attention_desc *desc,
+                                  const banyan_combine_desc *combine, bool blocking, const banyan_valid_rows **valid,
+                                  banyan_valid_rows *valid_room, bny_call *call, char *why, size_t bytes) {
   bny_call made;
   banyan_combine_desc room;
   bool runs_here = blocking && !comm->device.engine;
-  banyan_status status = bny_api_combine_key(comm, &combine, &room, &made);
+  banyan_status status = bny_api_combine_call(comm, &combine, &room, &made);
   *valid = status == BANYAN_OK ? combine->valid : NULL;
   if (status == BANYAN_OK && desc->select) status = bny_api_attention_select(comm, desc, made.order);
   if (status == BANYAN_OK) status = bny_api_read_valid(comm, valid, valid_room, runs_here, &made);
@@ -186,18 +187,18 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
   if (!can && comm->device.engine)
     snprintf(why, bytes, ", because attention's kernel cannot send its rows: %s",
              may ? banyan_last_error() : "the algorithm asked for is another");
-  *key = can ? within : made;
+  *call = can ? within : made;
   return BANYAN_OK;
 }
 
 /* Makes a hidden stage, unless the operation has it already. */
-static banyan_status make_stage(const banyan_op *op, const bny_call *key, banyan_op **stage) {
-  if (*stage && bny_call_equal(&(*stage)->key, key, op->comm->nranks)) return BANYAN_OK;
-  return bny_op_make(op->comm, key, stage);
+static banyan_status make_stage(const banyan_op *op, const bny_call *call, banyan_op **stage) {
+  if (*stage && bny_call_equal(&(*stage)->call, call, op->comm->nranks)) return BANYAN_OK;
+  return bny_op_make(op->comm, call, stage);
 }
 
-/* Returns the key of a selection that has a list of the best `k` for each sequence and head. */
-static bny_call key_of_lists(const bny_call *rows, const bny_attention *attention, int32_t heads, int32_t k) {
+/* Returns the call of a selection that has a list of the best `k` for each sequence and head. */
+static bny_call call_of_lists(const bny_call *rows, const bny_attention *attention, int32_t heads, int32_t k) {
   return (bny_call){.collective = BNY_SELECT,
                     .counts_tokens = rows->counts_tokens,
                     .tokens = bny_attention_sequences(attention, rows->tokens),
@@ -214,7 +215,7 @@ static banyan_status choose_keys(const banyan_op *op, const bny_call *rows, cons
   const banyan_queries *queries = attention->desc.queries;
   const banyan_select_desc *select = attention->desc.select;
   if (!select) return BANYAN_OK;
-  bny_call keys = key_of_lists(rows, attention, 1, select->k);
+  bny_call keys = call_of_lists(rows, attention, 1, select->k);
   bool on_device = op->comm->device.engine != NULL;
   if (on_device && queries && queries->query_start_loc) keys.counts_tokens = false;
   const char *algorithm = on_device ? "oneshot" : select->algorithm ? select->algorithm : op->comm->algorithm;
@@ -229,8 +230,8 @@ static banyan_status choose_keys(const banyan_op *op, const bny_call *rows, cons
   return BANYAN_OK;
 }
 
-/* Makes the selections that choose pages over ranks, if they do, and binds them. `rows` is the key of this call; its
- * number of tokens may differ from that of op->key. */
+/* Makes the selections that choose pages over ranks, if they do, and binds them. `rows` is this call; its number of
+ * tokens may differ from that of op->call. */
 static banyan_status choose_pages(const banyan_op *op, const bny_call *rows, bny_attention *attention,
                                   const banyan_valid_rows *valid, banyan_op **stages) {
   if (!attention->over_ranks) return choose_keys(op, rows, attention, valid, stages);
@@ -241,7 +242,7 @@ static banyan_status choose_pages(const banyan_op *op, const bny_call *rows, bny
                    .all_tokens = rows->all_tokens,
                    .all_heads = desc->heads,
                    .dim = 1};
-  bny_call pages = key_of_lists(rows, attention, desc->kv_heads, desc->prune.top_pages);
+  bny_call pages = call_of_lists(rows, attention, desc->kv_heads, desc->prune.top_pages);
   bny_lists lists[2];
   banyan_status status = bny_attention_bind_lists(attention, rows->all_tokens, rows->sequences, &lists[0], &lists[1]);
   if (status != BANYAN_OK) return bny_op_reject(op->comm, status, false);
@@ -257,37 +258,37 @@ static banyan_status choose_pages(const banyan_op *op, const bny_call *rows, bny
 static banyan_status certificate_of(const banyan_op *op, const bny_call *rows, const bny_attention *attention,
                                     const banyan_valid_rows *valid, banyan_op **certificate) {
   if (!attention->certifies) return BANYAN_OK;
-  bny_call key = *rows;
-  key.value_dim = BNY_CERTIFICATE_VALUES;
-  key.wire = BNY_WIRE_F32;
-  key.order = BANYAN_ORDER_PLAN;
-  key.attends = false;
-  key.dim = key.sequences = 0;
-  key.algorithm[0] = 0;
-  banyan_status status = make_stage(op, &key, certificate);
+  bny_call call = *rows;
+  call.value_dim = BNY_CERTIFICATE_VALUES;
+  call.wire = BNY_WIRE_F32;
+  call.order = BANYAN_ORDER_PLAN;
+  call.attends = false;
+  call.dim = call.sequences = 0;
+  call.algorithm[0] = 0;
+  banyan_status status = make_stage(op, &call, certificate);
   if (status == BANYAN_OK) status = bny_op_reserve_valid(*certificate, valid);
   if (status != BANYAN_OK) return status;
-  bny_box result = bny_op_result_box(op->comm, &key);
+  bny_box result = bny_op_result_box(op->comm, &call);
   banyan_partial in = bny_attention_certificate(attention), out = bny_attention_certified(attention, result.heads);
   banyan_valid_rows all_written = valid ? *valid : (banyan_valid_rows){0};
   all_written.empty_rows = BANYAN_EMPTY_ROWS_WRITTEN;
   bny_op_bind(*certificate, &(bny_op_memory){.in = &in,
                                              .out = bny_box_is_empty(&result) ? NULL : &out,
                                              .valid = valid ? &all_written : NULL,
-                                             .tokens = key.tokens});
+                                             .tokens = call.tokens});
   return BANYAN_OK;
 }
 
 /* Attaches attention to the operation. The device and memory of a rank decide whether it supports a shape. An operation
  * without attention is new on all ranks. */
-static banyan_status attend(banyan_comm *comm, banyan_op *op, const banyan_attention_desc *desc, const bny_call *key,
+static banyan_status attend(banyan_comm *comm, banyan_op *op, const banyan_attention_desc *desc, const bny_call *call,
                             const char *why_apart, bny_attention **made) {
   bny_attention *attention = op->attention;
   bool is_new = !attention;
   banyan_status status = BANYAN_OK;
   if (is_new || !bny_attention_rebind(comm, attention, desc))
-    status = bny_attention_make_input(comm, desc, key->all_tokens, key->order == BANYAN_ORDER_EXACT,
-                                      key->within_kernel ? NULL : why_apart, &attention);
+    status = bny_attention_make_input(comm, desc, call->all_tokens, call->order == BANYAN_ORDER_EXACT,
+                                      call->within_kernel ? NULL : why_apart, &attention);
   if (status != BANYAN_OK && !comm->device.engine) bny_op_reject(comm, status, false);
   if (is_new && comm->device.engine) {
     banyan_status own = status;
@@ -295,14 +296,14 @@ static banyan_status attend(banyan_comm *comm, banyan_op *op, const banyan_atten
     if (status != BANYAN_OK && own == BANYAN_OK) bny_attention_free(attention);
   }
   if (status != BANYAN_OK) return status;
-  if (is_new && comm->device.engine && !key->within_kernel) bny_log(BNY_LOG_INFO, "%s", attention->text);
+  if (is_new && comm->device.engine && !call->within_kernel) bny_log(BNY_LOG_INFO, "%s", attention->text);
   *made = attention;
   return BANYAN_OK;
 }
 
-static banyan_status check_call(banyan_comm *comm, const banyan_attention_desc *desc, const bny_call *key,
+static banyan_status check_call(banyan_comm *comm, const banyan_attention_desc *desc, const bny_call *call,
                                 const banyan_partial **out, banyan_partial *room, bool blocking) {
-  bny_box result = bny_op_result_box(comm, key);
+  bny_box result = bny_op_result_box(comm, call);
   banyan_status status = bny_api_check_partial(out, room, &result, true);
   if (status == BANYAN_OK) status = check_memory_attention(comm, desc);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, *out, &result, true);
@@ -316,7 +317,7 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
                                         banyan_op **keep) {
   bny_attention_room desc_room;
   banyan_partial out_room;
-  bny_call key;
+  bny_call call;
   bny_api_heads heads;
   banyan_valid_rows valid_room;
   const banyan_valid_rows *valid = NULL;
@@ -326,22 +327,22 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
   banyan_status status = bny_attention_read(&desc, &desc_room);
   if (status == BANYAN_OK)
-    status = key_of_both(comm, desc, combine, !keep, &valid, &valid_room, &key, why_apart, sizeof why_apart);
-  if (status == BANYAN_OK) status = check_call(comm, desc, &key, &out, &out_room, !keep);
+    status = call_of_both(comm, desc, combine, !keep, &valid, &valid_room, &call, why_apart, sizeof why_apart);
+  if (status == BANYAN_OK) status = check_call(comm, desc, &call, &out, &out_room, !keep);
   if (status == BANYAN_OK && desc->gather) status = bny_api_attention_gather(comm, desc, !keep, &heads);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   bny_op_use_stream(comm, desc->stream);
-  if (desc->gather) status = keep ? bny_op_make(comm, &heads.key, &gather) : bny_op_find(comm, &heads.key, &gather);
+  if (desc->gather) status = keep ? bny_op_make(comm, &heads.call, &gather) : bny_op_find(comm, &heads.call, &gather);
   if (status != BANYAN_OK) return status;
   if (gather) bny_op_bind(gather, &heads.memory);
-  status = keep ? bny_op_make(comm, &key, &op) : bny_op_find(comm, &key, &op);
+  status = keep ? bny_op_make(comm, &call, &op) : bny_op_find(comm, &call, &op);
   bool is_new = status == BANYAN_OK && !op->attention;
   if (status == BANYAN_OK) status = bny_op_reserve_valid(op, valid);
-  if (status == BANYAN_OK) status = attend(comm, op, desc, &key, why_apart, &attention);
+  if (status == BANYAN_OK) status = attend(comm, op, desc, &call, why_apart, &attention);
   if (is_new && !keep && status == BANYAN_OK && comm->checks) status = bny_api_check_claims(comm, desc);
   if (status == BANYAN_OK) memcpy(stages, op->stages, sizeof stages);
-  if (status == BANYAN_OK) status = choose_pages(op, &key, attention, valid, stages);
-  if (status == BANYAN_OK) status = certificate_of(op, &key, attention, valid, &stages[BNY_STAGE_CERTIFICATE]);
+  if (status == BANYAN_OK) status = choose_pages(op, &call, attention, valid, stages);
+  if (status == BANYAN_OK) status = certificate_of(op, &call, attention, valid, &stages[BNY_STAGE_CERTIFICATE]);
   if (status != BANYAN_OK) {
     for (int i = 0; i < BNY_STAGES; i++)
       if (op && stages[i] != op->stages[i]) bny_op_free(stages[i]);
@@ -350,11 +351,11 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
     if (keep) bny_op_free(op);
     return status;
   }
-  bny_box result = bny_op_result_box(comm, &key);
+  bny_box result = bny_op_result_box(comm, &call);
   bny_op_memory memory = {.in = &attention->out,
                           .out = bny_box_is_empty(&result) ? NULL : out,
                           .valid = valid,
-                          .tokens = key.tokens,
+                          .tokens = call.tokens,
                           .stream = attention->desc.stream,
                           .attention = attention};
   memcpy(memory.stages, stages, sizeof stages);

@@ -35,7 +35,7 @@ static banyan_status check_shape(const banyan_attention_desc *desc, const banyan
 }
 
 banyan_status bny_api_attention_gather(banyan_comm *comm, const banyan_attention_desc *desc, bool blocking,
-                                       bny_api_heads *call) {
+                                       bny_api_heads *gathered) {
   banyan_heads_desc room;
   const banyan_heads_desc *known = bny_sized_read(&bny_sized_heads_desc, "desc.gather", desc->gather, &room);
   if (!known) return BANYAN_ERR_ARGUMENT;
@@ -48,7 +48,7 @@ banyan_status bny_api_attention_gather(banyan_comm *comm, const banyan_attention
   heads.all_token_stride = desc->q_batch_stride;
   heads.all_head_stride = desc->q_head_stride;
   heads.stream = desc->stream;
-  status = bny_api_heads_read(comm, &heads, desc->q_mine, (void *)(uintptr_t)desc->q, blocking, call);
+  status = bny_api_heads_read(comm, &heads, desc->q_mine, (void *)(uintptr_t)desc->q, blocking, gathered);
   return status == BANYAN_OK ? status
                              : bny_fail(status, "desc.gather, of q_mine into q as `all`: %s", banyan_last_error());
 }

@@ -16,8 +16,8 @@ static banyan_status check_broadcast(banyan_comm *comm, const void *data, size_t
 static banyan_status broadcast(banyan_comm *comm, void *data, size_t bytes, int32_t root, banyan_op **keep) {
   banyan_status status = check_broadcast(comm, data, bytes, root);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
-  bny_call key = {.collective = BNY_BROADCAST, .bytes = bytes, .root = root};
-  return bny_op_run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = data, .out_bytes = data}, keep);
+  bny_call call = {.collective = BNY_BROADCAST, .bytes = bytes, .root = root};
+  return bny_op_run_or_keep(comm, &call, &(bny_op_memory){.in_bytes = data, .out_bytes = data}, keep);
 }
 
 banyan_status banyan_broadcast(banyan_comm *comm, void *data, size_t bytes, int32_t root) {

@@ -59,27 +59,27 @@ banyan_status bny_api_check_memory_bytes(banyan_comm *comm, const char *what, co
 }
 
 banyan_status bny_api_read_valid(const banyan_comm *comm, const banyan_valid_rows **valid, banyan_valid_rows *room,
-                                 bool blocking, bny_call *key) {
-  banyan_status status = bny_valid_check(valid, room, key->all_tokens);
+                                 bool blocking, bny_call *call) {
+  banyan_status status = bny_valid_check(valid, room, call->all_tokens);
   if (status != BANYAN_OK) return status;
-  bool device = comm->device.engine && (!comm->device.proxy || bny_payload_of(key)->on_proxy);
-  key->counts_tokens = *valid && (*valid)->tokens;
+  bool device = comm->device.engine && (!comm->device.proxy || bny_payload_of(call)->on_proxy);
+  call->counts_tokens = *valid && (*valid)->tokens;
   if (blocking && !device) {
-    status = bny_valid_count(*valid, key->all_tokens, &key->tokens);
-    if (status == BANYAN_OK && bny_valid_selects(*valid)) status = bny_valid_read(*valid, key->tokens, NULL);
+    status = bny_valid_count(*valid, call->all_tokens, &call->tokens);
+    if (status == BANYAN_OK && bny_valid_selects(*valid)) status = bny_valid_read(*valid, call->tokens, NULL);
   }
-  if (blocking && !key->counts_tokens) key->all_tokens = bny_valid_class(key->tokens, key->all_heads);
+  if (blocking && !call->counts_tokens) call->all_tokens = bny_valid_class(call->tokens, call->all_heads);
   return status;
 }
 
 banyan_status bny_api_read_tokens(const banyan_comm *comm, const banyan_valid_rows **valid, banyan_valid_rows *counted,
-                                  bool blocking, bny_call *key) {
+                                  bool blocking, bny_call *call) {
   banyan_valid_rows room;
   banyan_status status = bny_valid_check(valid, &room, 0);
   if (status != BANYAN_OK) return status;
   if (*valid) *counted = (banyan_valid_rows){.size = sizeof *counted, .tokens = (*valid)->tokens};
   *valid = *valid ? counted : NULL;
-  return bny_api_read_valid(comm, valid, NULL, blocking, key);
+  return bny_api_read_valid(comm, valid, NULL, blocking, call);
 }
 
 banyan_status bny_api_oneshot_alone(const banyan_comm *comm, const char *what, const char *instead,

@@ -39,8 +39,8 @@ static banyan_status check_combine(const banyan_comm *comm, const banyan_combine
   return BANYAN_OK;
 }
 
-banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_desc **desc, banyan_combine_desc *room,
-                                  bny_call *key) {
+banyan_status bny_api_combine_call(const banyan_comm *comm, const banyan_combine_desc **desc, banyan_combine_desc *room,
+                                   bny_call *call) {
   if (!comm || !*desc) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and desc must not be NULL");
   const banyan_combine_desc *known = bny_sized_read(&bny_sized_combine_desc, "desc", *desc, room);
   if (!known) return BANYAN_ERR_ARGUMENT;
@@ -63,17 +63,17 @@ banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_
   if (status != BANYAN_OK) return status;
   if (algorithm) strncpy(made.algorithm, algorithm, sizeof made.algorithm - 1);
   *desc = known;
-  *key = made;
+  *call = made;
   return BANYAN_OK;
 }
 
 /* Checks that the result overwrites no row of the input except its own. */
-static banyan_status check_apart(const banyan_comm *comm, const bny_call *key, const banyan_partial *in,
+static banyan_status check_apart(const banyan_comm *comm, const bny_call *call, const banyan_partial *in,
                                  const bny_box *all, const banyan_partial *out, const bny_box *result) {
   int32_t token0 = 0, head0 = 0, number;
   const char *names[2];
-  if (key->scatter == BANYAN_SCATTER_HEADS) banyan_split(key->all_heads, comm->nranks, comm->rank, &head0, &number);
-  if (key->scatter == BANYAN_SCATTER_TOKENS) banyan_split(key->tokens, comm->nranks, comm->rank, &token0, &number);
+  if (call->scatter == BANYAN_SCATTER_HEADS) banyan_split(call->all_heads, comm->nranks, comm->rank, &head0, &number);
+  if (call->scatter == BANYAN_SCATTER_TOKENS) banyan_split(call->tokens, comm->nranks, comm->rank, &token0, &number);
   if (bny_box_is_empty(result) || !bny_partial_overlaps(in, all, out, result, token0, head0, names)) return BANYAN_OK;
   return bny_fail(BANYAN_ERR_ARGUMENT,
                   "out.%s overlaps in.%s: use separate memory, or the same array with each row at the same address and "
@@ -86,15 +86,15 @@ static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc,
   banyan_combine_desc desc_room;
   banyan_partial in_room, out_room;
   banyan_valid_rows valid_room;
-  bny_call key;
-  banyan_status status = bny_api_combine_key(comm, &desc, &desc_room, &key);
+  bny_call call;
+  banyan_status status = bny_api_combine_call(comm, &desc, &desc_room, &call);
   const banyan_valid_rows *valid = status == BANYAN_OK ? desc->valid : NULL;
-  if (status == BANYAN_OK) status = bny_api_read_valid(comm, &valid, &valid_room, !keep, &key);
+  if (status == BANYAN_OK) status = bny_api_read_valid(comm, &valid, &valid_room, !keep, &call);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
-  bny_box all = {key.tokens, key.all_heads, key.value_dim}, result = bny_op_result_box(comm, &key);
+  bny_box all = {call.tokens, call.all_heads, call.value_dim}, result = bny_op_result_box(comm, &call);
   status = bny_api_check_partial(&in, &in_room, &all, false);
   if (status == BANYAN_OK) status = bny_api_check_partial(&out, &out_room, &result, true);
-  if (status == BANYAN_OK) status = check_apart(comm, &key, in, &all, out, &result);
+  if (status == BANYAN_OK) status = check_apart(comm, &call, in, &all, out, &result);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, in, &all, false);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
   if (status == BANYAN_OK) status = bny_api_check_memory_valid(comm, valid);
@@ -106,10 +106,10 @@ static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc,
   bny_op_memory memory = {.in = in,
                           .out = bny_box_is_empty(&result) ? NULL : out,
                           .valid = valid,
-                          .tokens = key.tokens,
+                          .tokens = call.tokens,
                           .stream = desc->stream};
   banyan_op *op;
-  status = bny_op_obtain(comm, &key, &memory, keep != NULL, &op);
+  status = bny_op_obtain(comm, &call, &memory, keep != NULL, &op);
   if (status != BANYAN_OK) return status;
   if (keep) {
     *keep = op;

@@ -18,10 +18,10 @@ static banyan_status shift(banyan_comm *comm, const void *send, void *receive, s
   banyan_status status = check_shift(comm, send, receive, bytes);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   int32_t distance_mod = distance % comm->nranks;
-  bny_call key = {.collective = BNY_SHIFT,
-                  .bytes = bytes,
-                  .distance = distance_mod < 0 ? distance_mod + comm->nranks : distance_mod};
-  return bny_op_run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = send, .out_bytes = receive}, keep);
+  bny_call call = {.collective = BNY_SHIFT,
+                   .bytes = bytes,
+                   .distance = distance_mod < 0 ? distance_mod + comm->nranks : distance_mod};
+  return bny_op_run_or_keep(comm, &call, &(bny_op_memory){.in_bytes = send, .out_bytes = receive}, keep);
 }
 
 banyan_status banyan_shift(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance) {

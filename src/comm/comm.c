@@ -113,8 +113,8 @@ static void raise_arena(bny_node_map *map, int32_t nranks) {
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 
-void bny_comm_agree_begin(banyan_comm *comm, const bny_notice *call) {
-  bny_run_relabel(comm->agree, call);
+void bny_comm_agree_begin(banyan_comm *comm, const bny_notice *notice) {
+  bny_run_relabel(comm->agree, notice);
   comm->exec->history_before = comm->exec->history;
   comm->exec->record.tag = comm->tag;
   bny_run_begin(comm->agree);
@@ -136,8 +136,8 @@ static banyan_status make_agreement(banyan_comm *comm) {
   };
   banyan_status status = bny_plan_make(&request, comm->rank, &comm->barrier);
   if (status != BANYAN_OK) return status;
-  bny_notice call = bny_notice_make(&request, comm->barrier, BNY_PHASE_CONNECT);
-  return bny_run_make(comm->exec, comm->barrier, &call, &comm->nothing, &comm->agree);
+  bny_notice notice = bny_notice_make(&request, comm->barrier, BNY_PHASE_CONNECT);
+  return bny_run_make(comm->exec, comm->barrier, &notice, &comm->nothing, &comm->agree);
 }
 
 static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
@@ -237,7 +237,7 @@ static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, cons
   if (status == BANYAN_OK) status = build_parts(comm, exchange, settings, &map, localities);
   status = bny_comm_confirm(exchange, status);
   if (status == BANYAN_OK && (map.nnodes > 1 || settings->device)) {
-    bool connects = comm->transport->ops->reach;
+    bool connects = comm->transport->ops->connect;
     if (connects) bny_run_begin(comm->agree);
     if (connects) status = bny_run_reach(comm->agree, comm->agree);
     if (connects && status == BANYAN_OK) status = bny_comm_agree_end(comm);

@@ -114,5 +114,5 @@ static inline banyan_status bny_comm_reject_child(const banyan_comm *comm) {
 banyan_status bny_comm_check(banyan_comm *comm);
 
 /* Compares calls: BANYAN_ERR_MISMATCH on all ranks if one of them is in another call. */
-void bny_comm_agree_begin(banyan_comm *comm, const bny_notice *call);
+void bny_comm_agree_begin(banyan_comm *comm, const bny_notice *notice);
 banyan_status bny_comm_agree_end(banyan_comm *comm);

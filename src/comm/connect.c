@@ -25,7 +25,7 @@ static void *carry(void *argument) {
   bny_transport *transport = courier->transport;
   while (!atomic_load_explicit(&courier->ends, memory_order_acquire)) {
     transport->ops->progress(transport);
-    transport->ops->spread(transport, 0);
+    transport->ops->broadcast_fault(transport, 0);
     nanosleep(&(struct timespec){0, ROUND_NS}, NULL);
   }
   return NULL;
@@ -47,7 +47,7 @@ banyan_status bny_comm_confirm_connected(banyan_comm *comm, const bny_exchange *
   } else if (own != BANYAN_OK) {
     bny_fail(own, "%s", why);
   }
-  if (error) transport->ops->spread(transport, SPREAD_NS);
+  if (error) transport->ops->broadcast_fault(transport, SPREAD_NS);
   own = bny_comm_confirm(exchange, own);
   atomic_store_explicit(&courier.ends, true, memory_order_release);
   if (!error) pthread_join(thread, NULL);

@@ -173,7 +173,7 @@ static bool learn_of_all(rendezvous *self) {
 }
 
 static void look_at(rendezvous *self, int32_t rank, int64_t now_ns) {
-  uint64_t pulse = self->transport->ops->pulse(self->transport, rank);
+  uint64_t pulse = self->transport->ops->heartbeat(self->transport, rank);
   if (pulse != self->heartbeats[rank].pulse) self->heartbeats[rank] = (heartbeat){pulse, now_ns};
 }
 
@@ -462,7 +462,7 @@ static void settle(const rendezvous *self) {
   if (patience_ns > 10 * (int64_t)SETTLE_NS) patience_ns = 10 * (int64_t)SETTLE_NS;
   int64_t until_ns = bny_clock_ns() + patience_ns;
   int32_t peer;
-  while (!bny_comm_is_inherited(self->comm) && ops->settled && !ops->settled(self->transport, &peer) &&
+  while (!bny_comm_is_inherited(self->comm) && ops->flushed && !ops->flushed(self->transport, &peer) &&
          bny_clock_ns() < until_ns)
     move_on(self);
 }

@@ -299,7 +299,7 @@ static banyan_status register_messages(bny_proxy *proxy) {
   banyan_status status = BANYAN_OK;
   for (int32_t rank = 0; rank < transport->nranks && status == BANYAN_OK; rank++) {
     bool is_remote = proxy->node_of[rank] != proxy->node_of[transport->rank];
-    if (transport->ops->admit) status = transport->ops->admit(transport, rank);
+    if (transport->ops->prepare_receive) status = transport->ops->prepare_receive(transport, rank);
     for (int half = 0; half < 2 && status == BANYAN_OK; half++) {
       if (is_remote || rank == transport->rank) status = register_half(proxy, rank, half);
     }

@@ -147,7 +147,7 @@ static void list_peers(bny_run *run) {
     }
   }
   memset(run->seen, 0, (size_t)plan->nranks * sizeof *run->seen);
-  for (int32_t i = 0; ops->admit && i < plan->nmessages; i++) {
+  for (int32_t i = 0; ops->prepare_receive && i < plan->nmessages; i++) {
     int32_t peer = plan->messages[i].peer;
     if (bny_run_is_empty(run, run->message_bytes[i])) continue;
     if (!run->seen[peer] && !bny_transport_is_same_node(transport, peer)) run->senders[run->nsenders++] = peer;
@@ -194,7 +194,7 @@ void bny_run_set_part(bny_run *run, int32_t tokens, int32_t token_shift, int32_t
   bool full, was_full;
   valid.shift = token_shift;
   valid.count = tokens;
-  if (tokens != run->call_tokens) bny_notice_set_tokens(&run->call, tokens);
+  if (tokens != run->call_tokens) bny_notice_set_tokens(&run->notice, tokens);
   run->call_tokens = tokens;
   run->head_move = head_shift;
   run->token_move = first_token(run, &valid, &full) - first_token(run, &run->valid, &was_full);
@@ -205,14 +205,14 @@ void bny_run_set_part(bny_run *run, int32_t tokens, int32_t token_shift, int32_t
   bind_steps(run);
 }
 
-banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_notice *call, const bny_binding *binding,
+banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_notice *notice, const bny_binding *binding,
                            bny_run **run) {
   bny_run *made = calloc(1, sizeof *made);
   if (!made) return fail_memory(plan);
   *made = (bny_run){.exec = exec,
                     .plan = plan,
                     .payload = &bny_payload_table[plan->collective],
-                    .call = *call,
+                    .notice = *notice,
                     .binding = binding,
                     .next = plan->nsteps};
   size_t steps = (size_t)plan->nsteps + 1, sources = (size_t)plan->nsources + 1;
@@ -229,9 +229,9 @@ banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_notic
   set_places(made);
   banyan_status status = bind_pieces(made);
   bny_transport *transport = exec->transport;
-  for (int32_t i = 0; transport->ops->admit && status == BANYAN_OK && i < plan->nmessages; i++)
-    status = transport->ops->admit(transport, plan->messages[i].peer);
-  if (status == BANYAN_OK) status = bny_record_bind(&exec->record, plan, call, &made->record);
+  for (int32_t i = 0; transport->ops->prepare_receive && status == BANYAN_OK && i < plan->nmessages; i++)
+    status = transport->ops->prepare_receive(transport, plan->messages[i].peer);
+  if (status == BANYAN_OK) status = bny_record_bind(&exec->record, plan, notice, &made->record);
   for (int half = 0; half < 2; half++) {
     made->steps[half] = calloc(steps, sizeof *made->steps[half]);
     made->views[half] = calloc(sources, sizeof *made->views[half]);
@@ -272,9 +272,9 @@ void bny_run_free(bny_run *run) {
 
 /* -- facts of a run ------------------------------------------------------------------------------------------------ */
 
-void bny_run_relabel(bny_run *run, const bny_notice *call) {
-  run->call = *call;
-  bny_record_relabel(&run->record, call);
+void bny_run_relabel(bny_run *run, const bny_notice *notice) {
+  run->notice = *notice;
+  bny_record_relabel(&run->record, notice);
 }
 
 uint64_t bny_run_arena_bytes(const bny_run *run) {
@@ -288,11 +288,11 @@ size_t bny_run_shift(const bny_run *run) { return run->first_place; }
 static banyan_status reach_peer(bny_run *run, bny_transport *transport, int32_t peer) {
   bny_exec *exec = run->exec;
   uint64_t since = bny_record_wait_begin(&exec->record);
-  for (uint32_t spins = 0; !transport->ops->reach(transport, peer); spins++) {
+  for (uint32_t spins = 0; !transport->ops->connect(transport, peer); spins++) {
     transport->ops->progress(transport);
     if (transport != exec->transport) exec->progress(exec->transport);
     if (spins < exec->spins && !atomic_load_explicit(exec->fault, memory_order_relaxed)) continue;
-    banyan_status status = bny_wait_round(exec, &run->call, &run->patience, peer, BNY_WAIT_REACH);
+    banyan_status status = bny_wait_round(exec, &run->notice, &run->patience, peer, BNY_WAIT_REACH);
     if (status != BANYAN_OK) return status;
   }
   banyan_status status = bny_wait_end(exec, &run->patience);
@@ -303,10 +303,10 @@ static banyan_status reach_peer(bny_run *run, bny_transport *transport, int32_t 
 banyan_status bny_run_reach(bny_run *run, const bny_run *of) {
   bny_transport *transport = of->exec->transport;
   const bny_plan *plan = of->plan;
-  if (!transport->ops->reach) return BANYAN_OK;
+  if (!transport->ops->connect) return BANYAN_OK;
   /* All connections begin together, and are then waited for one by one. */
-  for (int32_t i = 0; i < of->nreaders; i++) transport->ops->reach(transport, of->readers[i]);
-  for (int32_t i = 0; i < plan->nmessages; i++) transport->ops->reach(transport, plan->messages[i].peer);
+  for (int32_t i = 0; i < of->nreaders; i++) transport->ops->connect(transport, of->readers[i]);
+  for (int32_t i = 0; i < plan->nmessages; i++) transport->ops->connect(transport, plan->messages[i].peer);
   banyan_status status = BANYAN_OK;
   for (int32_t i = 0; i < of->nreaders && status == BANYAN_OK; i++) status = reach_peer(run, transport, of->readers[i]);
   for (int32_t i = 0; i < plan->nmessages && status == BANYAN_OK; i++)

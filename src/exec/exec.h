@@ -117,14 +117,14 @@ banyan_status bny_exec_adopt(bny_exec *exec, const bny_failure *failure);
 
 /* Returns the failure that this rank knows, after a look at the shared fault word, and sets the thread's error text. A
  * failure that spares the current run is returned once that run is complete. */
-banyan_status bny_exec_check(bny_exec *exec, const bny_notice *call);
+banyan_status bny_exec_check(bny_exec *exec, const bny_notice *notice);
 
 /* Rejects the next collective call on behalf of this rank, with the text of its error. Nothing is sent. Peers that
  * compare calls drop the call and continue with the next. Peers in a run of it end the communicator. */
 void bny_exec_reject(bny_exec *exec, banyan_status status, const char *why);
 
 /* Returns BANYAN_OK unless a peer has rejected the current run. Reads memory of this node. */
-banyan_status bny_exec_look_for_rejections(bny_exec *exec, const bny_notice *call);
+banyan_status bny_exec_look_for_rejections(bny_exec *exec, const bny_notice *notice);
 
 /* Called if this rank and the peer have other histories. Fails the communicator if that is because one of them has
  * rejected a run that the other completed without its data; otherwise returns BANYAN_OK. */
@@ -176,12 +176,12 @@ typedef struct bny_run bny_run;
 /* Binds a plan to memory: all addresses for both halves of the arena. Peers can read `call`. Plan and binding must
  * outlive the run. Between runs the caller's addresses and strides in the binding may change, its other fields may
  * not. */
-banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_notice *call, const bny_binding *binding,
+banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_notice *notice, const bny_binding *binding,
                            bny_run **run);
 void bny_run_free(bny_run *run); /* NULL is allowed */
 
 /* Replaces the call of the plan, for the barrier that compares calls. */
-void bny_run_relabel(bny_run *run, const bny_notice *call);
+void bny_run_relabel(bny_run *run, const bny_notice *notice);
 
 /* Waits until the peers of `of` can be reached, with the deadline of `run`, which has begun and is a run of all ranks.
  * `of` may belong to another executor with the same ranks. Returns at once if ranks share memory. */

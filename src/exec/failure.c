@@ -44,7 +44,7 @@ banyan_status bny_exec_check_process(const bny_exec *exec) {
 
 static banyan_status keep(bny_exec *exec, const bny_failure *failure) {
   exec->failure = *failure;
-  if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport, SPREAD_NS);
+  if (exec->transport->ops->broadcast_fault) exec->transport->ops->broadcast_fault(exec->transport, SPREAD_NS);
   bny_record_fail(&exec->record, exec->epoch, failure->status, failure->culprit, failure->text);
   return bny_fail(failure->status, "%s", failure->text);
 }
@@ -83,7 +83,7 @@ banyan_status bny_exec_adopt(bny_exec *exec, const bny_failure *failure) {
   return keep(exec, failure);
 }
 
-static banyan_status take_fault(bny_exec *exec, const bny_notice *call);
+static banyan_status take_fault(bny_exec *exec, const bny_notice *notice);
 static bool is_explained_by(const bny_exec *exec, int32_t rank, banyan_status status, char *text, size_t bytes);
 
 static banyan_status fail(bny_exec *exec, uint64_t fault, const char *text) {
@@ -167,7 +167,7 @@ void bny_exec_stop(bny_exec *exec, banyan_status status, int32_t culprit) {
   if (exec->process != bny_process()) return;
   uint64_t fine = 0;
   atomic_compare_exchange_strong(exec->fault, &fine, bny_fault_pack(status, culprit, exec->transport->rank));
-  if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport, 0);
+  if (exec->transport->ops->broadcast_fault) exec->transport->ops->broadcast_fault(exec->transport, 0);
 }
 
 static uint32_t epoch_begun(bny_exec *exec, int32_t rank) {
@@ -181,11 +181,11 @@ static bool learn_call(bny_exec *exec, int32_t rank, uint32_t epoch) {
   enum { PATIENCE_NS = 50000000 };
   bny_transport *transport = exec->transport;
   const bny_transport_ops *ops = transport->ops;
-  if (!ops->ask || bny_transport_is_same_node(transport, rank)) return true;
+  if (!ops->probe || bny_transport_is_same_node(transport, rank)) return true;
   int64_t deadline_ns = bny_clock_ns() + PATIENCE_NS;
   bool knows = false;
   while (bny_clock_ns() < deadline_ns) {
-    knows = ops->ask(transport, rank);
+    knows = ops->probe(transport, rank);
     if (knows && (int32_t)(epoch_begun(exec, rank) - epoch) >= 0) return true;
     ops->progress(transport);
   }
@@ -201,14 +201,14 @@ static bool explains(bny_exec *exec, int32_t rank) {
 }
 
 /* If ranks disagree, each reports what differs from its own call, whichever rank noticed it. */
-static banyan_status record_mismatch(bny_exec *exec, const bny_notice *call, int32_t culprit, int32_t reporter) {
+static banyan_status record_mismatch(bny_exec *exec, const bny_notice *notice, int32_t culprit, int32_t reporter) {
   char difference[160], text[sizeof exec->failure.text];
   bool swaps = !explains(exec, culprit) && explains(exec, reporter);
   int32_t candidates[2] = {swaps ? reporter : culprit, swaps ? culprit : reporter};
   for (int i = 0; i < 2; i++) {
-    if (!call || candidates[i] < 0 || candidates[i] == exec->transport->rank) continue;
+    if (!notice || candidates[i] < 0 || candidates[i] == exec->transport->rank) continue;
     if (!learn_call(exec, candidates[i], (uint32_t)exec->epoch)) continue;
-    if (!bny_notice_difference(exec->transport, candidates[i], call, exec->transport->rank, difference,
+    if (!bny_notice_difference(exec->transport, candidates[i], notice, exec->transport->rank, difference,
                                sizeof difference))
       continue;
     size_t length = 0;
@@ -242,12 +242,12 @@ static bool is_rejected_by(const bny_exec *exec, int32_t rank, char *text, size_
   return false;
 }
 
-static banyan_status take_fault(bny_exec *exec, const bny_notice *call) {
+static banyan_status take_fault(bny_exec *exec, const bny_notice *notice) {
   if (exec->failure.status != BANYAN_OK) return bny_fail(exec->failure.status, "%s", exec->failure.text);
   uint64_t fault = atomic_load_explicit(exec->fault, memory_order_acquire);
   banyan_status status = bny_fault_status(fault);
   int32_t culprit = bny_fault_culprit(fault), reporter = bny_fault_reporter(fault);
-  if (status == BANYAN_ERR_MISMATCH) return record_mismatch(exec, call, culprit, reporter);
+  if (status == BANYAN_ERR_MISMATCH) return record_mismatch(exec, notice, culprit, reporter);
   char rejected[sizeof exec->failure.text];
   if (status == BANYAN_ERR_PEER && is_rejected_by(exec, culprit, rejected, sizeof rejected))
     return record(exec, status, culprit, rejected);
@@ -271,12 +271,12 @@ static banyan_status take_fault(bny_exec *exec, const bny_notice *call) {
   return record(exec, status, culprit, text);
 }
 
-banyan_status bny_exec_check(bny_exec *exec, const bny_notice *call) {
+banyan_status bny_exec_check(bny_exec *exec, const bny_notice *notice) {
   if (bny_exec_check_process(exec) != BANYAN_OK) return bny_exec_failure_of_child.status;
   if (exec->failure.status != BANYAN_OK) return bny_fail(exec->failure.status, "%s", exec->failure.text);
   uint64_t fault = atomic_load_explicit(exec->fault, memory_order_acquire);
   if (!fault) return BANYAN_OK;
-  if (!spares_run(exec, fault)) return take_fault(exec, call);
+  if (!spares_run(exec, fault)) return take_fault(exec, notice);
   if (exec->progress) exec->progress(exec->transport); /* polls stop at a fault */
   return BANYAN_OK;
 }
@@ -322,10 +322,10 @@ static banyan_status fail_rejected(bny_exec *exec, const bny_rejection *rejectio
   return fail(exec, bny_fault_of_rejection(fault), text);
 }
 
-banyan_status bny_exec_look_for_rejections(bny_exec *exec, const bny_notice *call) {
+banyan_status bny_exec_look_for_rejections(bny_exec *exec, const bny_notice *notice) {
   bny_rejection rejection;
   if (!bny_rejection_find(exec->transport, exec->epoch, &rejection)) return BANYAN_OK;
-  if (call && bny_notice_is_comparison(call)) return give_up(exec, &rejection);
+  if (notice && bny_notice_is_comparison(notice)) return give_up(exec, &rejection);
   return fail_rejected(exec, &rejection);
 }
 

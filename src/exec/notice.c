@@ -67,47 +67,47 @@ static uint64_t hash_counts(const bny_request *request) {
 }
 
 bny_notice bny_notice_make(const bny_request *request, const bny_plan *plan, bny_phase phase) {
-  bny_notice call = {.words = {[WORD_TOKEN0] = (uint64_t)request->token0,
-                               (uint64_t)request->tokens,
-                               (uint64_t)request->head0,
-                               (uint64_t)request->heads,
-                               [WORD_PHASE] = (uint64_t)phase,
-                               [WORD_COUNTS] = hash_counts(request),
-                               [WORD_PLAN] = plan->hash}};
+  bny_notice notice = {.words = {[WORD_TOKEN0] = (uint64_t)request->token0,
+                                 (uint64_t)request->tokens,
+                                 (uint64_t)request->head0,
+                                 (uint64_t)request->heads,
+                                 [WORD_PHASE] = (uint64_t)phase,
+                                 [WORD_COUNTS] = hash_counts(request),
+                                 [WORD_PLAN] = plan->hash}};
   for (int i = 0; i < WORD_TOKEN0; i++)
-    if (i != WORD_TOKENS) call.words[i] = bny_call_number(&request->call, i);
-  strncpy((char *)&call.words[WORD_ALGORITHM], plan->algorithm, 2 * sizeof(uint64_t) - 1);
-  call.hash = BNY_HASH_START;
-  for (int i = 0; i < WORDS; i++) call.hash = bny_hash_add(call.hash, call.words[i]);
-  bny_notice_set_tokens(&call, request->call.all_tokens);
-  return call;
+    if (i != WORD_TOKENS) notice.words[i] = bny_call_number(&request->call, i);
+  strncpy((char *)&notice.words[WORD_ALGORITHM], plan->algorithm, 2 * sizeof(uint64_t) - 1);
+  notice.hash = BNY_HASH_START;
+  for (int i = 0; i < WORDS; i++) notice.hash = bny_hash_add(notice.hash, notice.words[i]);
+  bny_notice_set_tokens(&notice, request->call.all_tokens);
+  return notice;
 }
 
-void bny_notice_set_tokens(bny_notice *call, int32_t tokens) {
-  call->words[WORD_TOKENS] = (uint64_t)tokens;
-  call->words[WORD_HASH] = bny_hash_add(call->hash, (uint64_t)tokens);
-  call->tag = (uint32_t)(call->words[WORD_HASH] >> 32);
+void bny_notice_set_tokens(bny_notice *notice, int32_t tokens) {
+  notice->words[WORD_TOKENS] = (uint64_t)tokens;
+  notice->words[WORD_HASH] = bny_hash_add(notice->hash, (uint64_t)tokens);
+  notice->tag = (uint32_t)(notice->words[WORD_HASH] >> 32);
 }
 
-bool bny_notice_is_comparison(const bny_notice *call) { return call->words[WORD_PHASE] == BNY_PHASE_AGREE; }
+bool bny_notice_is_comparison(const bny_notice *notice) { return notice->words[WORD_PHASE] == BNY_PHASE_AGREE; }
 
-uint8_t bny_notice_kind(const bny_notice *call) {
-  return bny_notice_is_comparison(call) ? BNY_FLIGHT_AGREE : (uint8_t)call->words[WORD_COLLECTIVE];
+uint8_t bny_notice_kind(const bny_notice *notice) {
+  return bny_notice_is_comparison(notice) ? BNY_FLIGHT_AGREE : (uint8_t)notice->words[WORD_COLLECTIVE];
 }
 
-const char *bny_notice_name(const bny_notice *call) {
-  if (bny_notice_is_comparison(call)) return "agree";
-  if (call->words[WORD_WITHIN_KERNEL]) return "combine within a kernel";
-  return bny_collective_name((bny_collective)call->words[WORD_COLLECTIVE]);
+const char *bny_notice_name(const bny_notice *notice) {
+  if (bny_notice_is_comparison(notice)) return "agree";
+  if (notice->words[WORD_WITHIN_KERNEL]) return "combine within a kernel";
+  return bny_collective_name((bny_collective)notice->words[WORD_COLLECTIVE]);
 }
 
-void bny_notice_publish(bny_signal *words, const bny_notice *call, uint64_t epoch, int64_t tag) {
-  uint64_t run = epoch << 48 | (call->hash & 0xffff) << 32 | (uint32_t)call->words[WORD_TOKENS];
+void bny_notice_publish(bny_signal *words, const bny_notice *notice, uint64_t epoch, int64_t tag) {
+  uint64_t run = epoch << 48 | (notice->hash & 0xffff) << 32 | (uint32_t)notice->words[WORD_TOKENS];
   bny_signal *earlier = &words[EARLIER + 2 * (epoch % EARLIER_RUNS)];
   atomic_store_explicit(&earlier[0], run, memory_order_relaxed);
   atomic_store_explicit(&earlier[1], (uint64_t)tag, memory_order_relaxed);
-  if (atomic_load_explicit(&words[WORD_HASH], memory_order_relaxed) == call->words[WORD_HASH]) return;
-  for (int i = 0; i <= WORD_HASH; i++) atomic_store_explicit(&words[i], call->words[i], memory_order_relaxed);
+  if (atomic_load_explicit(&words[WORD_HASH], memory_order_relaxed) == notice->words[WORD_HASH]) return;
+  for (int i = 0; i <= WORD_HASH; i++) atomic_store_explicit(&words[i], notice->words[i], memory_order_relaxed);
 }
 
 static void print_value(int index, const uint64_t *words, char *text, size_t bytes) {
@@ -130,9 +130,9 @@ static void print_tag(int64_t tag, char *text, size_t bytes) {
 
 bny_notice bny_notice_read(bny_transport *transport, int32_t rank) {
   bny_signal *theirs = transport->ops->call(transport, rank);
-  bny_notice call = {.tag = 0};
-  for (int i = 0; i < WORDS; i++) call.words[i] = atomic_load_explicit(&theirs[i], memory_order_relaxed);
-  return call;
+  bny_notice notice = {.tag = 0};
+  for (int i = 0; i < WORDS; i++) notice.words[i] = atomic_load_explicit(&theirs[i], memory_order_relaxed);
+  return notice;
 }
 
 /* A run that a rank remembers. */

@@ -19,19 +19,19 @@ typedef struct bny_notice {
 bny_notice bny_notice_make(const bny_request *request, const bny_plan *plan, bny_phase phase);
 
 /* Changes the call to that of a run with `tokens` tokens. Hot. */
-void bny_notice_set_tokens(bny_notice *call, int32_t tokens);
+void bny_notice_set_tokens(bny_notice *notice, int32_t tokens);
 
-bool bny_notice_is_comparison(const bny_notice *call);
+bool bny_notice_is_comparison(const bny_notice *notice);
 
 /* Returns the kind of the call, as the flight recorder notes it. */
-uint8_t bny_notice_kind(const bny_notice *call);
+uint8_t bny_notice_kind(const bny_notice *notice);
 
 /* "combine", or "agree" while ranks compare; static. */
-const char *bny_notice_name(const bny_notice *call);
+const char *bny_notice_name(const bny_notice *notice);
 
 /* Publishes the call, and the tokens and the tag of this run, in this rank's words. If peers already have the call, it
  * stores two words. */
-void bny_notice_publish(bny_signal *words, const bny_notice *call, uint64_t epoch, int64_t tag);
+void bny_notice_publish(bny_signal *words, const bny_notice *notice, uint64_t epoch, int64_t tag);
 
 /* Writes the first difference between the published call of `rank` and the call `other` of `other_rank`: "heads 32
  * there, 16 here" if that is this rank, else "heads 32 on rank 1, 16 on rank 2". Returns false if there is none. A rank

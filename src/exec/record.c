@@ -184,16 +184,16 @@ static void spread_levels(const bny_plan *plan, const bny_levels *levels, int8_t
   }
 }
 
-void bny_record_relabel(bny_run_record *run, const bny_notice *call) {
-  run->note.kind = bny_notice_kind(call);
-  run->name = bny_notice_name(call);
+void bny_record_relabel(bny_run_record *run, const bny_notice *notice) {
+  run->note.kind = bny_notice_kind(notice);
+  run->name = bny_notice_name(notice);
 }
 
-banyan_status bny_record_bind(const bny_record *record, const bny_plan *plan, const bny_notice *call,
+banyan_status bny_record_bind(const bny_record *record, const bny_plan *plan, const bny_notice *notice,
                               bny_run_record *run) {
   bny_run_record made = {.note.bytes = input_bytes(plan), .algorithm = plan->algorithm, .phase = -1};
   strncpy(made.note.algorithm, plan->algorithm, sizeof made.note.algorithm - 1);
-  bny_record_relabel(&made, call);
+  bny_record_relabel(&made, notice);
   if (record->trace && record->levels && record->levels->nranks == plan->nranks) {
     made.levels = malloc((size_t)plan->nsteps + 1);
     if (!made.levels) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to trace a plan");

@@ -62,9 +62,9 @@ typedef struct bny_run_record {
 banyan_status bny_record_open(const bny_record_config *config, int32_t rank, int32_t nranks, bny_record *record);
 void bny_record_close(bny_record *record);
 
-banyan_status bny_record_bind(const bny_record *record, const bny_plan *plan, const bny_notice *call,
+banyan_status bny_record_bind(const bny_record *record, const bny_plan *plan, const bny_notice *notice,
                               bny_run_record *run);
-void bny_record_relabel(bny_run_record *run, const bny_notice *call);
+void bny_record_relabel(bny_run_record *run, const bny_notice *notice);
 void bny_record_release(bny_run_record *run);
 
 void bny_record_phase(bny_record *record, bny_run_record *run, uint64_t operation, int32_t level, uint64_t now);

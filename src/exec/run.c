@@ -16,8 +16,8 @@ static banyan_status wait_round(bny_run *run, bool block, int32_t peer, int32_t 
   const bny_binding *binding = run->binding;
   banyan_status status = binding->proxy ? binding->proxy->look(binding->proxy_context) : BANYAN_OK;
   if (status != BANYAN_OK) return status;
-  return block ? bny_wait_round(run->exec, &run->call, &run->patience, peer, slot)
-               : bny_wait_look(run->exec, &run->call, &run->patience, peer, slot);
+  return block ? bny_wait_round(run->exec, &run->notice, &run->patience, peer, slot)
+               : bny_wait_look(run->exec, &run->notice, &run->patience, peer, slot);
 }
 
 /* Waits until kernels have made a slot, or ended the run. */
@@ -72,7 +72,7 @@ void bny_run_begin(bny_run *run) {
   exec->epoch++;
   /* The history covers all calls so far. A difference that its own run does not show therefore shows in every later
    * run. */
-  uint64_t identity = (uint64_t)run->call.tag << 32 ^ (uint64_t)exec->record.tag;
+  uint64_t identity = (uint64_t)run->notice.tag << 32 ^ (uint64_t)exec->record.tag;
   exec->history = (uint32_t)bny_hash_add(exec->history, identity);
   run->tag = exec->epoch << 32 | exec->history;
   run->shift = run->first_place + (exec->epoch >> 1) % run->places * run->stride;
@@ -82,7 +82,7 @@ void bny_run_begin(bny_run *run) {
   run->report = (bny_run_report){.bytes_between_nodes = exec->transport->bytes_between_nodes};
   exec->run = run;
   bny_record_begin(&exec->record, &run->record, exec->epoch);
-  bny_notice_publish(exec->call, &run->call, exec->epoch, exec->record.tag);
+  bny_notice_publish(exec->call, &run->notice, exec->epoch, exec->record.tag);
   atomic_store_explicit(&exec->line->started, run->tag, memory_order_release);
   if (exec->owed.count) acknowledge(run);
 }
@@ -154,7 +154,7 @@ static banyan_status wait_half(bny_run *run, bool block) {
   if (run->ready) return BANYAN_OK;
   if (exec->progress && !run->patience.first_ns) catch_up(exec);
   banyan_status status = BANYAN_OK;
-  if (atomic_load_explicit(exec->fault, memory_order_acquire)) status = bny_exec_check(exec, &run->call);
+  if (atomic_load_explicit(exec->fault, memory_order_acquire)) status = bny_exec_check(exec, &run->notice);
   if (status != BANYAN_OK) return status;
   while (!half_is_free(exec, &busy)) {
     if (!since) since = bny_record_wait_begin(&exec->record);
@@ -232,11 +232,11 @@ static banyan_status settle(bny_run *run, bool block, bool *settled) {
   const bny_transport_ops *ops = exec->transport->ops;
   int32_t peer = -1;
   uint64_t since = 0;
-  for (uint32_t spins = 0; !ops->settled(exec->transport, NULL); spins++) {
+  for (uint32_t spins = 0; !ops->flushed(exec->transport, NULL); spins++) {
     if (!since) since = bny_record_wait_begin(&exec->record);
     exec->progress(exec->transport);
     if (block && spins < exec->spins && !atomic_load_explicit(exec->fault, memory_order_relaxed)) continue;
-    if (ops->settled(exec->transport, &peer)) break;
+    if (ops->flushed(exec->transport, &peer)) break;
     banyan_status status = wait_round(run, block, peer, BNY_WAIT_PEER);
     if (status != BANYAN_OK || !block) return status;
   }

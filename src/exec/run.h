@@ -24,7 +24,7 @@ struct bny_run {
   bny_exec *exec;
   const bny_plan *plan;
   const struct bny_payload_ops *payload;
-  bny_notice call;
+  bny_notice notice;
   const bny_binding *binding;
   bny_valid_tokens valid;        /* the addresses and sizes below are those of such a run */
   int32_t call_tokens;           /* tokens of the current run */

@@ -46,8 +46,8 @@ static bool is_met(bny_exec *exec, int32_t rank, int32_t next, int32_t slot) {
 
 /* Between nodes each rank reports its suspect to the ranks that it is connected with; it may have learned the suspect
  * from another rank. So a waiting rank need not be connected with the culprit. */
-static int32_t hear_of_culprit(bny_exec *exec, int32_t suspect) {
-  if (!exec->transport->ops->ask(exec->transport, suspect)) return suspect;
+static int32_t ask_for_culprit(bny_exec *exec, int32_t suspect) {
+  if (!exec->transport->ops->probe(exec->transport, suspect)) return suspect;
   int32_t named = (int32_t)atomic_load_explicit(&line_of(exec, suspect)->suspect, memory_order_acquire) - 1;
   return named >= 0 && named < exec->transport->nranks && named != exec->transport->rank ? named : suspect;
 }
@@ -56,7 +56,7 @@ static int32_t hear_of_culprit(bny_exec *exec, int32_t suspect) {
  * wait that is already met does not count, because its rank was stopped before it noticed. */
 static int32_t find_culprit(bny_exec *exec, int32_t suspect) {
   bny_transport *transport = exec->transport;
-  if (transport->ops->ask) return hear_of_culprit(exec, suspect);
+  if (transport->ops->probe) return ask_for_culprit(exec, suspect);
   for (int32_t hops = 0; hops < transport->nranks; hops++) {
     uint64_t waiting = atomic_load_explicit(&line_of(exec, suspect)->waiting, memory_order_acquire);
     int32_t next = (int32_t)(waiting >> 32) - 1, slot = (int32_t)(uint32_t)waiting;
@@ -72,17 +72,16 @@ static banyan_status fail_deadline(bny_exec *exec, const bny_patience *patience,
   int32_t culprit = find_culprit(exec, peer);
   if (culprit == exec->transport->rank) culprit = peer;
   bool is_ours;
-  const char *trouble = ops->trouble ? ops->trouble(exec->transport, culprit, &is_ours) : NULL;
+  const char *why = ops->connect_error ? ops->connect_error(exec->transport, culprit, &is_ours) : NULL;
   char pauses[80] = "";
   if (patience->begun_ns > patience->first_ns)
     snprintf(pauses, sizeof pauses, ", %.3f s with pauses that count only in part",
              (double)(patience->seen_ns - patience->first_ns) * 1e-9);
-  return bny_exec_fail(exec, BANYAN_ERR_TIMEOUT, culprit,
-                       "rank %d %s within %.3f s%s (operation %llu of this communicator)%s%s", culprit,
-                       has_begun(exec, culprit) ? "began the collective but did not continue it"
-                                                : "did not reach the collective",
-                       (double)exec->timeout_ns * 1e-9, pauses, (unsigned long long)exec->epoch, trouble ? "; " : "",
-                       trouble ? trouble : "");
+  return bny_exec_fail(
+      exec, BANYAN_ERR_TIMEOUT, culprit, "rank %d %s within %.3f s%s (operation %llu of this communicator)%s%s",
+      culprit,
+      has_begun(exec, culprit) ? "began the collective but did not continue it" : "did not reach the collective",
+      (double)exec->timeout_ns * 1e-9, pauses, (unsigned long long)exec->epoch, why ? "; " : "", why ? why : "");
 }
 
 /* Returns true if the peer is in another call, or has finished this run without the message that this rank's call
@@ -97,9 +96,9 @@ static bool disagrees(bny_exec *exec, int32_t peer, int32_t slot) {
   return atomic_load_explicit(signal, memory_order_acquire) != own;
 }
 
-static banyan_status fail_mismatch(bny_exec *exec, const bny_notice *call, int32_t peer) {
+static banyan_status fail_mismatch(bny_exec *exec, const bny_notice *notice, int32_t peer) {
   char difference[160];
-  if (bny_notice_difference(exec->transport, peer, call, exec->transport->rank, difference, sizeof difference))
+  if (bny_notice_difference(exec->transport, peer, notice, exec->transport->rank, difference, sizeof difference))
     return bny_exec_fail(exec, BANYAN_ERR_MISMATCH, peer, "rank %d is in another call: %s", peer, difference);
   banyan_status status = bny_exec_blame_rejection(exec, peer);
   if (status != BANYAN_OK) return status;
@@ -123,14 +122,13 @@ static banyan_status look_for_deaths(bny_exec *exec, int32_t peer, int32_t slot,
   while (dead >= 0 && !holds_up(exec, dead, peer, slot)) dead = dead + 1 < nranks ? dead + 1 : -1;
   const bny_transport_ops *ops = exec->transport->ops;
   bool is_ours = false; /* the fault is on this side */
-  const char *trouble = dead >= 0 && ops->trouble ? ops->trouble(exec->transport, dead, &is_ours) : NULL;
+  const char *why = dead >= 0 && ops->connect_error ? ops->connect_error(exec->transport, dead, &is_ours) : NULL;
   int32_t rank = exec->transport->rank;
-  if (trouble && is_ours)
-    return bny_exec_fail(exec, BANYAN_ERR_SYSTEM, rank, "rank %d has no connection to rank %d (%s)", rank, dead,
-                         trouble);
-  if (trouble)
+  if (why && is_ours)
+    return bny_exec_fail(exec, BANYAN_ERR_SYSTEM, rank, "rank %d has no connection to rank %d (%s)", rank, dead, why);
+  if (why)
     return bny_exec_fail(exec, BANYAN_ERR_PEER, dead, "rank %d cannot be reached from rank %d, or has died (%s)", dead,
-                         rank, trouble);
+                         rank, why);
   if (dead >= 0)
     return bny_exec_fail(exec, BANYAN_ERR_PEER, dead, "rank %d died in the middle of operation %llu", dead,
                          (unsigned long long)exec->epoch);
@@ -141,11 +139,11 @@ static banyan_status look_for_deaths(bny_exec *exec, int32_t peer, int32_t slot,
 }
 
 /* `timeout_ns`: the deadline from which the share of a pause follows. */
-static banyan_status look(bny_exec *exec, const bny_notice *call, bny_patience *patience, int32_t peer, int32_t slot,
+static banyan_status look(bny_exec *exec, const bny_notice *notice, bny_patience *patience, int32_t peer, int32_t slot,
                           int64_t timeout_ns) {
-  banyan_status status = bny_exec_check(exec, call);
+  banyan_status status = bny_exec_check(exec, notice);
   if (status == BANYAN_OK && atomic_load_explicit(exec->rejected, memory_order_acquire))
-    status = bny_exec_look_for_rejections(exec, call);
+    status = bny_exec_look_for_rejections(exec, notice);
   if (status != BANYAN_OK) return status;
   int64_t now_ns = bny_clock_ns();
   if (!patience->since_ns) {
@@ -161,32 +159,32 @@ static banyan_status look(bny_exec *exec, const bny_notice *call, bny_patience *
   atomic_store_explicit(&exec->line->looks, atomic_load_explicit(&exec->line->looks, memory_order_relaxed) + 1,
                         memory_order_relaxed);
   const bny_transport_ops *ops = exec->transport->ops;
-  if (disagrees(exec, peer, slot) && (!ops->ask || ops->ask(exec->transport, peer))) {
-    status = bny_exec_look_for_rejections(exec, call); /* made since the look above */
-    return status == BANYAN_OK ? fail_mismatch(exec, call, peer) : status;
+  if (disagrees(exec, peer, slot) && (!ops->probe || ops->probe(exec->transport, peer))) {
+    status = bny_exec_look_for_rejections(exec, notice); /* made since the look above */
+    return status == BANYAN_OK ? fail_mismatch(exec, notice, peer) : status;
   }
   if (now_ns - patience->looked_ns >= LOOK_EVERY_NS) {
     patience->looked_ns = now_ns;
     if (exec->record.metrics) bny_metrics_look(exec->record.metrics, exec->record.flight);
     status = look_for_deaths(exec, peer, slot, ops->sleep(exec->transport, 0));
     if (status != BANYAN_OK) return status;
-    if (ops->ask)
+    if (ops->probe)
       atomic_store_explicit(&exec->line->suspect, (uint64_t)find_culprit(exec, peer) + 1, memory_order_release);
   }
   if (now_ns - patience->begun_ns >= exec->timeout_ns) return fail_deadline(exec, patience, peer);
   return BANYAN_OK;
 }
 
-banyan_status bny_wait_look(bny_exec *exec, const bny_notice *call, bny_patience *patience, int32_t peer,
+banyan_status bny_wait_look(bny_exec *exec, const bny_notice *notice, bny_patience *patience, int32_t peer,
                             int32_t slot) {
   int64_t timeout_ns =
       exec->timeout_ns < INT64_MAX / 4 ? 4 * exec->timeout_ns : INT64_MAX; /* half instead of an eighth */
-  return look(exec, call, patience, peer, slot, timeout_ns);
+  return look(exec, notice, patience, peer, slot, timeout_ns);
 }
 
-banyan_status bny_wait_round(bny_exec *exec, const bny_notice *call, bny_patience *patience, int32_t peer,
+banyan_status bny_wait_round(bny_exec *exec, const bny_notice *notice, bny_patience *patience, int32_t peer,
                              int32_t slot) {
-  banyan_status status = look(exec, call, patience, peer, slot, exec->timeout_ns);
+  banyan_status status = look(exec, notice, patience, peer, slot, exec->timeout_ns);
   if (status != BANYAN_OK) return status;
   if (bny_clock_ns() - patience->since_ns < exec->yield_ns) {
     sched_yield();

@@ -26,12 +26,13 @@ enum {
 int64_t bny_wait_gap(int64_t seen_ns, int64_t now_ns, int64_t timeout_ns);
 
 /* Runs one round of waiting for `slot` of `peer` after polling has failed. Returns BANYAN_OK to go on polling. */
-banyan_status bny_wait_round(bny_exec *exec, const bny_notice *call, bny_patience *patience, int32_t peer,
+banyan_status bny_wait_round(bny_exec *exec, const bny_notice *notice, bny_patience *patience, int32_t peer,
                              int32_t slot);
 
 /* Does the same without yielding or sleeping, for callers that only test. Half a deadline counts between two tests, so
  * the third finds a missing rank, however far apart they are. */
-banyan_status bny_wait_look(bny_exec *exec, const bny_notice *call, bny_patience *patience, int32_t peer, int32_t slot);
+banyan_status bny_wait_look(bny_exec *exec, const bny_notice *notice, bny_patience *patience, int32_t peer,
+                            int32_t slot);
 
 /* Ends the current wait, if there is one. Returns an error in the child of a fork, which a handler made meanwhile. */
 banyan_status bny_wait_end(bny_exec *exec, bny_patience *patience);

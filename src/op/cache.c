@@ -14,7 +14,7 @@ static int find(const banyan_comm *comm, const bny_call *call, bool *is_known) {
   *is_known = false;
   if (!comm->ops) return at;
   banyan_op *const *list = comm->ops->blocking;
-  while (at < BNY_BLOCKING_OPS && list[at] && !bny_call_equal(&list[at]->key, call, comm->nranks)) at++;
+  while (at < BNY_BLOCKING_OPS && list[at] && !bny_call_equal(&list[at]->call, call, comm->nranks)) at++;
   *is_known = at < BNY_BLOCKING_OPS && list[at];
   return at < BNY_BLOCKING_OPS ? at : BNY_BLOCKING_OPS - 1; /* the oldest makes room */
 }
@@ -24,12 +24,12 @@ static void move_to_front(bny_ops *ops, int at, banyan_op *op) {
   ops->blocking[0] = op;
 }
 
-banyan_status bny_op_find(banyan_comm *comm, const bny_call *key, banyan_op **op) {
+banyan_status bny_op_find(banyan_comm *comm, const bny_call *call, banyan_op **op) {
   bool is_known;
-  int at = find(comm, key, &is_known);
+  int at = find(comm, call, &is_known);
   banyan_op *found = is_known ? comm->ops->blocking[at] : NULL;
   if (!is_known) {
-    banyan_status status = bny_op_make(comm, key, &found);
+    banyan_status status = bny_op_make(comm, call, &found);
     if (status != BANYAN_OK) return status;
     bny_op_free(comm->ops->blocking[at]);
   }
@@ -72,11 +72,11 @@ void bny_op_use_stream(banyan_comm *comm, void *stream) {
   if (comm->device.engine) bny_engine_use_stream(comm->device.engine, stream ? stream : comm->stream);
 }
 
-banyan_status bny_op_obtain(banyan_comm *comm, const bny_call *key, const bny_op_memory *memory, bool keep,
+banyan_status bny_op_obtain(banyan_comm *comm, const bny_call *call, const bny_op_memory *memory, bool keep,
                             banyan_op **op) {
   banyan_op *found;
   bny_op_use_stream(comm, memory->stream);
-  banyan_status status = keep ? bny_op_make(comm, key, &found) : bny_op_find(comm, key, &found);
+  banyan_status status = keep ? bny_op_make(comm, call, &found) : bny_op_find(comm, call, &found);
   if (status != BANYAN_OK) return status;
   status = bny_op_reserve_valid(found, memory->valid);
   if (status != BANYAN_OK) {
@@ -88,10 +88,10 @@ banyan_status bny_op_obtain(banyan_comm *comm, const bny_call *key, const bny_op
   return BANYAN_OK;
 }
 
-banyan_status bny_op_run_or_keep(banyan_comm *comm, const bny_call *key, const bny_op_memory *memory,
+banyan_status bny_op_run_or_keep(banyan_comm *comm, const bny_call *call, const bny_op_memory *memory,
                                  banyan_op **keep) {
   banyan_op *op;
-  banyan_status status = bny_op_obtain(comm, key, memory, keep != NULL, &op);
+  banyan_status status = bny_op_obtain(comm, call, memory, keep != NULL, &op);
   if (status != BANYAN_OK) return status;
   if (!keep) return bny_op_run(op);
   *keep = op;

@@ -58,22 +58,23 @@ void bny_op_free(banyan_op *op) {
 
 /* Returns the description of a part that peers receive. Bytes and counts are those of the caller's whole call, so calls
  * that differ only after their first part still differ at the start. */
-static bny_notice call_of(const banyan_op *op, const bny_op_kind *kind, bny_phase phase) {
+static bny_notice notice_of(const banyan_op *op, const bny_op_kind *kind, bny_phase phase) {
   bny_request request = kind->request;
-  request.call.bytes = op->key.bytes;
-  request.call.counts = op->key.counts;
-  bny_notice call = bny_notice_make(&request, kind->plan, phase);
-  if (bny_call_has_rows(&op->key)) bny_notice_set_tokens(&call, op->key.tokens);
-  return call;
+  request.call.bytes = op->call.bytes;
+  request.call.counts = op->call.counts;
+  bny_notice notice = bny_notice_make(&request, kind->plan, phase);
+  if (bny_call_has_rows(&op->call)) bny_notice_set_tokens(&notice, op->call.tokens);
+  return notice;
 }
 
 static banyan_status make_run(banyan_op *op, bny_op_kind *kind) {
-  bny_notice call = call_of(op, kind, BNY_PHASE_RUN);
-  bny_notice_set_tokens(&call, op->key.all_tokens);
+  bny_notice notice = notice_of(op, kind, BNY_PHASE_RUN);
+  bny_notice_set_tokens(&notice, op->call.all_tokens);
   kind->binding = kind->place;
   if (op->on_device)
-    return bny_device_run_make(&op->comm->device, &kind->request, kind->plan, &call, &kind->binding, &kind->device_run);
-  return bny_run_make(op->comm->exec, kind->plan, &call, &kind->binding, &kind->run);
+    return bny_device_run_make(&op->comm->device, &kind->request, kind->plan, &notice, &kind->binding,
+                               &kind->device_run);
+  return bny_run_make(op->comm->exec, kind->plan, &notice, &kind->binding, &kind->run);
 }
 
 /* Later parts use the algorithm that was chosen for the first, unless the caller chose one. */
@@ -81,7 +82,7 @@ static banyan_status plan_kinds(banyan_op *op) {
   banyan_status status = BANYAN_OK;
   for (int64_t i = 0; i < op->nkinds && status == BANYAN_OK; i++) {
     bny_op_kind *kind = &op->kinds[i];
-    if (i > 0 && !op->key.algorithm[0]) kind->request.algorithm = op->kinds[0].plan->algorithm;
+    if (i > 0 && !op->call.algorithm[0]) kind->request.algorithm = op->kinds[0].plan->algorithm;
     status = bny_plan_make(&kind->request, op->comm->rank, &kind->plan);
     if (status == BANYAN_OK) status = make_run(op, kind);
   }
@@ -96,7 +97,7 @@ static banyan_status plan_within(banyan_op *op) {
   banyan_status status = bny_op_cut_parts(op, SIZE_MAX / 2);
   if (status == BANYAN_OK) status = bny_op_make_within(op, &op->kinds[0].request, op->within);
   bny_op_kind *kind = op->kinds;
-  if (status == BANYAN_OK && op->key.attends)
+  if (status == BANYAN_OK && op->call.attends)
     status = bny_device_run_make_merge(&op->comm->device, &kind->request, &kind->device_run);
   return status == BANYAN_OK ? bny_plan_make(&kind->request, op->comm->rank, &kind->plan) : status;
 }
@@ -118,7 +119,7 @@ static bool is_too_large(const banyan_op *op) {
 /* Splits the call into smaller parts until one fits the outbox, or nothing is left to split. All ranks split in the
  * same way, because the same plans fit on every rank. */
 static banyan_status cut_and_plan(banyan_op *op) {
-  if (op->key.within_kernel) return plan_within(op);
+  if (op->call.within_kernel) return plan_within(op);
   size_t limit = bny_op_payload_limit(op);
   for (;; limit /= 2) {
     banyan_status status = bny_op_cut_parts(op, limit);
@@ -132,12 +133,12 @@ static banyan_status cut_and_plan(banyan_op *op) {
  * The call ends when all ranks are done. */
 static banyan_status agree_by_deadline(banyan_op *op) {
   banyan_comm *comm = op->comm;
-  bny_notice call = call_of(op, &op->kinds[0], BNY_PHASE_AGREE);
-  bny_comm_agree_begin(comm, &call);
+  bny_notice notice = notice_of(op, &op->kinds[0], BNY_PHASE_AGREE);
+  bny_comm_agree_begin(comm, &notice);
   banyan_status status = bny_comm_agree_end(comm);
-  if (status != BANYAN_OK || !comm->transport->ops->reach) return status;
-  call = call_of(op, &op->kinds[0], BNY_PHASE_CONNECT);
-  bny_comm_agree_begin(comm, &call);
+  if (status != BANYAN_OK || !comm->transport->ops->connect) return status;
+  notice = notice_of(op, &op->kinds[0], BNY_PHASE_CONNECT);
+  bny_comm_agree_begin(comm, &notice);
   for (int64_t i = 0; i < op->nkinds && status == BANYAN_OK; i++) {
     const bny_op_kind *kind = &op->kinds[i];
     const bny_proxy_segment *segment = kind->device_run ? bny_device_run_segment(kind->device_run) : NULL;
@@ -158,7 +159,7 @@ static banyan_status agree(banyan_op *op) {
   return status;
 }
 
-static banyan_status make_empty(banyan_comm *comm, const bny_call *key, banyan_op **op) {
+static banyan_status make_empty(banyan_comm *comm, const bny_call *call, banyan_op **op) {
   if (!comm->ops) comm->ops = calloc(1, sizeof *comm->ops);
   banyan_op *made = comm->ops ? calloc(1, sizeof *made) : NULL;
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
@@ -168,27 +169,27 @@ static banyan_status make_empty(banyan_comm *comm, const bny_call *key, banyan_o
   made->older = comm->ops->newest;
   if (made->older) made->older->newer = made;
   comm->ops->newest = made;
-  made->key = *key;
+  made->call = *call;
   /* If there is a proxy, collectives that it does not serve move host memory. */
   const bny_device_exec *device = &comm->device;
-  made->on_device = device->engine && !key->on_host && (!device->proxy || bny_payload_of(key)->on_proxy);
+  made->on_device = device->engine && !call->on_host && (!device->proxy || bny_payload_of(call)->on_proxy);
   *op = made;
   return BANYAN_OK;
 }
 
 /* Does everything that needs no other rank. */
-static banyan_status make_local(banyan_comm *comm, const bny_call *key, banyan_op **op) {
+static banyan_status make_local(banyan_comm *comm, const bny_call *call, banyan_op **op) {
   banyan_op *made = NULL;
-  banyan_status status = make_empty(comm, key, &made);
+  banyan_status status = make_empty(comm, call, &made);
   if (status != BANYAN_OK) return status;
-  if (key->counts) {
+  if (call->counts) {
     size_t bytes = (size_t)comm->nranks * sizeof *made->counts;
     made->counts = malloc(bytes);
     if (made->counts)
-      memcpy(made->counts, key->counts, bytes);
+      memcpy(made->counts, call->counts, bytes);
     else
       status = bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
-    made->key.counts = made->counts;
+    made->call.counts = made->counts;
   }
   if (status == BANYAN_OK) status = cut_and_plan(made);
   if (status == BANYAN_OK)
@@ -198,14 +199,14 @@ static banyan_status make_local(banyan_comm *comm, const bny_call *key, banyan_o
   return status;
 }
 
-banyan_status bny_op_make(banyan_comm *comm, const bny_call *key, banyan_op **op) {
+banyan_status bny_op_make(banyan_comm *comm, const bny_call *call, banyan_op **op) {
   banyan_status status = bny_comm_check(comm);
   if (status != BANYAN_OK) return status;
   /* Earlier operations are completed first, because ranks differ in which of them are already complete. */
   if (comm->ops && comm->ops->last) status = bny_op_progress(comm->ops->last, true);
   if (status != BANYAN_OK) return status;
   banyan_op *made = NULL;
-  status = make_local(comm, key, &made);
+  status = make_local(comm, call, &made);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, true);
   status = agree(made);
   if (status != BANYAN_OK) {
@@ -232,8 +233,8 @@ banyan_status bny_op_make_attention(banyan_comm *comm, bny_attention *attention,
 }
 
 banyan_status bny_op_reserve_valid(banyan_op *op, const banyan_valid_rows *valid) {
-  if (op->on_device || !bny_valid_selects(valid) || op->valid_tokens || op->key.all_tokens == 0) return BANYAN_OK;
-  op->valid_tokens = malloc((size_t)op->key.all_tokens);
+  if (op->on_device || !bny_valid_selects(valid) || op->valid_tokens || op->call.all_tokens == 0) return BANYAN_OK;
+  op->valid_tokens = malloc((size_t)op->call.all_tokens);
   if (op->valid_tokens) return BANYAN_OK;
   banyan_status status = bny_fail(BANYAN_ERR_MEMORY, "out of memory for the valid rows of an operation");
   return bny_op_reject(op->comm, status, false);

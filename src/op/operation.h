@@ -7,10 +7,10 @@
 #include "comm/comm.h"
 
 /* Returns the rows that this rank's output has. */
-bny_box bny_op_result_box(const banyan_comm *comm, const bny_call *key);
+bny_box bny_op_result_box(const banyan_comm *comm, const bny_call *call);
 
-/* A run of an operation takes its stages in order. Each is a planned call: the operation itself for the rows, and
- * hidden operations, which are never queued, for the others. Attention runs when the run starts, or after the stage
+/* A run of an operation takes its stages in order. Each is a planned call: the operation itself for the rows, and, with
+ * attention, hidden operations, which are never queued, for the others. Attention runs when the run starts, or after the stage
  * that it needs. */
 typedef enum bny_op_stage {
   BNY_STAGE_GATHER,      /* gathers q */
@@ -85,12 +85,12 @@ typedef enum bny_op_state {
 struct banyan_op {
   banyan_comm *comm; /* NULL after it was destroyed */
   bool on_device;    /* kernels run it */
-  bny_call key;
-  size_t *counts;       /* owned copy of key.counts */
+  bny_call call;
+  size_t *counts;       /* owned copy of call.counts */
   bny_op_memory memory; /* the runs to come; `in`, `out` and `valid` are the copies below */
   banyan_partial in, out;
   banyan_valid_rows valid; /* all zeros: all rows are valid */
-  uint8_t *valid_tokens;   /* [key.all_tokens] of the run under way, or NULL; owned */
+  uint8_t *valid_tokens;   /* [call.all_tokens] of the run under way, or NULL; owned */
   int32_t tokens;          /* tokens of the current run */
   void *stream;
   int64_t tag;                /* the caller's, for the run under way */
@@ -130,7 +130,7 @@ typedef struct bny_ops {
 void bny_ops_free(banyan_comm *comm);
 
 /* Collective. The descriptors of the memory are not checked here. */
-banyan_status bny_op_make(banyan_comm *comm, const bny_call *key, banyan_op **op);
+banyan_status bny_op_make(banyan_comm *comm, const bny_call *call, banyan_op **op);
 void bny_op_bind(banyan_op *op, const bny_op_memory *memory);
 void bny_op_free(banyan_op *op); /* NULL is allowed. A run under way is completed first */
 void bny_op_free_parts(banyan_op *op);
@@ -148,11 +148,12 @@ banyan_status bny_op_run(banyan_op *op);
 void bny_op_use_stream(banyan_comm *comm, void *stream);
 
 /* Finds the operation of a blocking call, or makes one to `keep`, and binds it. */
-banyan_status bny_op_obtain(banyan_comm *comm, const bny_call *key, const bny_op_memory *memory, bool keep,
+banyan_status bny_op_obtain(banyan_comm *comm, const bny_call *call, const bny_op_memory *memory, bool keep,
                             banyan_op **op);
 
 /* Runs a blocking call; or with `keep` gives the caller a persistent operation, bound and not started. */
-banyan_status bny_op_run_or_keep(banyan_comm *comm, const bny_call *key, const bny_op_memory *memory, banyan_op **keep);
+banyan_status bny_op_run_or_keep(banyan_comm *comm, const bny_call *call, const bny_op_memory *memory,
+                                 banyan_op **keep);
 
 /* Answer banyan_op_query() and banyan_op_describe(). */
 banyan_op_info bny_op_query(const banyan_op *op);
@@ -178,15 +179,15 @@ banyan_status bny_op_reject(banyan_comm *comm, banyan_status status, bool plans)
 
 /* Checks whether a kernel can run a combine within it, which is the same on all ranks. If not, the thread's error
  * explains why. */
-banyan_status bny_op_check_within(banyan_comm *comm, const bny_call *key);
+banyan_status bny_op_check_within(banyan_comm *comm, const bny_call *call);
 
 /* Fills `combine`, the parameter of the caller's kernel, from an operation that runs within it. `blocks` of that kernel
  * fit on the device. */
 void bny_op_within(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int32_t blocks,
                    bny_device_combine *combine);
 
-/* Finds the operation of a blocking call by its key, or makes it. */
-banyan_status bny_op_find(banyan_comm *comm, const bny_call *key, banyan_op **op);
+/* Finds the operation of a blocking call, or makes it. */
+banyan_status bny_op_find(banyan_comm *comm, const bny_call *call, banyan_op **op);
 
 /* Remembers the structs of a blocking combine that the operation was bound to. A later call with the same bytes has
  * passed its checks and needs no binding. bny_op_repeated() finds its operation, or returns NULL. Hot. */

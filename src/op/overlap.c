@@ -91,9 +91,9 @@ static banyan_status predict(const bny_request *request, int32_t rank, double *n
 /* The price of one slice of `slices`, which may itself be in parts. */
 static banyan_status price_slice(const banyan_op *op, int32_t slices, bool is_tcp, price *of) {
   bny_request request = op->kinds[0].request;
-  int32_t tokens = (op->key.all_tokens + slices - 1) / slices;
+  int32_t tokens = (op->call.all_tokens + slices - 1) / slices;
   if (request.tokens > tokens) request.tokens = tokens;
-  double parts = (double)tokens / request.tokens * op->key.all_heads / request.heads;
+  double parts = (double)tokens / request.tokens * op->call.all_heads / request.heads;
   request.algorithm = op->kinds[0].plan->algorithm;
   banyan_status status = predict(&request, op->comm->rank, &of->ns);
   if (status != BANYAN_OK) return status;
@@ -120,7 +120,7 @@ static banyan_status choose_slices(const banyan_op *op, const outlook *longest, 
   if (status != BANYAN_OK) return status;
   double best = (1 - least_gain) * total_ns(attention, &slice, 1);
   *slices = 1;
-  for (int32_t n = 2; n <= SLICES_MAX && n <= op->key.all_tokens; n *= 2) {
+  for (int32_t n = 2; n <= SLICES_MAX && n <= op->call.all_tokens; n *= 2) {
     status = price_slice(op, n, is_tcp, &slice);
     if (status != BANYAN_OK) return status;
     double total = total_ns(attention, &slice, n);
@@ -134,8 +134,8 @@ static banyan_status choose_slices(const banyan_op *op, const outlook *longest, 
 banyan_status bny_op_overlap(banyan_op *op, bool has_lengths) {
   banyan_comm *comm = op->comm;
   const bny_attention *attention = op->attention;
-  if (attention->engine || comm->nranks == 1 || !comm->transport->ops->reach || attention->desc.queries ||
-      op->first < BNY_STAGE_ROWS || op->key.all_tokens < 2 || op->key.all_heads == 0)
+  if (attention->engine || comm->nranks == 1 || !comm->transport->ops->connect || attention->desc.queries ||
+      op->first < BNY_STAGE_ROWS || op->call.all_tokens < 2 || op->call.all_heads == 0)
     return BANYAN_OK;
   outlook own = {attention_ns(attention, has_lengths), comm->transport->network == BNY_NETWORK_TCP}, longest = {0, 0};
   int32_t slices = 1;

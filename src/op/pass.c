@@ -16,14 +16,14 @@ void bny_pass_free(bny_pass *pass) {
 }
 
 bny_slice bny_pass_share(const banyan_op *op, int32_t rank, int32_t tokens) {
-  const bny_call *key = &op->key;
+  const bny_call *call = &op->call;
   const banyan_attention_desc *desc = &op->attention->desc;
   int32_t nranks = op->comm->nranks;
-  bny_slice share = {.tokens = tokens, .heads = key->all_heads};
-  if (key->scatter == BANYAN_SCATTER_TOKENS)
+  bny_slice share = {.tokens = tokens, .heads = call->all_heads};
+  if (call->scatter == BANYAN_SCATTER_TOKENS)
     bny_slice_split(tokens, nranks, rank, &share.token0, &share.tokens);
-  else if (key->scatter == BANYAN_SCATTER_HEADS)
-    bny_slice_split(key->all_heads, nranks, rank, &share.head0, &share.heads);
+  else if (call->scatter == BANYAN_SCATTER_HEADS)
+    bny_slice_split(call->all_heads, nranks, rank, &share.head0, &share.heads);
   else {
     int32_t group = desc->heads / desc->kv_heads;
     bny_slice_split(desc->kv_heads, nranks, rank, &share.head0, &share.heads);
@@ -59,7 +59,7 @@ static bool all_alike(const banyan_op *op) {
 
 static bny_wire_view slot_of(const banyan_op *op, int32_t rank, const bny_box *box) {
   char *at = op->pass->slots + (size_t)rank * op->pass->slot_bytes;
-  bny_wire_layout layout = bny_wire_layout_make(op->key.wire, (int64_t)box->tokens * box->heads, box->value_dim);
+  bny_wire_layout layout = bny_wire_layout_make(op->call.wire, (int64_t)box->tokens * box->heads, box->value_dim);
   return (bny_wire_view){.m = (float *)(void *)(at + layout.m),
                          .d = (float *)(void *)(at + layout.d),
                          .n = at + layout.n,
@@ -76,12 +76,12 @@ static banyan_status attend_to(banyan_op *op, const banyan_attention_desc *run, 
   banyan_attention_desc desc = bny_shard_open(run, message_of(op, rank), room);
   bny_shard_widen(run, &first, &tokens);
   if (tokens < op->tokens) bny_shard_take_tokens(&desc, room, first, tokens);
-  if (share->heads < op->key.all_heads) bny_shard_take_heads(&desc, share->head0, share->heads);
+  if (share->heads < op->call.all_heads) bny_shard_take_heads(&desc, share->head0, share->heads);
   banyan_status status =
       bny_attention_run(attention->kernels, attention->finish, &desc, &attention->out, NULL, attention->pool);
   if (status != BANYAN_OK) return status;
-  bny_box box = {share->tokens, share->heads, op->key.value_dim};
-  int64_t bad = attention->finish->encode(&box, &attention->out, share->token0 - first, 0, op->key.wire, to);
+  bny_box box = {share->tokens, share->heads, op->call.value_dim};
+  int64_t bad = attention->finish->encode(&box, &attention->out, share->token0 - first, 0, op->call.wire, to);
   if (bad < 0) return BANYAN_OK;
   return bny_exec_fail(
       op->comm->exec, BANYAN_ERR_DATA, rank,
@@ -92,7 +92,7 @@ static banyan_status attend_to(banyan_op *op, const banyan_attention_desc *run, 
 
 /* Writes merged rows to the caller, and notes the first that its type cannot hold. */
 static void finish(banyan_op *op, const bny_valid_merge *merge, const bny_slice *rows, int32_t token, int32_t head) {
-  bny_box box = {rows->tokens, rows->heads, op->key.value_dim};
+  bny_box box = {rows->tokens, rows->heads, op->call.value_dim};
   int64_t lost = op->valid.empty_rows == BANYAN_EMPTY_ROWS_KEPT
                      ? bny_valid_finish(merge, &box, token, head)
                      : merge->kernels->merge_finish(&box, merge->wire, merge->count, merge->sources, merge->round_nodes,
@@ -105,13 +105,13 @@ static void finish(banyan_op *op, const bny_valid_merge *merge, const bny_slice 
 
 /* Describes the results of all ranks as a partial from which nothing is rounded: values, m and d of a row. */
 static banyan_partial results_of(const banyan_op *op) {
-  int64_t row = op->key.value_dim + 2;
+  int64_t row = op->call.value_dim + 2;
   banyan_partial out = bny_attention_rows(&op->attention->desc);
   out.values = op->pass->results;
   out.values_head_stride = out.stats_head_stride = row;
-  out.values_token_stride = out.stats_token_stride = row * op->key.all_heads;
-  out.lse = op->pass->results + op->key.value_dim;
-  out.sum = op->pass->results + op->key.value_dim + 1;
+  out.values_token_stride = out.stats_token_stride = row * op->call.all_heads;
+  out.lse = op->pass->results + op->call.value_dim;
+  out.sum = op->pass->results + op->call.value_dim + 1;
   return out;
 }
 
@@ -121,7 +121,7 @@ static banyan_status attend_to_all(banyan_op *op) {
   banyan_attention_desc run = bny_attention_of_tokens(&op->attention->desc, op->tokens, &queries);
   bny_slice share = bny_pass_share(op, comm->rank, op->tokens);
   bny_wire_view views[BNY_MERGE_SOURCES_MAX];
-  bny_box box = {share.tokens, share.heads, op->key.value_dim};
+  bny_box box = {share.tokens, share.heads, op->call.value_dim};
   if (bny_box_is_empty(&box)) return BANYAN_OK;
   for (int32_t rank = 0; rank < comm->nranks; rank++) {
     views[rank] = slot_of(op, rank, &box);
@@ -130,7 +130,7 @@ static banyan_status attend_to_all(banyan_op *op) {
   }
   banyan_partial results;
   bool round_nodes = op->kinds[0].plan->round_nodes;
-  bny_valid_merge merge = {op->attention->finish, op->key.wire, comm->nranks, views, round_nodes, &op->out};
+  bny_valid_merge merge = {op->attention->finish, op->call.wire, comm->nranks, views, round_nodes, &op->out};
   if (!op->pass->results) {
     finish(op, &merge, &share, 0, 0);
     return BANYAN_OK;
@@ -150,9 +150,9 @@ banyan_status bny_pass_attend(banyan_op *op) {
 void bny_pass_deliver(banyan_op *op) {
   banyan_partial from = results_of(op);
   for (int32_t token = 0; token < op->tokens; token++)
-    for (int32_t head = 0; head < op->key.all_heads; head++) {
+    for (int32_t head = 0; head < op->call.all_heads; head++) {
       float *row = (float *)from.values + token * from.values_token_stride + head * from.values_head_stride;
-      bny_wire_view view = {row + op->key.value_dim, row + op->key.value_dim + 1, row, 1, false, NULL};
+      bny_wire_view view = {row + op->call.value_dim, row + op->call.value_dim + 1, row, 1, false, NULL};
       bny_valid_merge merge = {op->attention->finish, BNY_WIRE_F32, 1, &view, false, &op->out};
       finish(op, &merge, &(bny_slice){.token0 = token, .tokens = 1, .head0 = head, .heads = 1}, token, head);
     }

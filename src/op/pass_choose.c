@@ -22,17 +22,17 @@ enum { TOKENS_LEAST = 16 };
  * groups of heads. A result in the exact order is divided before it is rounded, so its shares cannot be gathered. */
 static const char *reject(const banyan_op *op) {
   const banyan_comm *comm = op->comm;
-  const bny_call *key = &op->key;
-  bool is_all = key->scatter == BANYAN_SCATTER_NONE;
+  const bny_call *call = &op->call;
+  bool is_all = call->scatter == BANYAN_SCATTER_NONE;
   if (comm->pass == BNY_PASS_QUERIES || comm->nranks == 1 || comm->nranks > BNY_MERGE_SOURCES_MAX ||
       comm->device.engine)
     return "ranks move partials";
-  if (comm->pass == BNY_PASS_AUTO && (!comm->transport->ops->reach || key->all_tokens < TOKENS_LEAST))
+  if (comm->pass == BNY_PASS_AUTO && (!comm->transport->ops->connect || call->all_tokens < TOKENS_LEAST))
     return "ranks share memory, or there are few tokens";
-  if (key->scatter == BANYAN_SCATTER_ROOT) return "one rank has the result";
-  if (is_all && key->order == BANYAN_ORDER_EXACT) return "all ranks have the result of the exact order";
-  if (key->prunes || key->dim > 0) return "pages or keys are chosen";
-  return key->all_tokens == 0 || key->all_heads == 0 ? "there are no rows" : NULL;
+  if (call->scatter == BANYAN_SCATTER_ROOT) return "one rank has the result";
+  if (is_all && call->order == BANYAN_ORDER_EXACT) return "all ranks have the result of the exact order";
+  if (call->prunes || call->dim > 0) return "pages or keys are chosen";
+  return call->all_tokens == 0 || call->all_heads == 0 ? "there are no rows" : NULL;
 }
 
 /* The facts that ranks exchange. */
@@ -72,16 +72,16 @@ static banyan_status gather_offers(banyan_op *op, bool has_lengths, offer **all)
 
 /* Returns whether all ranks can, and whether keys may be cheaper: partials are sent twice at most. */
 static bool may_pay(const banyan_op *op, const offer *all) {
-  const bny_call *key = &op->key;
-  double rows = 2.0 * key->all_tokens * key->all_heads * (key->value_dim + 2) * sizeof(float), keys = 0;
+  const bny_call *call = &op->call;
+  double rows = 2.0 * call->all_tokens * call->all_heads * (call->value_dim + 2) * sizeof(float), keys = 0;
   for (int32_t i = 0; i < op->comm->nranks; i++) {
     if (all[i].alike == 0 || all[i].alike != all[0].alike) return false;
     keys += (double)all[i].bytes;
   }
   bool divides = all[0].kv_heads % op->comm->nranks == 0;
-  if (key->scatter == BANYAN_SCATTER_HEADS && !divides) return false;
+  if (call->scatter == BANYAN_SCATTER_HEADS && !divides) return false;
   /* With unlike shares of heads some ranks would attend to more than others, which the price does not count. */
-  if (key->scatter == BANYAN_SCATTER_NONE && !divides && op->comm->pass == BNY_PASS_AUTO) return false;
+  if (call->scatter == BANYAN_SCATTER_NONE && !divides && op->comm->pass == BNY_PASS_AUTO) return false;
   return op->comm->pass == BNY_PASS_KEYS ? keys < 0x1p44 : keys < rows;
 }
 
@@ -95,10 +95,10 @@ static size_t take(size_t *bytes, size_t more) {
 
 /* Messages, slots and results that runs do not use are never touched. */
 static banyan_status make_memory(const banyan_op *op, const offer *all, bny_pass *pass) {
-  const bny_call *key = &op->key;
+  const bny_call *call = &op->call;
   size_t nranks = (size_t)op->comm->nranks, bytes = 0, messages = 0;
   int64_t pages = 1;
-  bny_slice share = bny_pass_share(op, 0, key->all_tokens); /* the first is one of the largest */
+  bny_slice share = bny_pass_share(op, 0, call->all_tokens); /* the first is one of the largest */
   for (size_t r = 0; r < nranks; r++) {
     messages += all[r].bytes;
     if (all[r].batch > pass->batch_most) pass->batch_most = all[r].batch;
@@ -107,9 +107,9 @@ static banyan_status make_memory(const banyan_op *op, const offer *all, bny_pass
   pass->kv_heads = all[0].kv_heads;
   pass->pages_most = pages;
   size_t words = ((size_t)pass->batch_most + 1) * sizeof(int32_t);
-  bool is_all = key->scatter == BANYAN_SCATTER_NONE;
-  pass->slot_bytes = bny_wire_layout_make(key->wire, (int64_t)share.tokens * share.heads, key->value_dim).bytes;
-  size_t results = (size_t)key->all_tokens * (size_t)key->all_heads * (size_t)(key->value_dim + 2) * sizeof(float);
+  bool is_all = call->scatter == BANYAN_SCATTER_NONE;
+  pass->slot_bytes = bny_wire_layout_make(call->wire, (int64_t)share.tokens * share.heads, call->value_dim).bytes;
+  size_t results = (size_t)call->all_tokens * (size_t)call->all_heads * (size_t)(call->value_dim + 2) * sizeof(float);
   size_t at[] = {take(&bytes, messages),
                  take(&bytes, nranks * pass->slot_bytes),
                  take(&bytes, is_all ? results : 0),
@@ -142,14 +142,14 @@ static banyan_status make_memory(const banyan_op *op, const offer *all, bny_pass
 /* ---- choosing ---------------------------------------------------------------------------------------------------- */
 
 static banyan_status make_stages(const banyan_op *op, const bny_pass *pass, banyan_op **keys, banyan_op **results) {
-  const bny_call *key = &op->key;
+  const bny_call *call = &op->call;
   bny_call gather = {.collective = BNY_ALLGATHER, .counts = pass->counts, .on_host = true};
   bny_call rows = {.collective = BNY_ALLGATHER_HEADS,
-                   .counts_tokens = key->counts_tokens,
-                   .tokens = key->tokens,
-                   .all_tokens = key->all_tokens,
-                   .all_heads = key->all_heads,
-                   .dim = key->value_dim + 2,
+                   .counts_tokens = call->counts_tokens,
+                   .tokens = call->tokens,
+                   .all_tokens = call->all_tokens,
+                   .all_heads = call->all_heads,
+                   .dim = call->value_dim + 2,
                    .dtype = BANYAN_F32,
                    .counts = pass->heads,
                    .on_host = true};
@@ -166,13 +166,13 @@ static void bind_stages(banyan_op *op, bny_pass *pass, banyan_op *keys, banyan_o
   op->stages[BNY_STAGE_RESULTS] = results;
   op->first = BNY_STAGE_KEYS;
   if (!results) return;
-  int64_t head = (int64_t)(op->key.value_dim + 2) * (int64_t)sizeof(float);
-  bny_strided all = {(char *)pass->results, head * op->key.all_heads, head};
-  bny_slice share = bny_pass_share(op, op->comm->rank, op->key.all_tokens);
+  int64_t head = (int64_t)(op->call.value_dim + 2) * (int64_t)sizeof(float);
+  bny_strided all = {(char *)pass->results, head * op->call.all_heads, head};
+  bny_slice share = bny_pass_share(op, op->comm->rank, op->call.all_tokens);
   bny_op_bind(results, &(bny_op_memory){.mine = bny_strided_at(&all, 0, share.head0),
                                         .all = all,
                                         .in_place = true,
-                                        .tokens = op->key.tokens});
+                                        .tokens = op->call.tokens});
 }
 
 /* Makes the gathers, and keeps them if they cost less than partials. */

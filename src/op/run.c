@@ -30,8 +30,8 @@ static bool bind_part(banyan_op *op) {
   bny_op_part part = bny_op_part_of(op, op->current);
   bny_op_kind *kind = part.kind;
   kind->binding = bny_op_binding(op, &part);
-  if (bny_call_has_rows(&op->key)) {
-    bny_valid_tokens valid = {op->key.all_tokens, op->tokens, kind->place.token_owners, 0};
+  if (bny_call_has_rows(&op->call)) {
+    bny_valid_tokens valid = {op->call.all_tokens, op->tokens, kind->place.token_owners, 0};
     bny_slice rows = bny_slice_valid(&valid, &(bny_slice){.token0 = part.token0, .tokens = part.tokens});
     if (op->current > 0 && rows.tokens == 0 && part.tokens > 0) {
       op->current = bny_op_part_after(op, op->current);
@@ -94,9 +94,9 @@ static banyan_status attend_after(banyan_op *op) {
 /* Writes the errors of pruning for a complete run. */
 static void write_errors(const banyan_op *op) {
   if (!op->attention->desc.prune.error) return;
-  bny_call key = op->key;
-  key.tokens = op->tokens;
-  bny_box result = bny_op_result_box(op->comm, &key);
+  bny_call call = op->call;
+  call.tokens = op->tokens;
+  bny_box result = bny_op_result_box(op->comm, &call);
   bny_attention_write_errors(op->attention, (int64_t)result.tokens * result.heads);
 }
 
@@ -172,7 +172,7 @@ static banyan_status report(banyan_op *op) {
   if (pages && pages->report.lost) return report_pages(&pages->report);
   if (keys && keys->report.lost) op = op->stages[BNY_STAGE_SELECT];
   if (!op->report.lost) return BANYAN_OK;
-  return bny_payload_table[op->key.collective].report(&op->report, op->comm->rank, &op->kinds[0].place);
+  return bny_payload_table[op->call.collective].report(&op->report, op->comm->rank, &op->kinds[0].place);
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
@@ -201,7 +201,7 @@ static banyan_status reject_start(banyan_op *op, const char *why) {
 static banyan_status read_valid(banyan_op *op) {
   banyan_status status = BANYAN_OK;
   if (op->valid.tokens) {
-    status = bny_valid_count(&op->valid, op->key.all_tokens, &op->tokens);
+    status = bny_valid_count(&op->valid, op->call.all_tokens, &op->tokens);
     op->kind = NULL;
   }
   if (status != BANYAN_OK || !bny_valid_selects(&op->valid)) return status;
@@ -218,11 +218,11 @@ banyan_status bny_op_check_scales(const char *name, const banyan_partial *partia
 
 /* Checks the scales of this run, if it has rows. */
 static banyan_status check_scales(const banyan_op *op) {
-  bny_call key = op->key;
-  key.tokens = op->tokens;
-  if (!bny_payload_of(&key)->has_statistics || key.tokens == 0 || key.all_heads == 0) return BANYAN_OK;
-  banyan_status status = bny_op_check_scales("in", &op->in, key.all_heads);
-  bny_box result = bny_op_result_box(op->comm, &key);
+  bny_call call = op->call;
+  call.tokens = op->tokens;
+  if (!bny_payload_of(&call)->has_statistics || call.tokens == 0 || call.all_heads == 0) return BANYAN_OK;
+  banyan_status status = bny_op_check_scales("in", &op->in, call.all_heads);
+  bny_box result = bny_op_result_box(op->comm, &call);
   if (status == BANYAN_OK && !bny_box_is_empty(&result)) status = bny_op_check_scales("out", &op->out, result.heads);
   return status;
 }

@@ -18,14 +18,14 @@ size_t bny_op_payload_limit(const banyan_op *op) {
 
 bny_request bny_op_request(const banyan_op *op) {
   const banyan_comm *comm = op->comm;
-  const bny_call *key = &op->key;
+  const bny_call *call = &op->call;
   bool device = op->on_device && !comm->device.proxy; /* between nodes, plans are those of the host */
   return (bny_request){
-      .call = *key,
-      .tokens = key->all_tokens,
-      .heads = key->all_heads,
+      .call = *call,
+      .tokens = call->all_tokens,
+      .heads = call->all_heads,
       .nranks = comm->nranks,
-      .algorithm = key->algorithm[0] ? key->algorithm : NULL,
+      .algorithm = call->algorithm[0] ? call->algorithm : NULL,
       .cost = device ? comm->device.cost : comm->cost,
       .levels = comm->levels,
       .outbox_bytes = device ? comm->device.outbox_bytes : comm->transport->half_bytes,
@@ -33,14 +33,14 @@ bny_request bny_op_request(const banyan_op *op) {
   };
 }
 
-bny_box bny_op_result_box(const banyan_comm *comm, const bny_call *key) {
-  bny_box box = {key->tokens, key->all_heads, key->value_dim};
+bny_box bny_op_result_box(const banyan_comm *comm, const bny_call *call) {
+  bny_box box = {call->tokens, call->all_heads, call->value_dim};
   int32_t first;
-  if (key->scatter == BANYAN_SCATTER_HEADS)
-    bny_slice_split(key->all_heads, comm->nranks, comm->rank, &first, &box.heads);
-  if (key->scatter == BANYAN_SCATTER_TOKENS)
-    bny_slice_split(key->tokens, comm->nranks, comm->rank, &first, &box.tokens);
-  if (key->scatter == BANYAN_SCATTER_ROOT && key->root != comm->rank) box.tokens = 0;
+  if (call->scatter == BANYAN_SCATTER_HEADS)
+    bny_slice_split(call->all_heads, comm->nranks, comm->rank, &first, &box.heads);
+  if (call->scatter == BANYAN_SCATTER_TOKENS)
+    bny_slice_split(call->tokens, comm->nranks, comm->rank, &first, &box.tokens);
+  if (call->scatter == BANYAN_SCATTER_ROOT && call->root != comm->rank) box.tokens = 0;
   return box;
 }
 
@@ -59,14 +59,14 @@ static int compare_parts(const void *a, const void *b) {
 
 /* Fills in where each rank's share of a dimension begins, or, for an all-gather of bytes, where it ends. */
 static void fill_bounds(const banyan_op *op, bool heads, int64_t *bounds) {
-  const bny_call *key = &op->key;
-  int32_t all = heads ? key->all_heads : key->all_tokens, nranks = op->comm->nranks, first = 0, number;
-  bool scattered = bny_call_merges(key) && key->scatter == (heads ? BANYAN_SCATTER_HEADS : BANYAN_SCATTER_TOKENS);
-  bool gathers = bny_call_gathers(key);
+  const bny_call *call = &op->call;
+  int32_t all = heads ? call->all_heads : call->all_tokens, nranks = op->comm->nranks, first = 0, number;
+  bool scattered = bny_call_merges(call) && call->scatter == (heads ? BANYAN_SCATTER_HEADS : BANYAN_SCATTER_TOKENS);
+  bool gathers = bny_call_gathers(call);
   int64_t sum = 0;
   for (int32_t rank = 0; rank < nranks; rank++) {
     if (scattered) bny_slice_split(all, nranks, rank, &first, &number);
-    bounds[rank] = gathers && !bny_call_has_rows(key) ? (int64_t)op->counts[rank] : scattered ? first : sum;
+    bounds[rank] = gathers && !bny_call_has_rows(call) ? (int64_t)op->counts[rank] : scattered ? first : sum;
     if (gathers && heads) sum += (int64_t)op->counts[rank];
   }
 }
@@ -77,7 +77,7 @@ static banyan_status find_spans(const banyan_op *op, bool heads, bny_op_cut *cut
   int64_t nranks = op->comm->nranks, found = 1;
   cut->parts = cut->all > 0 ? divide_up(cut->all, cut->each) : 1;
   cut->spans = cut->parts;
-  if (op->on_device && bny_call_has_rows(&op->key)) return BANYAN_OK;
+  if (op->on_device && bny_call_has_rows(&op->call)) return BANYAN_OK;
   int64_t *bounds = malloc((size_t)(nranks + 1) * sizeof *bounds);
   cut->first = malloc((size_t)(2 * nranks + 3) * sizeof *cut->first);
   if (!bounds || !cut->first) {
@@ -123,7 +123,7 @@ bny_op_part bny_op_part_of(const banyan_op *op, int64_t index) {
   int64_t outer = index / op->inner.parts, inner = index % op->inner.parts;
   bny_op_part part = {&op->kinds[span_of(&op->outer, outer) * op->inner.spans + span_of(&op->inner, inner)], 0, 0, 0,
                       0};
-  if (bny_call_has_rows(&op->key)) {
+  if (bny_call_has_rows(&op->call)) {
     part.token0 = (int32_t)(outer * op->outer.each);
     part.tokens = (int32_t)smaller(op->outer.each, op->outer.all - part.token0);
     part.head0 = (int32_t)(inner * op->inner.each);
@@ -136,7 +136,7 @@ bny_op_part bny_op_part_of(const banyan_op *op, int64_t index) {
 /* The rows of an owner are its first tokens, so the next rows belong to the next owner. */
 int64_t bny_op_part_after(const banyan_op *op, int64_t index) {
   bny_op_part part = bny_op_part_of(op, index);
-  int32_t owners = part.kind->place.token_owners, all = op->key.all_tokens, first, number;
+  int32_t owners = part.kind->place.token_owners, all = op->call.all_tokens, first, number;
   if (owners == 1) return op->nparts;
   int32_t owner = bny_levels_part_of(all, owners, part.token0 + part.tokens - 1) + 1;
   if (owner >= owners) return op->nparts;
@@ -147,14 +147,14 @@ int64_t bny_op_part_after(const banyan_op *op, int64_t index) {
 
 /* ---- cutting ----------------------------------------------------------------------------------------------------- */
 
-static size_t row_bytes_of(const bny_call *key) {
-  const bny_payload *payload = bny_payload_of(key);
-  return (payload->has_statistics ? 2 * sizeof(float) : 0) + payload->row_bytes(key);
+static size_t row_bytes_of(const bny_call *call) {
+  const bny_payload *payload = bny_payload_of(call);
+  return (payload->has_statistics ? 2 * sizeof(float) : 0) + payload->row_bytes(call);
 }
 
 static void cut_rows(banyan_op *op, size_t limit) {
-  const bny_call *key = &op->key;
-  int64_t tokens = key->all_tokens, heads = key->all_heads, rows = (int64_t)(limit / row_bytes_of(key));
+  const bny_call *call = &op->call;
+  int64_t tokens = call->all_tokens, heads = call->all_heads, rows = (int64_t)(limit / row_bytes_of(call));
   if (tokens > 0 && heads > 0) {
     if (op->slices > 1) tokens = divide_up(tokens, op->slices);
     if (rows < 1) rows = 1;
@@ -165,14 +165,14 @@ static void cut_rows(banyan_op *op, size_t limit) {
       tokens = smaller(tokens, rows / heads);
     }
   }
-  op->outer = (bny_op_cut){.all = key->all_tokens, .each = tokens > 0 ? tokens : 1};
-  op->inner = (bny_op_cut){.all = key->all_heads, .each = heads > 0 ? heads : 1};
+  op->outer = (bny_op_cut){.all = call->all_tokens, .each = tokens > 0 ? tokens : 1};
+  op->inner = (bny_op_cut){.all = call->all_heads, .each = heads > 0 ? heads : 1};
 }
 
 /* Cuts bytes into parts. A part of an all-gather has the same number of bytes of each rank. */
 static void cut_bytes(banyan_op *op, size_t limit) {
-  size_t largest = op->key.bytes;
-  if (bny_call_gathers(&op->key)) {
+  size_t largest = op->call.bytes;
+  if (bny_call_gathers(&op->call)) {
     limit /= (size_t)op->comm->nranks;
     for (int32_t i = 0; i < op->comm->nranks; i++)
       if (op->counts[i] > largest) largest = op->counts[i];
@@ -194,19 +194,19 @@ static void set_rows(const banyan_op *op, const bny_op_part *part) {
   request->token0 = part->token0;
   request->head0 = part->head0;
   request->tokens = part->tokens;
-  request->heads = (int32_t)smaller(op->inner.each, op->key.all_heads - request->head0);
-  bool by_tokens = op->key.scatter == BANYAN_SCATTER_TOKENS;
+  request->heads = (int32_t)smaller(op->inner.each, op->call.all_heads - request->head0);
+  bool by_tokens = op->call.scatter == BANYAN_SCATTER_TOKENS;
   kind->place = (bny_binding){.in = &op->in,
                               .out = &op->out,
-                              .tokens_most = op->key.all_tokens,
+                              .tokens_most = op->call.all_tokens,
                               .token_owners = by_tokens ? op->comm->nranks : 1,
                               .token0 = request->token0,
-                              .dtype = op->key.dtype,
+                              .dtype = op->call.dtype,
                               .tokens_planned = request->tokens};
-  if (bny_call_gathers(&op->key)) set_heads(op, &kind->place);
+  if (bny_call_gathers(&op->call)) set_heads(op, &kind->place);
   int32_t number;
-  if (op->key.scatter == BANYAN_SCATTER_HEADS)
-    bny_slice_split(op->key.all_heads, op->comm->nranks, op->comm->rank, &kind->place.out_head0, &number);
+  if (op->call.scatter == BANYAN_SCATTER_HEADS)
+    bny_slice_split(op->call.all_heads, op->comm->nranks, op->comm->rank, &kind->place.out_head0, &number);
 }
 
 static size_t clamp(size_t value, size_t from, size_t at_most) {
@@ -218,11 +218,11 @@ static banyan_status set_bytes(const banyan_op *op, const bny_op_part *part) {
   bny_op_kind *kind = part->kind;
   const banyan_comm *comm = op->comm;
   size_t nranks = (size_t)comm->nranks, from = part->byte0, part_bytes = (size_t)op->outer.each;
-  if (!bny_call_gathers(&op->key)) {
-    size_t bytes = clamp(op->key.bytes, from, part_bytes);
+  if (!bny_call_gathers(&op->call)) {
+    size_t bytes = clamp(op->call.bytes, from, part_bytes);
     kind->request.call.bytes = bytes;
-    if (op->key.collective == BNY_SHIFT) {
-      int32_t sender = (comm->rank - op->key.distance + comm->nranks) % comm->nranks;
+    if (op->call.collective == BNY_SHIFT) {
+      int32_t sender = (comm->rank - op->call.distance + comm->nranks) % comm->nranks;
       kind->place = (bny_binding){.in_byte0 = (size_t)comm->rank * bytes, .out_byte0 = (size_t)sender * bytes};
     }
     return BANYAN_OK;
@@ -242,7 +242,7 @@ static banyan_status set_bytes(const banyan_op *op, const bny_op_part *part) {
 }
 
 banyan_status bny_op_cut_parts(banyan_op *op, size_t limit) {
-  bool rows = bny_call_has_rows(&op->key);
+  bool rows = bny_call_has_rows(&op->call);
   if (rows)
     cut_rows(op, limit);
   else
@@ -281,13 +281,13 @@ bny_binding bny_op_binding(const banyan_op *op, const bny_op_part *part) {
   binding.mine = memory->mine;
   binding.all = memory->all;
   binding.lists = memory->lists;
-  binding.heads = op->key.all_heads;
-  binding.call = &op->key;
+  binding.heads = op->call.all_heads;
+  binding.call = &op->call;
   binding.in_place = memory->in_place;
-  int32_t tokens = op->on_device ? op->key.all_tokens : op->tokens, number; /* kernels find it themselves */
-  if (op->key.scatter == BANYAN_SCATTER_TOKENS)
+  int32_t tokens = op->on_device ? op->call.all_tokens : op->tokens, number; /* kernels find it themselves */
+  if (op->call.scatter == BANYAN_SCATTER_TOKENS)
     bny_slice_split(tokens, op->comm->nranks, op->comm->rank, &binding.out_token0, &number);
-  if (bny_call_has_rows(&op->key)) return binding;
+  if (bny_call_has_rows(&op->call)) return binding;
   binding.in_bytes = memory->in_bytes ? (const char *)memory->in_bytes + part->byte0 : NULL;
   binding.out_bytes = memory->out_bytes ? (char *)memory->out_bytes + part->byte0 : NULL;
   return binding;

@@ -32,8 +32,8 @@ void bny_op_within(const banyan_op *op, const banyan_partial *rows, const banyan
   *combine = made;
 }
 
-banyan_status bny_op_check_within(banyan_comm *comm, const bny_call *key) {
-  banyan_op op = {.comm = comm, .key = *key, .on_device = true};
+banyan_status bny_op_check_within(banyan_comm *comm, const bny_call *call) {
+  banyan_op op = {.comm = comm, .call = *call, .on_device = true};
   bny_device_combine combine;
   bny_request request = bny_op_request(&op);
   return bny_op_make_within(&op, &request, &combine);

@@ -75,7 +75,7 @@ bool bny_rejection_add(bny_transport *transport, const bny_rejection *rejection)
   else
     write_entry(entry, rejection);
   atomic_fetch_add_explicit(transport->rejected, 1, memory_order_release);
-  if (transport->ops->pass_on) transport->ops->pass_on(transport, rejection);
+  if (transport->ops->forward_rejection) transport->ops->forward_rejection(transport, rejection);
   return true;
 }
 

@@ -130,7 +130,7 @@ typedef struct bny_transport_ops {
   /* The place for rounds of this parity: the owner writes its own, the others read it. */
   bny_rendezvous *(*rendezvous)(bny_transport *transport, int32_t rank, int half);
   /* Returns a number that changes as long as the rank polls while it waits. */
-  uint64_t (*pulse)(bny_transport *transport, int32_t rank);
+  uint64_t (*heartbeat)(bny_transport *transport, int32_t rank);
   /* Returns the rejected calls that a rank of this node knows; NULL for other ranks. */
   bny_rejections *(*rejections)(bny_transport *transport, int32_t rank);
   void (*close)(bny_transport *transport);
@@ -143,18 +143,18 @@ typedef struct bny_transport_ops {
    * node. */
   const bny_landing *(*landing)(bny_transport *transport, int32_t peer, int32_t slot, int half);
   /* Makes memory for a peer's messages. It must precede any request for their addresses. */
-  banyan_status (*admit)(bny_transport *transport, int32_t peer);
+  banyan_status (*prepare_receive)(bny_transport *transport, int32_t peer);
   /* Returns true once messages can travel to this peer and back without help of either rank. Otherwise advances the
    * connection. */
-  bool (*reach)(bny_transport *transport, int32_t peer);
+  bool (*connect)(bny_transport *transport, int32_t peer);
   /* Returns true if this rank and a rank of another node have exchanged messages, and still can. */
   bool (*is_connected)(bny_transport *transport, int32_t rank);
   /* Returns why a rank has never been connected to this one; NULL: it was. *is_ours: the fault is on this side, and
    * the other side is unknown. */
-  const char *(*trouble)(bny_transport *transport, int32_t rank, bool *is_ours);
+  const char *(*connect_error)(bny_transport *transport, int32_t rank, bool *is_ours);
   /* Returns true once all sent data has gone out and is no longer read from this rank's memory. Otherwise *peer (unless
    * NULL) is the rank that accepts no data. To find it, this rank asks its peers. */
-  bool (*settled)(bny_transport *transport, int32_t *peer);
+  bool (*flushed)(bny_transport *transport, int32_t *peer);
   /* Sends this rank's rendezvous message of that parity to a rank, also on this node. */
   void (*post)(bny_transport *transport, int32_t rank, int half);
   /* From now on until close(), sends the message of that parity to a rank of another node whenever this rank hears from
@@ -163,13 +163,13 @@ typedef struct bny_transport_ops {
   /* Reports the last finished run to peers that sent to this rank and got nothing back. */
   void (*acknowledge)(bny_transport *transport, const int32_t *peers, int32_t npeers);
   /* Reports a rejected call to all connected peers. */
-  void (*pass_on)(bny_transport *transport, const struct bny_rejection *rejection);
+  void (*forward_rejection)(bny_transport *transport, const struct bny_rejection *rejection);
   /* Returns true if line() and call() of a rank are recent. Otherwise asks that rank, if it is connected and not asked
    * yet. A rank that stays silent is stopped or does something else. */
-  bool (*ask)(bny_transport *transport, int32_t rank);
+  bool (*probe)(bny_transport *transport, int32_t rank);
   /* Reports the fault to all peers, from any thread. It waits at most patience_ns until the report is sent. With 0 it
    * does not wait: a later progress sends data that a socket does not accept at once. */
-  void (*spread)(bny_transport *transport, int64_t patience_ns);
+  void (*broadcast_fault)(bny_transport *transport, int64_t patience_ns);
 } bny_transport_ops;
 
 /* The slowest network that connects ranks of several nodes; for prediction. */

@@ -91,7 +91,7 @@ bny_rendezvous *bny_window_rendezvous(bny_transport *transport, int32_t rank, in
 
 bny_rank_line *bny_window_line(bny_transport *transport, int32_t rank) { return &part_of(transport, rank)->line; }
 
-uint64_t bny_window_pulse(bny_transport *transport, int32_t rank) {
+uint64_t bny_window_heartbeat(bny_transport *transport, int32_t rank) {
   return atomic_load_explicit(&bny_window_line(transport, rank)->looks, memory_order_relaxed);
 }
 

@@ -22,10 +22,10 @@ void bny_window_init(bny_window *window, const bny_transport_ops *ops, void *bas
 _Atomic uint32_t *bny_window_users(bny_window *window);
 
 /* The functions below as entries of a bny_transport_ops. */
-#define BNY_WINDOW_OPS                                                                                              \
-  .peer_outbox = bny_window_peer_outbox, .signal = bny_window_signal, .send = bny_window_send,                      \
-  .line = bny_window_line, .call = bny_window_call, .rendezvous = bny_window_rendezvous, .pulse = bny_window_pulse, \
-  .rejections = bny_window_rejections
+#define BNY_WINDOW_OPS                                                                         \
+  .peer_outbox = bny_window_peer_outbox, .signal = bny_window_signal, .send = bny_window_send, \
+  .line = bny_window_line, .call = bny_window_call, .rendezvous = bny_window_rendezvous,       \
+  .heartbeat = bny_window_heartbeat, .rejections = bny_window_rejections
 
 const char *bny_window_peer_outbox(bny_transport *transport, int32_t peer, int half);
 const bny_signal *bny_window_signal(bny_transport *transport, int32_t peer, int32_t slot, int half);
@@ -34,5 +34,5 @@ void bny_window_send(bny_transport *transport, uint64_t tag, int32_t slot, size_
 bny_rank_line *bny_window_line(bny_transport *transport, int32_t rank);
 bny_signal *bny_window_call(bny_transport *transport, int32_t rank);
 bny_rendezvous *bny_window_rendezvous(bny_transport *transport, int32_t rank, int half);
-uint64_t bny_window_pulse(bny_transport *transport, int32_t rank);
+uint64_t bny_window_heartbeat(bny_transport *transport, int32_t rank);
 bny_rejections *bny_window_rejections(bny_transport *transport, int32_t rank);

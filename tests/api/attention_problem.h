@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Random attention problems over shards, described once for the host and for devices. Memory comes from world_take().
- * */
+ * Random attention problems over shards, described once for the host and for devices. Memory comes from
+ * world_take(). */
 #pragma once
 
 #include "banyan.h"

@@ -129,8 +129,8 @@ TEST_LOOP(one_row_is_for_all_threads, 3) {
   problem_free(&p);
 }
 
-/* The caller changes its rounding mode and flushing of denormals after the threads have started. Values are denormal.
- * */
+/* The caller changes its rounding mode and flushing of denormals after the threads have started. Values are
+ * denormal. */
 TEST_LOOP(same_bits_in_any_float_mode, 2) {
   enum { KEYS = 9000 };
   random_state = 12;

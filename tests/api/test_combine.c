@@ -122,8 +122,8 @@ TEST_EVERYWHERE(merges_many_rows, 4) {
   run_task(task, (world_setup){.on = on, .arena_bytes = 64 << 20});
 }
 
-/* Random calls of each form of each algorithm. Results of even ranks and inputs of odd ranks are then combined again.
- * */
+/* Random calls of each form of each algorithm. Results of even ranks and inputs of odd ranks are then combined
+ * again. */
 static void add_calls(combine_task *task, combine_group *of) {
   static const char *const forms[] = {NULL,        "oneshot", "twoshot",      "recursive",          "recursive_halving",
                                       "ring",      "tree",    "tree_knomial", "recursive_doubling", "tree_balanced",

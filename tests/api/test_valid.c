@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Runs with fewer tokens than the operation was created for, and with some rows valid. Lengths, starts and masks change
- * between runs. Results are compared with a merge in double precision, and masked rows hold the leftovers of kernels.
- * */
+ * between runs. Results are compared with a merge in double precision, and masked rows hold the leftovers of
+ * kernels. */
 #include "tests/support/sheet.h"
 #include "tests/support/sheet_element.h"
 

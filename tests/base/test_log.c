@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lines of the log: which lines are written, by which rank, to which file, and that lines of several ranks do not mix.
- * */
+ * Lines of the log: which lines are written, by which rank, to which file, and that lines of several ranks do not
+ * mix. */
 #include <pthread.h>
 
 #include "banyan.h"

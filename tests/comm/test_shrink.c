@@ -169,8 +169,8 @@ TEST_LOOP(a_rank_that_was_given_up_is_told, 6) {
 
 /* ---- repeated shrinks and rejections ----------------------------------------------------------------------------- */
 
-/* Waits until all ranks have this communicator. A rank that leaves earlier would fail ranks still in the common call.
- * */
+/* Waits until all ranks have this communicator. A rank that leaves earlier would fail ranks still in the common
+ * call. */
 static bool settle(world_rank *self, int32_t nranks) {
   atomic_int *settled = (atomic_int *)self->argument + nranks;
   double deadline = world_now_s() + 20;

@@ -249,7 +249,7 @@ static void tell_some(bny_transport *transport, int32_t rank, int half) {
 }
 
 static uint64_t pulse_of_some(bny_transport *transport, int32_t rank) {
-  return own_schedule->courses[transport->rank].deaf_to >> rank & 1 ? 0 : sound_ops->pulse(transport, rank);
+  return own_schedule->courses[transport->rank].deaf_to >> rank & 1 ? 0 : sound_ops->heartbeat(transport, rank);
 }
 
 static void lose_messages(banyan_comm *comm) {
@@ -257,7 +257,7 @@ static void lose_messages(banyan_comm *comm) {
   deaf_ops = *sound_ops;
   deaf_ops.post = post_to_some;
   deaf_ops.tell = tell_some;
-  deaf_ops.pulse = pulse_of_some;
+  deaf_ops.heartbeat = pulse_of_some;
   comm->transport->ops = &deaf_ops;
 }
 
@@ -283,7 +283,7 @@ static void post_now(bny_transport *transport) {
 }
 
 static bool is_settled(bny_transport *transport, int32_t *peer) {
-  return !ndeferred && sound_ops->settled(transport, peer);
+  return !ndeferred && sound_ops->flushed(transport, peer);
 }
 
 static void shrink_over_busy_sockets(world_rank *self) {
@@ -293,7 +293,7 @@ static void shrink_over_busy_sockets(world_rank *self) {
   deaf_ops = *sound_ops;
   deaf_ops.post = post_later;
   deaf_ops.progress = post_now;
-  deaf_ops.settled = is_settled;
+  deaf_ops.flushed = is_settled;
   if (self->rank == 1) self->comm->transport->ops = &deaf_ops;
   double begun_s = world_now_s();
   if (!world_ok(self, banyan_comm_shrink(self->comm, NULL, &left), "shrink")) return;

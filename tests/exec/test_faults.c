@@ -461,8 +461,8 @@ TEST_RANKS(slow_ranks_are_no_error, 2, .nranks = 3, .processes = _i,
 
 static double busy_ms(double deadlines) { return deadlines * (world_is_sanitized() ? 1500 : 500); }
 
-/* Both ranks work for longer than the deadline, rank 0 after its start. Rank 1 then waits for less than the deadline.
- * */
+/* Both ranks work for longer than the deadline, rank 0 after its start. Rank 1 then waits for less than the
+ * deadline. */
 TEST_RANKS(own_work_is_no_wait, 2, .nranks = 2, .processes = _i, .timeout_ns = (int64_t)busy_ms(1) * 1000000) {
   char data[100] = {0};
   banyan_op *op;

@@ -73,8 +73,8 @@ static void check_text(const scenario *scenario) {
   }
 }
 
-/* The first line names the rank. Then follow at most 256 consecutive operations, all but the last with their duration.
- * */
+/* The first line names the rank. Then follow at most 256 consecutive operations, all but the last with their
+ * duration. */
 static void check_dump(const char *text, const char *reason, int at_most, bool all) {
   const char *line = strchr(text, '\n');
   char first[640];

@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 Random attention problems over ranks: makes them, runs them on any backend, and
- * compares results with the oracle. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Random attention problems over ranks: makes them, runs them on any backend, and compares results with the oracle. */
 #include "tests/support/attend.h"
 
 #include "f8.h"

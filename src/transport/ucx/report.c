@@ -201,7 +201,7 @@ static bool is_known_alive(bny_net *net, bny_net_peer *peer) {
   return is_recent;
 }
 
-bool bny_net_ask(bny_transport *transport, int32_t rank) {
+bool bny_net_probe(bny_transport *transport, int32_t rank) {
   bny_net *net = bny_net_of(transport);
   if (transport->place[rank] >= 0) return is_polling(net, rank, bny_clock_ns());
   bny_net_take(net);
@@ -215,9 +215,9 @@ bool bny_net_ask(bny_transport *transport, int32_t rank) {
 }
 
 /* For a rank of another node, the time of its last report; the rank is also asked. */
-uint64_t bny_net_pulse(bny_transport *transport, int32_t rank) {
+uint64_t bny_net_heartbeat(bny_transport *transport, int32_t rank) {
   bny_net *net = bny_net_of(transport);
-  if (transport->place[rank] >= 0) return net->local->ops->pulse(net->local, transport->place[rank]);
+  if (transport->place[rank] >= 0) return net->local->ops->heartbeat(net->local, transport->place[rank]);
   bny_net_take(net);
   bny_net_peer *peer = net->peers[rank];
   if (peer) is_known_alive(net, peer);
@@ -256,7 +256,7 @@ static void spread(bny_net *net, int64_t patience_ns) {
   if (patience_ns > 0) bny_net_drain(net, bny_clock_ns() + patience_ns);
 }
 
-void bny_net_spread(bny_transport *transport, int64_t patience_ns) {
+void bny_net_broadcast_fault(bny_transport *transport, int64_t patience_ns) {
   bny_net *net = bny_net_of(transport);
   bny_net_take(net);
   spread(net, patience_ns);

@@ -104,7 +104,7 @@ static void net_progress(bny_transport *transport) {
   bny_net_give(net);
 }
 
-static banyan_status net_admit(bny_transport *transport, int32_t rank) {
+static banyan_status net_prepare_receive(bny_transport *transport, int32_t rank) {
   bny_net *net = bny_net_of(transport);
   if (transport->place[rank] >= 0) return BANYAN_OK;
   bny_net_take(net);
@@ -118,7 +118,7 @@ static banyan_status net_admit(bny_transport *transport, int32_t rank) {
 
 /* UCX before 1.14 may end the process if a peer dies while two ranks connect. Over TCP it does not if both make their
  * endpoints before they read from the network; over RDMA if the lower rank connects first, and the other answers. */
-static bool net_reach(bny_transport *transport, int32_t rank) {
+static bool net_connect(bny_transport *transport, int32_t rank) {
   bny_net *net = bny_net_of(transport);
   if (transport->place[rank] >= 0) return true;
   bny_net_take(net);
@@ -148,7 +148,7 @@ static bool is_flushed(bny_net *net) {
   return true;
 }
 
-static bool net_settled(bny_transport *transport, int32_t *peer) {
+static bool net_flushed(bny_transport *transport, int32_t *peer) {
   bny_net *net = bny_net_of(transport);
   bny_net_take(net);
   bool settled = !net->under_way && is_flushed(net);
@@ -241,7 +241,7 @@ static void net_close(bny_transport *transport) {
   free_net(net);
 }
 
-static const char *net_trouble(bny_transport *transport, int32_t rank, bool *is_ours) {
+static const char *net_connect_error(bny_transport *transport, int32_t rank, bool *is_ours) {
   bny_net_peer *peer = bny_net_of(transport)->peers[rank];
   if (peer && peer->flushing && !peer->hello_sent && !peer->dead)
     bny_net_explain(peer, "it has not connected; a firewall may drop packets", "");
@@ -260,22 +260,22 @@ static const bny_transport_ops net_ops = {
     .is_dead = net_is_dead,
     .has_ended = net_has_ended,
     .rendezvous = bny_net_rendezvous_of,
-    .pulse = bny_net_pulse,
+    .heartbeat = bny_net_heartbeat,
     .rejections = net_rejections,
     .close = net_close,
     .progress = net_progress,
     .landing = net_landing,
-    .admit = net_admit,
-    .reach = net_reach,
+    .prepare_receive = net_prepare_receive,
+    .connect = net_connect,
     .is_connected = net_is_connected,
-    .trouble = net_trouble,
-    .settled = net_settled,
+    .connect_error = net_connect_error,
+    .flushed = net_flushed,
     .post = bny_net_post,
     .tell = bny_net_tell,
     .acknowledge = net_acknowledge,
-    .pass_on = bny_net_forward_rejection,
-    .ask = bny_net_ask,
-    .spread = bny_net_spread,
+    .forward_rejection = bny_net_forward_rejection,
+    .probe = bny_net_probe,
+    .broadcast_fault = bny_net_broadcast_fault,
 };
 
 /* ---- connecting -------------------------------------------------------------------------------------------------- */

@@ -296,14 +296,14 @@ static inline void bny_net_want_answer(bny_net_peer *peer) {
   peer->wants_answer = true;
 }
 void bny_net_answer(bny_net *net);
-bool bny_net_ask(bny_transport *transport, int32_t rank);
-uint64_t bny_net_pulse(bny_transport *transport, int32_t rank);
+bool bny_net_probe(bny_transport *transport, int32_t rank);
+uint64_t bny_net_heartbeat(bny_transport *transport, int32_t rank);
 void bny_net_forward_rejection(bny_transport *transport, const bny_rejection *rejection);
 /* Stores a received rejection; it is forwarded after this round of progress. */
 void bny_net_receive_rejection(bny_net *net, const bny_rejection *rejection);
 /* Asks all peers, and returns the one that has been silent the longest. */
 int32_t bny_net_most_silent(bny_net *net);
-void bny_net_spread(bny_transport *transport, int64_t patience_ns);
+void bny_net_broadcast_fault(bny_transport *transport, int64_t patience_ns);
 
 /* ---- tell.c: the caller does not hold the worker ----------------------------------------------------------------- */
 
