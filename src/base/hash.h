@@ -10,14 +10,13 @@
 enum { BNY_HASH_START = 1 };
 #define BNY_HASH_STEP UINT64_C(0x9e3779b97f4a7c15)
 
-/* The finaliser of splitmix64. It maps 0 to 0. */
-static inline uint64_t bny_hash_mix(uint64_t x) {
+/* One step of splitmix64. */
+static inline uint64_t bny_hash_of(uint64_t word) {
+  uint64_t x = word + BNY_HASH_STEP;
   x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
   x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
   return x ^ x >> 31;
 }
-
-static inline uint64_t bny_hash_of(uint64_t word) { return bny_hash_mix(word + BNY_HASH_STEP); }
 
 /* Extends a hash by one more word. The order of words matters. */
 static inline uint64_t bny_hash_add(uint64_t hash, uint64_t word) { return bny_hash_of(hash ^ word); }

@@ -29,11 +29,13 @@ static bool has_rows(const bny_run *run, int32_t index) {
   return run->boxes[index].tokens > 0 && run->boxes[index].heads > 0;
 }
 
-/* The first row of a step's box, in the whole call. */
-static int32_t token_of(const bny_run *run, int32_t index) { return run->token0[index] + run->token_move; }
+typedef struct first_row {
+  int32_t token, head;
+} first_row;
 
-static int32_t head_of(const bny_run *run, int32_t index) {
-  return run->plan->steps[index].slice.head0 + run->head_move;
+/* The first row of a step's box, in the whole call. */
+static first_row first_of(const bny_run *run, int32_t index) {
+  return (first_row){run->token0[index] + run->token_move, run->plan->steps[index].slice.head0 + run->head_move};
 }
 
 /* ---- partials ---------------------------------------------------------------------------------------------------- */
@@ -43,7 +45,7 @@ static banyan_status copy_partials(bny_run *run, int32_t index, const bny_bound_
   const bny_step *step = &plan->steps[index];
   const bny_binding *binding = run->binding;
   const bny_box *box = &run->boxes[index];
-  int32_t token0 = token_of(run, index), head0 = head_of(run, index);
+  const first_row first = first_of(run, index);
   bny_wire_view to = moved_view(&bound->to, run->shift);
   bny_store_timer timer = {0};
   size_t bytes = run->slot_bytes[step->slot];
@@ -51,9 +53,9 @@ static banyan_status copy_partials(bny_run *run, int32_t index, const bny_bound_
   if (is_timed) timer = bny_store_begin(&run->exec->store, bytes);
   to.stream = timer.stream;
   to.saturated = &run->report.saturated;
-  const uint8_t *valid = binding->valid_tokens ? binding->valid_tokens + token0 : NULL;
+  const uint8_t *valid = binding->valid_tokens ? binding->valid_tokens + first.token : NULL;
   const bny_kernels *kernels = run->exec->kernels;
-  int32_t token = token0 - binding->in_token0, head = head0 - binding->in_head0; /* in the caller's memory */
+  int32_t token = first.token - binding->in_token0, head = first.head - binding->in_head0; /* in the caller's memory */
   int64_t bad = valid             ? bny_valid_encode(kernels, box, binding->in, token, head, plan->wire, valid, &to)
                 : box->tokens > 0 ? kernels->encode(box, binding->in, token, head, plan->wire, &to)
                                   : -1;
@@ -62,7 +64,7 @@ static banyan_status copy_partials(bny_run *run, int32_t index, const bny_bound_
   return bny_exec_fail(run->exec, BANYAN_ERR_DATA, plan->rank,
                        "rank %d: statistics of token %d, head %d are invalid: NaN or +inf that `empty` does not "
                        "declare to be an empty row, or a negative d",
-                       plan->rank, token0 + (int32_t)(bad / box->heads), head0 + (int32_t)(bad % box->heads));
+                       plan->rank, first.token + (int32_t)(bad / box->heads), first.head + (int32_t)(bad % box->heads));
 }
 
 static void merge_partials(bny_run *run, int32_t index, int half) {
@@ -80,8 +82,9 @@ static void deliver_partials(bny_run *run, int32_t index, int half) {
   const bny_binding *binding = run->binding;
   const bny_valid_merge merge = {run->exec->kernels, plan->wire,  step->count, moved_sources(run, step, half),
                                  plan->round_nodes,  binding->out};
-  int32_t token0 = token_of(run, index), head0 = head_of(run, index);
-  int32_t token = token0 - binding->out_token0, head = head0 - binding->out_head0; /* in the caller's memory */
+  const first_row first = first_of(run, index);
+  int32_t token = first.token - binding->out_token0,
+          head = first.head - binding->out_head0; /* in the caller's memory */
   int64_t row = -1;
   if (binding->keeps_empty_rows)
     row = bny_valid_finish(&merge, box, token, head);
@@ -90,8 +93,8 @@ static void deliver_partials(bny_run *run, int32_t index, int half) {
                                       head);
   if (row < 0 || run->report.lost) return;
   run->report.lost = true;
-  run->report.lost_token = token0 + (int32_t)(row / box->heads);
-  run->report.lost_head = head0 + (int32_t)(row % box->heads);
+  run->report.lost_token = first.token + (int32_t)(row / box->heads);
+  run->report.lost_head = first.head + (int32_t)(row % box->heads);
 }
 
 static banyan_status report_partials(const bny_run_report *report, int32_t rank, const bny_binding *binding) {
@@ -138,7 +141,8 @@ static banyan_status copy_heads(bny_run *run, int32_t index, const bny_bound_ste
   const bny_binding *binding = run->binding;
   if (!has_rows(run, index)) return BANYAN_OK;
   bny_strided to = heads_of(run, &bound->to);
-  bny_strided from = bny_strided_at(&binding->mine, token_of(run, index), head_of(run, index) - binding->in_head0);
+  first_row first = first_of(run, index);
+  bny_strided from = bny_strided_at(&binding->mine, first.token, first.head - binding->in_head0);
   move_heads(run, index, &to, &from);
   return BANYAN_OK;
 }
@@ -152,10 +156,11 @@ static void forward_heads(bny_run *run, int32_t index, int half) {
 static void deliver_heads(bny_run *run, int32_t index, int half) {
   const bny_binding *binding = run->binding;
   const bny_step *step = &run->plan->steps[index];
-  int32_t head0 = head_of(run, index);
+  first_row first = first_of(run, index);
   if (!has_rows(run, index)) return;
-  if (binding->in_place && head0 >= binding->in_head0 && head0 < binding->in_head0 + binding->in_heads) return;
-  bny_strided to = bny_strided_at(&binding->all, token_of(run, index), head0);
+  if (binding->in_place && first.head >= binding->in_head0 && first.head < binding->in_head0 + binding->in_heads)
+    return;
+  bny_strided to = bny_strided_at(&binding->all, first.token, first.head);
   bny_strided from = heads_of(run, &run->views[half][step->first]);
   move_heads(run, index, &to, &from);
 }
@@ -171,7 +176,7 @@ static void *sums_at(const bny_run *run, const bny_wire_view *view, int32_t t, i
 
 /* The next columns of a box, from row `head` on, that are neighbours. */
 static bny_columns columns_of(const bny_run *run, int32_t index, int32_t head) {
-  return bny_call_columns(run->binding->call, run->plan->nranks, head_of(run, index) + head,
+  return bny_call_columns(run->binding->call, run->plan->nranks, first_of(run, index).head + head,
                           run->boxes[index].heads - head);
 }
 
@@ -188,7 +193,7 @@ static banyan_status copy_sums(bny_run *run, int32_t index, const bny_bound_step
   if (!has_rows(run, index)) return BANYAN_OK;
   for (int32_t head = 0; head < box->heads;) {
     bny_columns columns = columns_of(run, index, head);
-    bny_strided from = bny_strided_at(&binding->mine, token_of(run, index), columns.first);
+    bny_strided from = bny_strided_at(&binding->mine, first_of(run, index).token, columns.first);
     for (int32_t t = 0; t < box->tokens; t++) {
       void *to = sums_at(run, &bound->to, t, head);
       run->report.saturated += kernels_of(run)->sum_encode(from.at + t * from.token_stride, binding->dtype,
@@ -228,7 +233,7 @@ static void deliver_sums(bny_run *run, int32_t index, int half) {
   const bny_binding *binding = run->binding;
   if (!has_rows(run, index)) return;
   bny_columns own = bny_call_columns(binding->call, run->plan->nranks, binding->out_head0, 0);
-  bny_strided to = bny_strided_at(&binding->all, token_of(run, index) - binding->out_token0, -own.first);
+  bny_strided to = bny_strided_at(&binding->all, first_of(run, index).token - binding->out_token0, -own.first);
   sum_step(run, index, half, &to);
 }
 
@@ -242,7 +247,8 @@ static bny_pair *list_at(const bny_run *run, const bny_wire_view *view, int32_t 
 
 /* The number of this row in the caller's memory. */
 static int64_t row_of(const bny_run *run, int32_t index, int32_t t, int32_t h) {
-  return (int64_t)(token_of(run, index) + t) * run->binding->heads + head_of(run, index) + h;
+  first_row first = first_of(run, index);
+  return (int64_t)(first.token + t) * run->binding->heads + first.head + h;
 }
 
 static int32_t pairs_of(const bny_run *run) { return (int32_t)(run->plan->row_bytes / sizeof(bny_pair)); }

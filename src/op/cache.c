@@ -45,23 +45,23 @@ void bny_op_remember(banyan_op *op, const banyan_combine_desc *desc, const banya
     op->given = (bny_op_given){*desc, *in, *out};
 }
 
-/* The struct has padding after `order`, which callers leave unset. */
-static bool is_same_desc(const banyan_combine_desc *known, const banyan_combine_desc *given) {
-  return memcmp(known, given, offsetof(banyan_combine_desc, order) + sizeof given->order) == 0 &&
-         known->algorithm == given->algorithm && known->stream == given->stream && known->valid == given->valid;
-}
-
-static bool is_same(const banyan_partial *known, const banyan_partial *given) {
-  return given && given->size == sizeof *given && memcmp(known, given, sizeof *given) == 0;
+/* Desc has padding after `order`, which callers leave unset. */
+static bool is_same(const bny_op_given *known, const banyan_combine_desc *desc, const banyan_partial *in,
+                    const banyan_partial *out) {
+  return memcmp(&known->desc, desc, offsetof(banyan_combine_desc, order) + sizeof desc->order) == 0 &&
+         known->desc.algorithm == desc->algorithm && known->desc.stream == desc->stream &&
+         known->desc.valid == desc->valid && memcmp(&known->in, in, sizeof *in) == 0 &&
+         memcmp(&known->out, out, sizeof *out) == 0;
 }
 
 banyan_op *bny_op_repeated(const banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
                            const banyan_partial *out) {
-  if (!comm || !comm->ops || !desc || desc->size != sizeof *desc) return NULL;
+  if (!comm || !comm->ops || !desc || desc->size != sizeof *desc || !in || in->size != sizeof *in || !out ||
+      out->size != sizeof *out)
+    return NULL;
   for (int at = 0; at < BNY_BLOCKING_OPS && comm->ops->blocking[at]; at++) {
     banyan_op *op = comm->ops->blocking[at];
-    if (!is_same_desc(&op->given.desc, desc)) continue;
-    if (!is_same(&op->given.in, in) || !is_same(&op->given.out, out)) continue;
+    if (!is_same(&op->given, desc, in, out)) continue;
     if (at > 0) move_to_front(comm->ops, at, op);
     return op;
   }

@@ -126,10 +126,10 @@ banyan_status bny_op_progress(banyan_op *op, bool block) {
     banyan_op *first = ops->first;
     bool done;
     banyan_status status = progress_parts(first->stages[first->stage], first->tag, block, &done);
-    if (status == BANYAN_OK && done) status = attend_after(first);
+    if (status == BANYAN_OK && done && first->attention) status = attend_after(first);
     if (status != BANYAN_OK) return give_up(op->comm, status);
     if (!done) return BANYAN_OK;
-    if (next_stage(first)) continue;
+    if (first->attention && next_stage(first)) continue;
     if (first->attention) write_errors(first);
     ops->first = first->next;
     if (!ops->first) ops->last = NULL;
@@ -251,7 +251,7 @@ static banyan_status prepare(banyan_op *op, bool is_checked) {
     stage->ready = stage->nparts;
     stage->report = (bny_run_report){0};
   }
-  if (status == BANYAN_OK) set_tokens(op);
+  if (status == BANYAN_OK && op->attention) set_tokens(op);
   op->stage = op->first;
   if (status == BANYAN_OK && !is_checked) status = check_scales(op);
   if (status == BANYAN_OK && op->attention && !is_checked) status = bny_attention_check(op->attention, op->tokens);
