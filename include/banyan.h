@@ -658,8 +658,8 @@ banyan_status banyan_barrier(banyan_comm *comm);
 
 /* An *_init call is collective. It plans, compares plans over all ranks, and binds the call's memory and stream.
  *
- * - Between start and wait the library allocates nothing and takes no lock, with four exceptions: the network library and
- *   the first runs between nodes; several attention threads on the host, which a start wakes by a lock and a system
+ * - Between start and wait the library allocates nothing and takes no lock, with four exceptions: the network library
+ *   and the first runs between nodes; several attention threads on the host, which a start wakes by a lock and a system
  *   call, and for which it may allocate more scratch memory; attention that prunes, in each run; and files of
  *   BANYAN_TRACE and BANYAN_METRICS.
  * - On a device, start enqueues the run on its stream, and test and wait report it as done. The run completes in the

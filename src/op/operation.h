@@ -10,8 +10,8 @@
 bny_box bny_op_result_box(const banyan_comm *comm, const bny_call *call);
 
 /* A run of an operation takes its stages in order. Each is a planned call: the operation itself for the rows, and, with
- * attention, hidden operations, which are never queued, for the others. Attention runs when the run starts, or after the stage
- * that it needs. */
+ * attention, hidden operations, which are never queued, for the others. Attention runs when the run starts, or after
+ * the stage that it needs. */
 typedef enum bny_op_stage {
   BNY_STAGE_GATHER,      /* gathers q */
   BNY_STAGE_SELECT,      /* selects the keys to read, by the caller's scores */
