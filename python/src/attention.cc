@@ -10,6 +10,7 @@ namespace bny {
 #define WORDS_ARGUMENTS                                                                                                \
   nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::kw_only() ATTENTION_WORDS(WORD_ARGUMENT)
 #define WORD_SET(name, standard) how.name = name;
+#define WORD_ITEM(name, standard) , name
 #define RESULT_PARAMETERS nb::handle out RESULT_WORDS(WORD_PARAMETER), nb::handle gather, nb::handle select
 #define ATTENTION_ARGUMENTS                                                                                            \
   WORDS_ARGUMENTS, nb::arg("out") = nb::none() RESULT_WORDS(WORD_ARGUMENT), nb::arg("gather") = nb::none(),       \
@@ -134,10 +135,7 @@ nb::object attention_combine_init(nb::object self, PARAMETERS, RESULT_PARAMETERS
       [&](operation &op) {
         read_both(op.owner(), q, k, v, words, out, how, &op.attention, &op.combine);
         op.outputs = op.combine.result(nb::none());
-        for (nb::handle array :
-             {q,         k,        v,     seq_lens, page_table, query_start_loc, query_start,   tree_mask,
-              key_start, key_mask, sinks, k_scale,  v_scale,    page_indptr,     last_page_len, q_rope,
-              parts,     tokens,   prune, select})
+        for (nb::handle array : {q, k, v, tokens, select ATTENTION_WORDS(WORD_ITEM)})
           op.kept.push_back(nb::borrow(array));
       },
       [](banyan_comm *comm, operation &op) {
