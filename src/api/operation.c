@@ -51,6 +51,7 @@ size_t banyan_op_describe(const banyan_op *op, char *text, size_t bytes) {
 
 banyan_status banyan_comm_reject(banyan_comm *comm, banyan_status status, const char *why, int init) {
   if (!comm || !why || status <= BANYAN_OK || status > BANYAN_ERR_ABORTED)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "comm and why must not be NULL, and status is %d, must be a failure", status);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "comm and why must not be NULL, and status, here %d, must be a failure",
+                    status);
   return bny_op_reject(comm, bny_fail(status, "%s", why), init != 0);
 }

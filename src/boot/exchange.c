@@ -54,6 +54,12 @@ banyan_status bny_exchange_all(const bny_exchange *exchange, const void *mine, v
   int result = bootstrap->allgather(bootstrap->context, mine, all, bytes, left_ns);
   bny_float_take_back();
   status = bny_boot_check_process(exchange->process); /* a callback may have forked, and this may be the child */
+  if (result == 0 && status == BANYAN_OK && bytes > 0 &&
+      memcmp((const char *)all + (size_t)bootstrap->rank * bytes, mine, bytes) != 0)
+    return bny_fail(BANYAN_ERR_BOOTSTRAP,
+                    "the bootstrap's allgather gave rank %d other bytes at its own place than it passed: it must write "
+                    "the bytes of all ranks in rank order",
+                    bootstrap->rank);
   if (result == 0 || status != BANYAN_OK) return status;
   /* The bootstraps of this library set an error text and return a status. */
   const char *why = banyan_last_error();

@@ -248,8 +248,17 @@ static int words_allgather(void *context, const void *mine, void *all, size_t by
   return (int)banyan_bootstrap_fail(BANYAN_ERR_PEER, "the store of rank 3 is gone");
 }
 
+static int disordered_allgather(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
+  (void)context, (void)mine, (void)timeout_ns;
+  memset(all, 0xa5, 3 * bytes);
+  return 0;
+}
+
 TEST(words_of_a_bootstrap) {
   banyan_comm *comm = NULL;
+  const banyan_bootstrap wrong = {.size = sizeof wrong, .rank = 1, .nranks = 3, .allgather = disordered_allgather};
+  ck_assert_int_eq(banyan_comm_create(&wrong, NULL, &comm), BANYAN_ERR_BOOTSTRAP);
+  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "allgather gave rank 1 other bytes at its own place"));
   const banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .rank = 0, .nranks = 1, .allgather = words_allgather};
   ck_assert_int_eq(banyan_comm_create(&bootstrap, NULL, &comm), BANYAN_ERR_PEER);
   ck_assert_str_eq(banyan_last_error(), "the store of rank 3 is gone");

@@ -157,6 +157,8 @@ banyan_status bny_ucx_load(bny_ucx *ucx) {
   void *library = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
   const char *why = library ? NULL : dlerror();
   restore_signals(&saved);
+  if (!library && !strstr(why, "No such file"))
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "UCX, which connects several nodes, cannot be loaded: %s", why);
   if (!library)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
                     "ranks are on several nodes, and UCX, which connects them, cannot be loaded (%s). Debian and "
