@@ -28,7 +28,7 @@
  *   bny_poll_{128,line}(p, wanted, &quad): the loads for these, relaxed, of scope sys. Unwanted results stay unchanged.
  *     They do not branch, so that several are in flight: a branch would make each wait for the one before. A line may
  *     be seen torn, but a later load returns data as new as any part of it
- *   bny_fence_gpu(), bny_fence_sys(): fence.acq_rel
+ *   bny_fence_sys(): fence.acq_rel
  *   bny_fence_alias(): fence.proxy.alias, between accesses to one memory by different addresses of a device. It orders
  *     them together with a release and an acquire, and lies on the way from one access to the other
  *   bny_add_relaxed_gpu_64(p, v): fetch and add; bny_add_gpu_32(p, v): the same, acq_rel;
@@ -44,7 +44,7 @@
  *   beyond f16 becomes infinite. bny_bf16_low/_high(bits), bny_f16_low/_high(bits)
  *   bny_e4m3_f16(bits): the lower two bytes, which are E4M3, as two f16 (if BNY_CONVERTS_E4M3 is defined)
  * Arithmetic
- *   bny_mul(a, b), bny_add(a, b): never contracted; bny_exp2_fast(x), bny_log2_fast(x): approximate
+ *   bny_mul(a, b), bny_add(a, b): never contracted; bny_exp2_fast(x): approximate
  * Matrix: fragments as in the PTX ISA for m16n8k16, row-major A, column-major B
  *   bny_mma_bf16(d, a, b), bny_mma_f16(d, a, b): d[4] += a[4] * b[2], f32 accumulation
  *   bny_load_matrix_4(r, row), bny_load_matrix_4_transposed(r, row): ldmatrix .x4; row: shared memory, 16-byte aligned

@@ -144,7 +144,6 @@ BNY_DEVICE void bny_store_line(void *to, bny_quad value) {
                : "memory");
 }
 
-BNY_DEVICE void bny_fence_gpu(void) { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 BNY_DEVICE void bny_fence_alias(void) { asm volatile("fence.proxy.alias;" ::: "memory"); }
 BNY_DEVICE void bny_fence_sys(void) { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
@@ -239,11 +238,6 @@ BNY_DEVICE float bny_add(float a, float b) { return __fadd_rn(a, b); }
 BNY_DEVICE float bny_exp2_fast(float x) {
   float value;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
-  return value;
-}
-BNY_DEVICE float bny_log2_fast(float x) {
-  float value;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
   return value;
 }
 

@@ -243,7 +243,6 @@ BNY_DEVICE void bny_store_line(void *to, bny_quad value) {
   bny_emulated_settle();
 }
 
-BNY_DEVICE void bny_fence_gpu(void) { bny_emulated_settle(); }
 BNY_DEVICE void bny_fence_sys(void) { bny_emulated_settle(); }
 BNY_DEVICE void bny_fence_alias(void) { bny_emulated_alias(); }
 BNY_DEVICE uint64_t bny_add_relaxed_gpu_64(uint64_t *at, uint64_t value) {
@@ -307,7 +306,6 @@ BNY_DEVICE float bny_f16_high(uint32_t bits) { return bny_float_of_f16((uint16_t
 BNY_DEVICE float bny_mul(float a, float b) { return a * b; }
 BNY_DEVICE float bny_add(float a, float b) { return a + b; }
 BNY_DEVICE float bny_exp2_fast(float x) { return std::exp2(x); }
-BNY_DEVICE float bny_log2_fast(float x) { return std::log2(x); }
 
 /* ---- matrix ------------------------------------------------------------------------------------------------------ */
 
