@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from conftest import close, merged, run
+from conftest import close, merged, partials, run
 
 import banyan
 
@@ -17,12 +17,8 @@ from banyan.compat import flashinfer, sglang, tensorrt_llm, vllm  # noqa: E402
 T, H, D = 5, 8, 16
 
 
-def shards(ranks, seed=3):
-    draw = np.random.default_rng(seed)
-    return [
-        (draw.standard_normal((T, H, D)).astype(np.float32), draw.uniform(-3, 3, (T, H)).astype(np.float32))
-        for _ in range(ranks)
-    ]
+def shards(ranks):
+    return [partials(rank, (T, H, D), empty=False) for rank in range(ranks)]
 
 
 def both(parts, comm):

@@ -377,19 +377,9 @@ def test_from_mpi():
     if not shutil.which("mpirun"):
         pytest.skip("mpirun is not there")
     program = FROM_ENV.replace("from_env(timeout=120)", "from_mpi()")
-    environment = dict(
-        os.environ,
-        OMPI_ALLOW_RUN_AS_ROOT="1",
-        OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-        OMPI_MCA_rmaps_base_oversubscribe="1",
-    )
-    done = subprocess.run(
-        ["mpirun", "-n", "2", sys.executable, "-c", program],
-        env=environment,
-        timeout=300,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    as_root = dict(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1")
+    command = ["mpirun", "-n", "2", sys.executable, "-c", program]
+    done = subprocess.run(command, env={**os.environ, **as_root}, timeout=300, stdout=subprocess.PIPE, text=True)
     assert done.returncode == 0 and done.stdout.count("0.5") == 2
 
 

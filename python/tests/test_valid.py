@@ -108,34 +108,32 @@ def test_rejections(lone):
         op.tokens = 3
 
 
-def by_preset(name, o, lse):
-    """Returns o and lse in base e as a kernel writes them, with -inf in rows without keys."""
-    empty = np.isneginf(lse)
-    if name == "flash_attention_2":
-        return o, np.where(empty, np.inf, lse).T.copy()
-    if name == "flash_attention_3":
-        return o, lse.T.copy()
-    if name == "flashinfer":
-        return o, lse * np.float32(np.log2(np.e))
-    if name == "flashmla":
-        return o, np.where(empty, np.inf, lse)
-    if name == "tensorrt_llm_helix":
-        return o, np.stack([lse - np.float32(1), np.full_like(lse, np.e)], -1)
-    if name == "ggml":
-        m, d = lse - np.float32(1), np.full_like(lse, np.e)
-        return np.concatenate([m[..., None], d[..., None], o * d[..., None]], -1), None
-    return o, lse
+def marked(lse):
+    return np.where(np.isneginf(lse), np.inf, lse)
 
 
-NAMES = ["flash_attention_2", "flash_attention_3", "flashinfer", "flashmla", "tensorrt_llm_helix", "ggml", "torch"]
+def sums(lse):
+    """Pairs of m and d."""
+    return np.stack([lse - np.float32(1), np.full_like(lse, np.e)], -1)
 
 
-@pytest.mark.parametrize("name", NAMES)
+PRESETS = {  # o and lse in base e as a kernel writes them; lse has -inf in rows without keys
+    "flash_attention_2": lambda o, lse: (o, marked(lse).T.copy()),
+    "flash_attention_3": lambda o, lse: (o, lse.T.copy()),
+    "flashinfer": lambda o, lse: (o, lse * np.float32(np.log2(np.e))),
+    "flashmla": lambda o, lse: (o, marked(lse)),
+    "tensorrt_llm_helix": lambda o, lse: (o, sums(lse)),
+    "ggml": lambda o, lse: (np.concatenate([sums(lse), o * sums(lse)[..., 1:]], -1), None),
+    "torch": lambda o, lse: (o, lse),
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
 def test_presets(name):
     want = merged([partials(r, SHAPE) for r in range(2)])
 
     def body(comm):
-        return comm.combine(*by_preset(name, *partials(comm.rank, SHAPE)), preset=name, out_base="e")
+        return comm.combine(*PRESETS[name](*partials(comm.rank, SHAPE)), preset=name, out_base="e")
 
     all_close(run(body), want)
 
