@@ -95,7 +95,7 @@ static int suits(const struct sockaddr *address, int family, const struct addrin
   return family == address->sa_family ? 2 : 1;
 }
 
-/* Lists interfaces with their addresses: "lo 127.0.0.1, eth0 10.0.0.1". */
+/* Lists interfaces with their addresses: "lo 127.0.0.1, eth0 10.0.0.1"; or says that there is none. */
 static void list_addresses(const struct ifaddrs *list, char *names, size_t bytes) {
   char text[INET6_ADDRSTRLEN];
   size_t length = 0;
@@ -105,6 +105,7 @@ static void list_addresses(const struct ifaddrs *list, char *names, size_t bytes
     inet_ntop(each->ifa_addr->sa_family, bytes_of(each->ifa_addr), text, sizeof text);
     bny_append(names, bytes, &length, "%s%s %s", length ? ", " : "", each->ifa_name, text);
   }
+  if (!length) bny_append(names, bytes, &length, "no address (no interface is up)");
 }
 
 static banyan_status fail_unknown(const char *wanted, const struct ifaddrs *list) {

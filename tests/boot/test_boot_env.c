@@ -75,6 +75,23 @@ TEST(names_bad_variables) {
   }
 }
 
+/* A namespace without a network has no interface that is up. */
+TEST(names_a_node_without_addresses) {
+  banyan_env *env = NULL;
+  banyan_bootstrap bootstrap;
+  if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return; /* not allowed here */
+  clear_environment();
+  setenv("RANK", "1", 1);
+  setenv("WORLD_SIZE", "2", 1);
+  setenv("MASTER_ADDR", "10.77.0.1", 1);
+  setenv("MASTER_PORT", "29500", 1);
+  setenv("BANYAN_SECRET", "x", 1);
+  ck_assert_int_eq(banyan_env_create(200000000, &env, &bootstrap), BANYAN_ERR_TIMEOUT);
+  ck_assert_msg(strstr(banyan_last_error(), "no network in common with it, but no address (no interface is up)") !=
+                    NULL,
+                "%s", banyan_last_error());
+}
+
 /* A single rank needs no address, port or secret. */
 TEST(one_rank_is_a_world) {
   banyan_env *env = NULL;

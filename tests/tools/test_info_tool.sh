@@ -129,6 +129,7 @@ fi
 # ---- usage ----
 run 2 selection
 run 2 --ranks 0
+run 2 --ranks 65
 rejects 'nonsense: no section' nonsense
 
 finish

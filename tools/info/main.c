@@ -11,7 +11,7 @@
 
 #define PROGRAM "banyan-info"
 
-enum { RANKS_MAX = 16384 };
+enum { RANKS_MAX = 64 };
 
 static const info_section *const sections[] = {&info_build,      &info_options, &info_devices,
                                                &info_transports, &info_levels,  &info_live};
