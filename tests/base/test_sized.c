@@ -56,7 +56,7 @@ TEST(structs_become_ours) {
 }
 
 TEST(sizes_are_rejected) {
-  static const size_t none[] = {0, 1, 8, 15, 1025, SIZE_MAX};
+  static const size_t none[] = {0, 1, 8, 15, 17, 23, 1025, SIZE_MAX};
   thing room;
   LONGER(thing) given = {.known = {sizeof given, 1, 2}};
   for (int i = 0; i < BEYOND; i++) {
