@@ -28,9 +28,9 @@ const bny_call_field bny_call_fields[BNY_CALL_FIELDS] = {
     {"value_dim", NULL, false, AT(value_dim)},
     {"dim, columns of a sum, k of a selection, or top_pages", NULL, false, AT(dim)},
     {"dtype", bny_dtype_names, false, AT(dtype)},
+    {"order", bny_order_names, false, AT(order)}, /* before wire, which is the exact order's own */
     {"wire", wire_names, false, AT(wire)},
     {"scatter", bny_scatter_names, false, AT(scatter)},
-    {"order", bny_order_names, false, AT(order)},
     {"root", NULL, false, AT(root)},
     {"bytes", NULL, false, AT(bytes)},
     {"distance", NULL, false, AT(distance)},

@@ -33,6 +33,7 @@ static const pair pairs[] = {
     {"scatter", COMBINE_OF(0), COMBINE_OF(.scatter = BANYAN_SCATTER_HEADS)},
     {"scatter", COMBINE_OF(.scatter = BANYAN_SCATTER_ROOT), COMBINE_OF(.scatter = BANYAN_SCATTER_TOKENS)},
     {"order", COMBINE_OF(0), COMBINE_OF(.order = BANYAN_ORDER_CANONICAL)},
+    {"order", COMBINE_OF(0), COMBINE_OF(.order = BANYAN_ORDER_EXACT)},
     {"root", COMBINE_OF(.scatter = BANYAN_SCATTER_ROOT), COMBINE_OF(.scatter = BANYAN_SCATTER_ROOT, .root = 1)},
     {"algorithm", COMBINE_OF(.algorithm = "oneshot"), COMBINE_OF(.algorithm = "ring")},
     {"algorithm", COMBINE_OF(.algorithm = "tree"), COMBINE_OF(.algorithm = "twoshot")},
