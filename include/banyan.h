@@ -442,9 +442,9 @@ typedef enum banyan_scatter {
  *   partial is rounded to f32, and so are numerators times a power of two that is not whole. So a row that one partial
  *   alone has keeps its normalised values. Its wire format has 17 bytes per value and 40 per row: leave `wire` 0 or
  *   BANYAN_F32.
- * - EXACT on devices that share memory: banyan_combine() and its *_init support it, with "oneshot". The last bit may
- *   differ from the host's, as devices round normalised values times their weight to f32. Attention and combines within
- *   a kernel do not support it. */
+ * - EXACT on devices: banyan_combine() and its *_init support it, with "oneshot", for at most 72 ranks that share
+ *   memory, or 64 on several nodes. The last bit may differ from the host's, as devices round normalised values times
+ *   their weight to f32. Attention and combines within a kernel do not support it. */
 typedef enum banyan_order { BANYAN_ORDER_PLAN = 0, BANYAN_ORDER_CANONICAL, BANYAN_ORDER_EXACT } banyan_order;
 
 /* Divides `count` items among `parts` (at least 1) owners. Writes the range of owner `index`: [*first, *first +
@@ -593,7 +593,7 @@ typedef struct banyan_allreduce_desc {
  * sum of |v| and u and R are those of banyan_combine(), with u = 1/17 for E4M3. Small values have an absolute
  * precision, in E4M3 that of 32 columns with a common scale: docs/numbers.md. `out` may be `in` if each sum then has
  * the address of its own input. Otherwise the two must not overlap. On devices the stream runs the sum, and its EXACT
- * order has the algorithm "oneshot" alone, and at most 72 ranks that share memory. */
+ * order has the algorithm "oneshot" alone, for at most 72 ranks that share memory, or 64 on several nodes. */
 banyan_status banyan_allreduce(banyan_comm *comm, const banyan_allreduce_desc *desc, const void *in, void *out);
 
 /* Describes a selection: for each of tokens x heads rows, the k best of the scored keys that all ranks offer. A row is

@@ -4,7 +4,7 @@
  * are exact sums of digits, but the digits differ, so the last bit may differ from the host's. */
 #pragma once
 
-#include "cuda/unit.h"
+#include "cuda/merge.h"
 #include "exact.h"
 
 enum { BNY_EXACT_WIDTH = 4 }; /* sources whose packets are received at a time */
@@ -97,4 +97,36 @@ BNY_DEVICE bny_lane_values<protocol, 32> bny_exact_values(const bny_exact_lanes<
 /* Returns the factor of values that are already normalised. */
 BNY_DEVICE float bny_exact_factor(const banyan_partial &out, int32_t head) {
   return out.values_scale ? bny_unscaled_factor(1.0f, out.values_scale[head * out.values_scale_stride]) : 1.0f;
+}
+
+/* Merges a row of all ranks into the caller's result. */
+template <int protocol, class Sources>
+BNY_DEVICE void bny_exact_merge(bny_worker *self, const Sources &sources, int count, const bny_unit_work &work,
+                                int wire, const bny_device_call &call, int32_t token, int32_t head) {
+  const int32_t out_token = token - call.out_token0, out_head = head - call.out_head0;
+  const bool normalised = call.out.values_kind == BANYAN_VALUES_NORMALISED;
+  float factor = 0.0f;
+  BNY_ROLLED for (int first = 0; first < work.packets; first += BNY_WARP_LANES) {
+    int packet = first + (int)bny_lane();
+    bny_exact_lanes<protocol> sums;
+    bny_exact_begin(&sums);
+    BNY_ROLLED for (int base = 0; base < count && !self->failed; base += BNY_EXACT_WIDTH) {
+      int some = count - base < BNY_EXACT_WIDTH ? count - base : BNY_EXACT_WIDTH;
+      bny_packet packets[BNY_EXACT_WIDTH];
+      float m[BNY_EXACT_WIDTH], d[BNY_EXACT_WIDTH];
+      bny_merge_gather<protocol>(self, sources, base, some, work, packet, packets, m, d);
+      BNY_UNROLL for (int s = 0; s < BNY_EXACT_WIDTH; s++) {
+        if (s < some) bny_exact_deposit<protocol>(&sums, packets[s], m[s], d[s], wire);
+      }
+    }
+    if (self->failed) return;
+    bny_exact_total total = work.sums ? bny_exact_total_none() : bny_exact_total_of(sums.d);
+    if (first == 0) {
+      if (call.valid.keeps_empty_rows && total.d == 0.0f) return;
+      factor = bny_export_row(self->group, call.out, out_token, out_head, total.m, total.d, work.chunk == 0);
+      if (normalised) factor = bny_exact_factor(call.out, out_head);
+    }
+    bny_unit_write(call.out, work, out_token, out_head, packet, factor, packet < work.packets,
+                   bny_exact_values(sums, total, normalised));
+  }
 }

@@ -3,6 +3,7 @@
  * No warp waits for another warp of this rank. */
 #pragma once
 
+#include "cuda/exact_sum.h"
 #include "cuda/valid.h"
 #include "cuda/remote.h"
 #include "cuda/merge.h"
@@ -201,7 +202,8 @@ BNY_DEVICE void bny_interpret_set_step(bny_interpreter *run, int32_t index) {
   run->pending = {0, 0, 0};
 }
 
-template <int protocol, int bits> BNY_DEVICE void bny_interpret_step(bny_interpreter *run) {
+/* `exact`: each row is delivered as a sum of BANYAN_ORDER_EXACT. */
+template <int protocol, int bits, bool exact> BNY_DEVICE void bny_interpret_step(bny_interpreter *run) {
   const bny_program_step *step = run->step;
   bny_unit_rows rows;
   bool more =
@@ -220,6 +222,9 @@ template <int protocol, int bits> BNY_DEVICE void bny_interpret_step(bny_interpr
     run->sources.head = rows.head;
     if (step->kind == BNY_PROGRAM_COPY)
       bny_interpret_copy<protocol, bits>(run, rows, token);
+    else if constexpr (exact)
+      bny_exact_merge<protocol>(&run->self, bny_program_sources_of<bits>{&run->sources}, run->step->nsources, run->work,
+                                run->program->shape.wire, *run->call, rows.token, rows.head);
     else
       bny_interpret_merge<protocol, bits>(run, rows);
     if (!run->self.failed) bny_push_row<protocol>(run->self, run->to, rows.token, rows.head, &run->pending);
@@ -227,7 +232,7 @@ template <int protocol, int bits> BNY_DEVICE void bny_interpret_step(bny_interpr
   if (!run->self.failed) bny_push_end<protocol>(run->self, run->to, &run->pending);
 }
 
-template <int protocol, int bits>
+template <int protocol, int bits, bool exact>
 BNY_DEVICE void bny_interpret(const bny_device_group &group, const bny_program *program, const bny_device_call &call) {
   bny_interpreter run;
   bny_worker_begin(&run.self, group);
@@ -245,7 +250,7 @@ BNY_DEVICE void bny_interpret(const bny_device_group &group, const bny_program *
     bny_interpret_set_step(&run, i);
     /* All chunks of a row must have read its statistics. */
     if (call.shares_stats && run.step->kind == BNY_PROGRAM_DELIVER) bny_unit_row_sync(program->shape);
-    bny_interpret_step<protocol, bits>(&run);
+    bny_interpret_step<protocol, bits, exact>(&run);
   }
   bny_worker_end(run.self);
 }
@@ -253,5 +258,5 @@ BNY_DEVICE void bny_interpret(const bny_device_group &group, const bny_program *
 #define BNY_INTERPRET_KERNEL(name, protocol, bits, how)                                                                \
   BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                                                               \
       name(BNY_PARAMETER(bny_device_group, group), const bny_program *program, BNY_PARAMETER(bny_device_call, call)) { \
-    bny_interpret<protocol, bits>(group, program, call);                                                               \
+    bny_interpret<protocol, bits, how>(group, program, call);                                                          \
   }

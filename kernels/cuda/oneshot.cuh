@@ -245,45 +245,13 @@ BNY_DEVICE void bny_oneshot_merge_wide(bny_oneshot_run<protocol, bits, width> *r
   }
 }
 
-/* Merges a row in BANYAN_ORDER_EXACT. */
-template <int protocol, int width>
-BNY_DEVICE void bny_oneshot_merge_exact(bny_oneshot_run<protocol, 32, width> *run, const bny_oneshot_sources &sources,
-                                        int32_t token, int32_t head, const bny_oneshot &what,
-                                        const bny_device_call &call) {
-  bny_worker *self = &run->self;
-  int32_t nranks = self->group->nranks, out_token = token - call.out_token0, out_head = head - call.out_head0;
-  float factor = 0.0f;
-  BNY_ROLLED for (int first = 0; first < run->work.packets; first += BNY_WARP_LANES) {
-    int packet = first + (int)bny_lane();
-    bny_exact_lanes<protocol> sums;
-    bny_exact_begin(&sums);
-    BNY_ROLLED for (int base = 0; base < nranks && !self->failed; base += BNY_EXACT_WIDTH) {
-      int some = nranks - base < BNY_EXACT_WIDTH ? nranks - base : BNY_EXACT_WIDTH;
-      bny_packet packets[BNY_EXACT_WIDTH];
-      float m[BNY_EXACT_WIDTH], d[BNY_EXACT_WIDTH];
-      bny_merge_gather<protocol>(self, sources, base, some, run->work, packet, packets, m, d);
-      BNY_UNROLL for (int s = 0; s < BNY_EXACT_WIDTH; s++) {
-        if (s < some) bny_exact_deposit<protocol>(&sums, packets[s], m[s], d[s], what.shape.wire);
-      }
-    }
-    if (self->failed) return;
-    bny_exact_total total = run->sums ? bny_exact_total_none() : bny_exact_total_of(sums.d);
-    if (first == 0) {
-      if (call.valid.keeps_empty_rows && total.d == 0.0f) return;
-      factor = bny_export_row(self->group, call.out, out_token, out_head, total.m, total.d, run->work.chunk == 0);
-      if (call.out.values_kind == BANYAN_VALUES_NORMALISED) factor = bny_exact_factor(call.out, out_head);
-    }
-    bny_unit_write(call.out, run->work, out_token, out_head, packet, factor, packet < run->work.packets,
-                   bny_exact_values(sums, total, call.out.values_kind == BANYAN_VALUES_NORMALISED));
-  }
-}
-
 template <int protocol, int bits, int width>
 BNY_DEVICE void bny_oneshot_merge_row(bny_oneshot_run<protocol, bits, width> *run, const bny_oneshot_sources &sources,
                                       int32_t token, int32_t head, const bny_oneshot &what,
                                       const bny_device_call &call) {
   if constexpr (width < 0)
-    bny_oneshot_merge_exact(run, sources, token, head, what, call);
+    bny_exact_merge<protocol>(&run->self, sources, run->self.group->nranks, run->work, what.shape.wire, call, token,
+                              head);
   else if constexpr (width > 0)
     bny_oneshot_merge_wide(run, sources, token, head, what, call);
   else

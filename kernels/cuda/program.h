@@ -229,7 +229,7 @@ typedef struct bny_program {
   int32_t round_nodes;
   int32_t nsteps, nendpoints;
   bny_unit_shape shape;
-  int32_t pad;
+  int32_t exact; /* rows are delivered in BANYAN_ORDER_EXACT, without merges on the way */
 } bny_program;
 
 /* The valid rows of a run. The pointers are those of banyan_valid_rows, and kernels read their arrays. */

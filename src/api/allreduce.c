@@ -114,7 +114,7 @@ static banyan_status allreduce(banyan_comm *comm, const banyan_allreduce_desc *d
                          keep != NULL);
   const char *algorithm = known->algorithm ? known->algorithm : comm->algorithm;
   if (known->order == BANYAN_ORDER_EXACT)
-    status = bny_api_oneshot_alone(comm, "BANYAN_ORDER_EXACT", ", or BANYAN_ORDER_CANONICAL", &algorithm);
+    status = bny_api_oneshot_alone(comm, "BANYAN_ORDER_EXACT", BNY_MERGE_SOURCES_MAX, &algorithm);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   if (algorithm) strncpy(key.algorithm, algorithm, sizeof key.algorithm - 1);
   const banyan_valid_rows *valid = known->valid;

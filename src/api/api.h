@@ -34,8 +34,8 @@ bool bny_api_overlap(const void *first, size_t first_bytes, const void *second, 
 banyan_status bny_api_check_claims(banyan_comm *comm, const banyan_attention_desc *desc);
 
 /* Sets the algorithm of a call that only "oneshot" serves on devices, because it sends the rows of all ranks to the
- * rank that merges them. `what` names the call, and `instead` what else there is. */
-banyan_status bny_api_oneshot_alone(const banyan_comm *comm, const char *what, const char *instead,
+ * rank that merges them. `what` names the call, and most_over_nodes is its limit of ranks on several nodes. */
+banyan_status bny_api_oneshot_alone(const banyan_comm *comm, const char *what, int32_t most_over_nodes,
                                     const char **algorithm);
 
 /* Reports to the peers that this rank makes no operation, because its `op` is NULL. */

@@ -82,17 +82,20 @@ banyan_status bny_api_read_tokens(const banyan_comm *comm, const banyan_valid_ro
   return bny_api_read_valid(comm, valid, NULL, blocking, call);
 }
 
-banyan_status bny_api_oneshot_alone(const banyan_comm *comm, const char *what, const char *instead,
+banyan_status bny_api_oneshot_alone(const banyan_comm *comm, const char *what, int32_t most_over_nodes,
                                     const char **algorithm) {
+  const bool is_over_nodes = comm->device.proxy != NULL;
+  const int32_t most = is_over_nodes ? most_over_nodes : BNY_DIRECT_RANKS_MAX;
   if (!comm->device.engine) return BANYAN_OK;
   if (*algorithm && (*algorithm)[0] && strcmp(*algorithm, "oneshot") != 0)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "the algorithm is \"%s\"; on devices %s has \"oneshot\" alone", *algorithm,
                     what);
-  if (comm->device.proxy || comm->nranks > BNY_DIRECT_RANKS_MAX)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED,
-                    "on devices %s needs memory that all ranks share, and at most %d ranks: use a communicator "
-                    "without a device%s",
-                    what, BNY_DIRECT_RANKS_MAX, instead);
+  if (comm->nranks > most)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "on devices %s needs %s: use a communicator without a device, or split it",
+                    what,
+                    !is_over_nodes ? "at most 72 ranks"
+                    : most         ? "at most 64 ranks"
+                                   : "memory that all ranks share");
   *algorithm = "oneshot";
   return BANYAN_OK;
 }

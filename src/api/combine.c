@@ -59,7 +59,7 @@ banyan_status bny_api_combine_call(const banyan_comm *comm, const banyan_combine
   };
   const char *algorithm = known->algorithm ? known->algorithm : comm->algorithm;
   if (made.order == BANYAN_ORDER_EXACT)
-    status = bny_api_oneshot_alone(comm, "BANYAN_ORDER_EXACT", ", or BANYAN_ORDER_CANONICAL", &algorithm);
+    status = bny_api_oneshot_alone(comm, "BANYAN_ORDER_EXACT", BNY_MERGE_SOURCES_MAX, &algorithm);
   if (status != BANYAN_OK) return status;
   if (algorithm) strncpy(made.algorithm, algorithm, sizeof made.algorithm - 1);
   *desc = known;

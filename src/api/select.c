@@ -109,7 +109,7 @@ static banyan_status choose(banyan_comm *comm, const banyan_select_desc *desc, b
                   .dim = known->k};
   bool on_device = comm->device.engine && !comm->device.proxy;
   const char *algorithm = known->algorithm ? known->algorithm : on_device ? NULL : comm->algorithm;
-  if (on_device) status = bny_api_oneshot_alone(comm, "a selection", "", &algorithm);
+  if (on_device) status = bny_api_oneshot_alone(comm, "a selection", 0, &algorithm);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   if (algorithm) strncpy(key.algorithm, algorithm, sizeof key.algorithm - 1);
   const banyan_valid_rows *valid = known->valid;

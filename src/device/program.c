@@ -351,6 +351,7 @@ static banyan_status write_down(const draft *draft, bny_program **program) {
                         .signals = draft->protocol == BNY_PROTOCOL_SIMPLE ? draft->signals : 0,
                         .protocol = draft->protocol,
                         .round_nodes = draft->plan->round_nodes,
+                        .exact = draft->request->call.order == BANYAN_ORDER_EXACT,
                         .nsteps = draft->nsteps,
                         .nendpoints = draft->nused,
                         .shape = draft->shape};

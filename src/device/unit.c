@@ -250,6 +250,6 @@ const char *bny_device_oneshot_kernel(bny_protocol protocol, int32_t wire, banya
 
 const char *bny_device_program_kernel(const bny_program *program) {
   const int32_t wire = program->shape.wire;
-  if (wire >= 0) return find_kernel(INTERPRET, program->protocol, bits_of(wire), 0);
+  if (wire >= 0) return find_kernel(INTERPRET, program->protocol, bits_of(wire), program->exact);
   return find_kernel(BYTES, program->protocol, 0, wire == BNY_UNIT_HEADS);
 }

@@ -238,9 +238,9 @@ static void make(problem *made, world_random random, const world_rank *self) {
   desc.root = desc.scatter == BANYAN_SCATTER_ROOT ? random_below(&random, self->nranks) : 0;
   desc.order = (banyan_order)random_below(&random, 3);
   const char *algorithm = self->setup->algorithm;
-  bool is_oneshot = !algorithm || strcmp(algorithm, "oneshot") == 0, is_staged = self->on == &world_staged;
-  if (self->on->is_device && desc.order == BANYAN_ORDER_EXACT && (is_staged || !is_oneshot))
-    desc.order = BANYAN_ORDER_CANONICAL; /* devices have the exact order by one algorithm alone, if they share memory */
+  bool is_oneshot = !algorithm || strcmp(algorithm, "oneshot") == 0;
+  if (self->on->is_device && desc.order == BANYAN_ORDER_EXACT && !is_oneshot)
+    desc.order = BANYAN_ORDER_CANONICAL; /* devices have the exact order by one algorithm alone */
   if (case_of(self) >= REAL_SIZES) {
     static const int32_t sizes[][2] = {{3, 5120}, {17, 8192}};
     const int32_t *size = sizes[case_of(self) % 2];
