@@ -88,7 +88,7 @@ static banyan_status bind(banyan_comm *comm, const banyan_select_desc *desc, int
 banyan_status bny_api_select_check(banyan_comm *comm, const banyan_select_desc *desc, bny_lists *lists) {
   const char *algorithm = desc->algorithm;
   banyan_status status = check_desc(desc);
-  if (status == BANYAN_OK) status = bny_api_oneshot_alone(comm, "attention that selects", "", &algorithm);
+  if (status == BANYAN_OK) status = bny_api_oneshot_alone(comm, "attention that selects", 0, &algorithm);
   return status == BANYAN_OK ? bind(comm, desc, desc->tokens, lists) : status;
 }
 

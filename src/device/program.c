@@ -372,7 +372,7 @@ banyan_status bny_device_program_make(const bny_request *request, int32_t rank, 
   draft draft = {.request = request, .rank = rank, .nodes = settings->nodes};
   draft.protocol = bny_unit_protocol(request, settings);
   if (bny_call_gathers(&request->call)) draft.piece_offsets = settings->piece_offsets;
-  banyan_status status = bny_unit_shape_make(request, draft.protocol, settings->whole_rows, &draft.shape);
+  banyan_status status = bny_unit_shape_make(request, draft.protocol, settings, &draft.shape);
   if (status == BANYAN_OK) status = layout_inboxes(&draft);
   if (status == BANYAN_OK) status = add_steps(&draft);
   if (status == BANYAN_OK) status = write_down(&draft, program);
@@ -386,8 +386,7 @@ banyan_status bny_device_program_make(const bny_request *request, int32_t rank, 
 banyan_status bny_device_program_units(const bny_request *request, const bny_plan *plan,
                                        const bny_device_settings *settings, bny_device_units *units) {
   bny_unit_shape shape;
-  banyan_status status =
-      bny_unit_shape_make(request, bny_unit_protocol(request, settings), settings->whole_rows, &shape);
+  banyan_status status = bny_unit_shape_make(request, bny_unit_protocol(request, settings), settings, &shape);
   if (status == BANYAN_OK) assign_signals(plan, &shape, settings->nodes, units);
   return status;
 }
@@ -421,7 +420,7 @@ banyan_status bny_device_oneshot_make(const bny_request *request, const bny_devi
                     BNY_ONESHOT_RANKS_MAX);
   int32_t chosen = bny_unit_protocol(request, settings);
   bny_oneshot made = {.scatter = (int32_t)request->call.scatter, .root = request->call.root};
-  banyan_status status = bny_unit_shape_make(request, chosen, settings->whole_rows, &made.shape);
+  banyan_status status = bny_unit_shape_make(request, chosen, settings, &made.shape);
   if (status != BANYAN_OK) return status;
   own_parts(request, &made);
   bool scattered = request->call.scatter == BANYAN_SCATTER_HEADS || request->call.scatter == BANYAN_SCATTER_TOKENS;

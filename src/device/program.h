@@ -23,11 +23,17 @@ typedef struct bny_device_nodes {
   uint64_t label;       /* identifies the program */
 } bny_device_nodes;
 
+/* The most bytes of a payload that goes by packets of LL16 and of LL128, and in units of one round. */
+typedef struct bny_unit_limits {
+  uint64_t ll16_bytes, ll128_bytes, round_bytes;
+} bny_unit_limits;
+
 /* Settings that are identical on all ranks, except for addresses. */
 typedef struct bny_device_settings {
   int32_t protocol;              /* bny_protocol; BNY_PROTOCOL_COUNT: chosen by size */
   bool lines_whole;              /* links keep 128-byte lines intact, so LL128 may be chosen */
   bool whole_rows;               /* rows are not divided into chunks */
+  const bny_unit_limits *limits; /* NULL: the usual ones */
   const size_t *piece_offsets;   /* all-gather: offset of each rank's bytes in the caller's result; NULL: contiguous */
   const bny_device_nodes *nodes; /* NULL: there is one node; else only combines and sums run, by SIMPLE */
 } bny_device_settings;
@@ -85,6 +91,7 @@ typedef struct bny_unit_box {
 bool bny_unit_protocol_serves(int32_t protocol, const bny_device_settings *settings);
 
 int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings *settings);
-banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, bool whole_rows, bny_unit_shape *shape);
+banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, const bny_device_settings *settings,
+                                  bny_unit_shape *shape);
 bny_unit_box bny_unit_box_of(const bny_unit_shape *shape, const bny_slice *slice);
 uint64_t bny_unit_box_units(const bny_unit_shape *shape, const bny_unit_box *box);

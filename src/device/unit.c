@@ -8,12 +8,20 @@
 
 /* Payloads up to these sizes go by packets with flags. Larger ones go by plain stores, because the flags' extra bytes
  * cost more than a release. The limits are estimates for cases that were not measured. */
-enum { LL16_BYTES_MAX = 128 << 10, LL128_BYTES_MAX = 4 << 20 };
+static const bny_unit_limits usual_limits = {.ll16_bytes = 128 << 10, .ll128_bytes = 4 << 20, .round_bytes = 256 << 10};
 enum { UNIT_ALIGNMENT = 128, ARENA_ALIGNMENT = 256 };
 /* This many units keep a device busy, so rows are not divided further. */
 enum { UNITS_ENOUGH = 1024 };
-/* Bytes are divided into units of this many packets for each lane. */
-enum { BYTES_FEW = 256 << 10, BYTES_PACKETS_FEW = 1, BYTES_PACKETS_MANY = 4 };
+/* Larger payloads of bytes and sums are divided into units of this many packets for each lane. */
+enum { ROUNDS_MANY = 4 };
+
+static const bny_unit_limits *limits_of(const bny_device_settings *settings) {
+  return settings->limits ? settings->limits : &usual_limits;
+}
+
+static int32_t rounds_of(uint64_t bytes, const bny_device_settings *settings) {
+  return bytes <= limits_of(settings)->round_bytes ? 1 : ROUNDS_MANY;
+}
 
 static uint64_t payload_bytes(const bny_request *request) {
   const bny_payload *payload = bny_payload_of(&request->call);
@@ -40,9 +48,10 @@ int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings 
   if (request->call.collective == BNY_BARRIER) return BNY_PROTOCOL_SIMPLE;
   if (request->call.collective == BNY_SELECT) return BNY_PROTOCOL_SIMPLE; /* a pair fills 16 bytes, without a flag */
   if (settings->protocol >= 0 && settings->protocol < BNY_PROTOCOL_COUNT) return settings->protocol;
+  const bny_unit_limits *limits = limits_of(settings);
   uint64_t bytes = payload_bytes(request);
-  if (bytes <= LL16_BYTES_MAX) return BNY_PROTOCOL_LL16;
-  return bytes <= LL128_BYTES_MAX && settings->lines_whole ? BNY_PROTOCOL_LL128 : BNY_PROTOCOL_SIMPLE;
+  if (bytes <= limits->ll16_bytes) return BNY_PROTOCOL_LL16;
+  return bytes <= limits->ll128_bytes && settings->lines_whole ? BNY_PROTOCOL_LL128 : BNY_PROTOCOL_SIMPLE;
 }
 
 static uint64_t round_up(uint64_t bytes, uint64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
@@ -54,13 +63,14 @@ static void set_unit_bytes(bny_unit_shape *shape, int32_t packets) {
   shape->unit_bytes = (uint32_t)round_up(bytes, UNIT_ALIGNMENT);
 }
 
-static banyan_status shape_of_bytes(const bny_request *request, int32_t protocol, bny_unit_shape *shape) {
+static banyan_status shape_of_bytes(const bny_request *request, int32_t protocol, const bny_device_settings *settings,
+                                    bny_unit_shape *shape) {
   uint64_t whole = request->call.bytes;
   if (request->call.collective == BNY_SHIFT)
     whole *= (uint64_t)request->nranks;
   else if (bny_call_gathers(&request->call))
     whole = payload_bytes(request);
-  int32_t rounds = whole <= BYTES_FEW ? BYTES_PACKETS_FEW : BYTES_PACKETS_MANY;
+  int32_t rounds = rounds_of(whole, settings);
   int32_t bytes = request->call.collective == BNY_BARRIER ? 4 : 4 * bny_protocol_round_words(protocol) * rounds;
   uint64_t units = request->call.collective == BNY_BARRIER ? 1 : (whole + (uint64_t)bytes - 1) / (uint64_t)bytes;
   if (units > INT32_MAX)
@@ -88,9 +98,9 @@ static banyan_status shape_of_heads(const bny_request *request, int32_t protocol
 
 /* Returns how many rows of a sum's plan a unit has. A unit has one owner, which the direct kernels require, if rows are
  * divided evenly or one by one. */
-static int32_t rows_of_sums(const bny_request *request, int32_t protocol) {
+static int32_t rows_of_sums(const bny_request *request, int32_t protocol, const bny_device_settings *settings) {
   const bny_call *call = &request->call;
-  int32_t rounds = payload_bytes(request) <= BYTES_FEW ? BYTES_PACKETS_FEW : BYTES_PACKETS_MANY;
+  int32_t rounds = rounds_of(payload_bytes(request), settings);
   int32_t words = bny_protocol_round_words(protocol) * rounds - bny_protocol_header_words(protocol);
   int32_t most = words * (32 / bits_of((int32_t)call->wire)) / 8 * 8;
   if (call->wire == BNY_WIRE_E4M3) most = rounds * bny_protocol_round_columns(protocol) / call->value_dim;
@@ -115,9 +125,10 @@ static banyan_status shape_of_lists(const bny_request *request, bny_unit_shape *
 }
 
 /* A unit is some columns of a token. */
-static banyan_status shape_of_sums(const bny_request *request, int32_t protocol, bny_unit_shape *shape) {
+static banyan_status shape_of_sums(const bny_request *request, int32_t protocol, const bny_device_settings *settings,
+                                   bny_unit_shape *shape) {
   const bny_call *call = &request->call;
-  int32_t row = call->value_dim, columns = rows_of_sums(request, protocol) * row;
+  int32_t row = call->value_dim, columns = rows_of_sums(request, protocol, settings) * row;
   int32_t groups = call->scatter == BANYAN_SCATTER_HEADS ? request->nranks : 1;
   *shape = (bny_unit_shape){.column0 = request->head0 * row,
                             .columns = request->heads * row,
@@ -141,11 +152,11 @@ static banyan_status shape_of_sums(const bny_request *request, int32_t protocol,
   return BANYAN_OK;
 }
 
-banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, bool whole_rows,
+banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, const bny_device_settings *settings,
                                   bny_unit_shape *shape) {
-  if (!bny_call_has_rows(&request->call)) return shape_of_bytes(request, protocol, shape);
+  if (!bny_call_has_rows(&request->call)) return shape_of_bytes(request, protocol, settings, shape);
   if (bny_call_gathers(&request->call)) return shape_of_heads(request, protocol, shape);
-  if (request->call.collective == BNY_ALLREDUCE) return shape_of_sums(request, protocol, shape);
+  if (request->call.collective == BNY_ALLREDUCE) return shape_of_sums(request, protocol, settings, shape);
   if (request->call.collective == BNY_SELECT) return shape_of_lists(request, shape);
   int64_t rows = (int64_t)request->tokens * request->heads;
   int32_t bits = bits_of(request->call.wire);
@@ -153,7 +164,7 @@ banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, 
     return bny_fail(BANYAN_ERR_MEMORY, "%lld rows are too many for one call on a device", (long long)rows);
   const uint64_t alignment = bits == 8 ? BNY_SCALE_BLOCK : 8;
   int32_t chunks = 1, columns = request->call.value_dim;
-  while (!whole_rows && chunks < BNY_CHUNKS_MAX && bny_protocol_packets_of(protocol, bits, columns) > 32 &&
+  while (!settings->whole_rows && chunks < BNY_CHUNKS_MAX && bny_protocol_packets_of(protocol, bits, columns) > 32 &&
          2 * chunks * rows <= UNITS_ENOUGH) {
     chunks *= 2;
     columns = (int32_t)round_up((uint64_t)((request->call.value_dim + chunks - 1) / chunks), alignment);

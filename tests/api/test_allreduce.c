@@ -4,6 +4,7 @@
  * those of the tree, exact ones those of their definition, and others within their bound and the same on all ranks. */
 #include "f8.h"
 #include "merge_math.h"
+#include "comm/comm.h"
 #include "tests/support/lone.h"
 #include "tests/support/world.h"
 
@@ -16,7 +17,7 @@ enum {
   RUNS = 4,
   RUNS_OF_DEVICES = 2,
   RANKS_MAX = 16,
-  REAL_SIZES = 700,
+  SIZES = 700,
   MARGIN = 24
 };
 
@@ -37,7 +38,8 @@ typedef struct problem {
   bool in_place;
   int64_t in_stride, out_stride; /* as the library understands them */
   size_t in_bytes, out_bytes, in_offset, out_offset;
-  block *latest; /* the block of the wire of e4m3 that was found last */
+  block *latest;      /* the block of the wire of e4m3 that was found last */
+  const char *kernel; /* a device runs this kernel; NULL: any */
 } problem;
 
 static size_t bytes_of(banyan_dtype dtype) { return dtype == BANYAN_F32 ? 4 : 2; }
@@ -241,9 +243,11 @@ static void make(problem *made, world_random random, const world_rank *self) {
   bool is_oneshot = !algorithm || strcmp(algorithm, "oneshot") == 0;
   if (self->on->is_device && desc.order == BANYAN_ORDER_EXACT && !is_oneshot)
     desc.order = BANYAN_ORDER_CANONICAL; /* devices have the exact order by one algorithm alone */
-  if (case_of(self) >= REAL_SIZES) {
-    static const int32_t sizes[][2] = {{3, 5120}, {17, 8192}};
-    const int32_t *size = sizes[case_of(self) % 2];
+  static const char *const kernels[] = {"bny_oneshot_ll16_32", "bny_oneshot_ll128_32", "bny_oneshot_simple_32"};
+  const bool has_size = case_of(self) >= SIZES;
+  if (has_size) {
+    static const int32_t sizes[][2] = {{1, 480}, {3, 1300}, {5, 5120}};
+    const int32_t *size = sizes[case_of(self) % 3];
     desc.tokens = size[0], desc.dim = size[1], desc.dtype = BANYAN_F32, desc.order = BANYAN_ORDER_PLAN;
     desc.wire = 0, desc.scatter = BANYAN_SCATTER_NONE, desc.root = 0;
   }
@@ -251,6 +255,7 @@ static void make(problem *made, world_random random, const world_rank *self) {
   *made = (problem){.desc = desc, .nranks = self->nranks, .rank = self->rank, .seed = random_next(&random)};
   made->latest = world_take(sizeof *made->latest);
   made->latest->run = -1;
+  made->kernel = has_size ? kernels[case_of(self) % 3] : NULL;
   made->content = (content)random_below(&random, CONTENTS);
   made->in_place = random_one_in(&random, 3);
   random += (uint64_t)self->rank; /* layouts differ between ranks */
@@ -321,7 +326,8 @@ static bool sum_often(world_rank *self, problem *of, world_random random, const 
   banyan_valid_rows valid = {.size = sizeof valid, .tokens = world_at(self, at->tokens)};
   bool counts = random_one_in(&random, 2) && !(of->in_place && of->desc.scatter == BANYAN_SCATTER_TOKENS);
   banyan_op *op = NULL;
-  bool keeps = random_one_in(&random, 2), good = true;
+  bool keeps = of->kernel || random_one_in(&random, 2), good = true;
+  char text[4096];
   of->desc.valid = counts ? &valid : NULL;
   for (int run = 0; run < (self->on->is_device ? RUNS_OF_DEVICES : RUNS) && good; run++) {
     int32_t tokens = *at->tokens = counts ? random_below(&random, of->desc.tokens + 1) : of->desc.tokens;
@@ -335,6 +341,8 @@ static bool sum_often(world_rank *self, problem *of, world_random random, const 
       if (!op)
         good = world_ok(self, banyan_allreduce_init(self->comm, &of->desc, in, out, &op), "init") &&
                world_record(self, &op, 1);
+      good = good && banyan_op_describe(op, text, sizeof text) &&
+             world_check(self, !of->kernel || strstr(text, of->kernel), "not %s: %s", of->kernel, text);
       good = good && world_replay(self);
     }
     good = good && world_ok(self, banyan_comm_status(self->comm), "status") && check(self, of, at, run, tokens);
@@ -345,14 +353,16 @@ static bool sum_often(world_rank *self, problem *of, world_random random, const 
 
 static void sum_all(world_rank *self) {
   const memory *shared = self->argument;
-  const bool is_real = case_of(self) >= REAL_SIZES;
+  static const bny_unit_limits limits = {.ll16_bytes = 2 << 10, .ll128_bytes = 16 << 10, .round_bytes = 8 << 10};
+  const bool has_size = case_of(self) >= SIZES;
   world_random random = random_seed() * 6007 + case_of(self);
-  for (int shape = 0; shape < (is_real ? 1 : self->on->is_device ? SHAPES_OF_DEVICES : SHAPES); shape++) {
+  if (has_size) self->comm->device.settings.limits = &limits;
+  for (int shape = 0; shape < (has_size ? 1 : self->on->is_device ? SHAPES_OF_DEVICES : SHAPES); shape++) {
     problem of;
     world_random own = random_next(&random);
     make(&of, own, self);
     of.desc.stream = self->stream;
-    if (!is_real) world_vary(self, (int32_t)case_of(self) + shape);
+    if (!has_size) world_vary(self, (int32_t)case_of(self) + shape);
     memory at = *shared;
     size_t most = of.in_bytes > of.out_bytes ? of.in_bytes : of.out_bytes;
     at.in = world_take(of.in_bytes);
@@ -372,12 +382,11 @@ TEST_EVERYWHERE(ranks_sum, 40) {
             .arena_bytes = _i % 3 == 2 ? 64 << 10 : 0, .algorithm = algorithms[_i % 6]);
 }
 
-/* Devices choose the protocol by size: LL16, and for 544 KiB one of larger messages. */
-TEST_LOOP(devices_sum_real_sizes, 2) {
+/* Devices choose the protocol by size, here with limits below these sizes. */
+TEST_LOOP(devices_choose_by_size, 3) {
   memory shared = {.hashes = world_take((RANKS_MAX + 1) * sizeof *shared.hashes)};
-  shared.hashes[RANKS_MAX] = REAL_SIZES + (uint64_t)_i;
-  if (world_is_here(&world_emulated))
-    WORLD_RUN(sum_all, .nranks = 2, .on = &world_emulated, .argument = &shared, .arena_bytes = 64 << 20);
+  shared.hashes[RANKS_MAX] = SIZES + (uint64_t)_i;
+  if (world_is_here(&world_emulated)) WORLD_RUN(sum_all, .nranks = 2, .on = &world_emulated, .argument = &shared);
 }
 
 TEST_LOOP(levels_sum, 6) {
