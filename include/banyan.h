@@ -282,7 +282,7 @@ banyan_status banyan_comm_split(banyan_comm *comm, int32_t color, int32_t key, b
  *   for a kernel that the same thread has yet to launch for another communicator.
  * - Several nodes. If devices of different nodes share no memory, each communicator has one library thread that
  *   exchanges data between nodes. Combines and sums use it; other collectives then move host memory, and return when
- *   complete. */
+ *   complete. Memory of a device is BANYAN_ERR_ARGUMENT for these. */
 
 /* Sets the stream (a cudaStream_t of the communicator's device) for calls without one: allgather, shift, broadcast,
  * barrier, selections, and those whose desc.stream is NULL. NULL, the initial value, is the default stream of the
@@ -632,7 +632,8 @@ typedef struct banyan_select_desc {
  * banyan_attention_desc.select and banyan_prune.top_pages select, attend and combine in one operation. Arrays must not
  * overlap. On the host a call uses up to 200 KiB of the caller's stack. On devices that share memory the communicator's
  * stream runs it, by the algorithm "oneshot" and for at most 72 ranks. banyan_comm_status() reports a doubled index
- * there, and the communicator has then failed. */
+ * there, and the communicator has then failed. Devices of several nodes select in host memory by any algorithm: copy
+ * offers there, such as to pinned memory, and wait for the copies before the call. */
 banyan_status banyan_select(banyan_comm *comm, const banyan_select_desc *desc);
 
 /* Finds this rank's k best of n scores for each of `rows` rows, in the order of banyan_select() where positions are

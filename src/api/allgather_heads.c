@@ -106,13 +106,12 @@ static banyan_status bind(const banyan_comm *comm, const banyan_heads_desc *desc
 
 static banyan_status check_device_memory(banyan_comm *comm, const bny_api_heads *gathered) {
   bool moves = gathered->call.tokens > 0 && gathered->call.all_heads > 0;
-  banyan_status status = BANYAN_OK;
-  if (!comm->device.engine || comm->device.proxy || !moves) return BANYAN_OK;
-  if (comm->head_counts[comm->rank]) status = bny_api_check_memory(comm, "mine", gathered->memory.mine.at);
-  if (status == BANYAN_OK) status = bny_api_check_memory(comm, "all", gathered->memory.all.at);
-  if (status == BANYAN_OK && gathered->valid.tokens)
-    status = bny_api_check_memory(comm, "valid.tokens", gathered->valid.tokens);
-  return status;
+  if (!comm->device.engine || !moves) return BANYAN_OK;
+  banyan_status status =
+      bny_api_check_memory_bytes(comm, "mine", gathered->memory.mine.at, (size_t)comm->head_counts[comm->rank]);
+  if (status == BANYAN_OK) status = bny_api_check_memory_bytes(comm, "all", gathered->memory.all.at, 1);
+  if (status != BANYAN_OK || !gathered->valid.tokens) return status;
+  return bny_api_check_memory_bytes(comm, "valid.tokens", gathered->valid.tokens, 1);
 }
 
 banyan_status bny_api_heads_read(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,

@@ -55,7 +55,9 @@ banyan_status bny_api_check_memory_valid(banyan_comm *comm, const banyan_valid_r
 }
 
 banyan_status bny_api_check_memory_bytes(banyan_comm *comm, const char *what, const void *pointer, size_t bytes) {
-  return bytes > 0 && !comm->device.proxy ? bny_api_check_memory(comm, what, pointer) : BANYAN_OK;
+  if (bytes == 0) return BANYAN_OK;
+  return comm->device.proxy ? bny_engine_reach_by_host(comm->device.engine, what, pointer)
+                            : bny_api_check_memory(comm, what, pointer);
 }
 
 banyan_status bny_api_read_valid(const banyan_comm *comm, const banyan_valid_rows **valid, banyan_valid_rows *room,
@@ -64,6 +66,9 @@ banyan_status bny_api_read_valid(const banyan_comm *comm, const banyan_valid_row
   if (status != BANYAN_OK) return status;
   bool device = comm->device.engine && (!comm->device.proxy || bny_payload_of(call)->on_proxy);
   call->counts_tokens = *valid && (*valid)->tokens;
+  if (comm->device.engine && !device && call->counts_tokens)
+    status = bny_engine_reach_by_host(comm->device.engine, "valid.tokens", (*valid)->tokens);
+  if (status != BANYAN_OK) return status;
   if (blocking && !device) {
     status = bny_valid_count(*valid, call->all_tokens, &call->tokens);
     if (status == BANYAN_OK && bny_valid_selects(*valid)) status = bny_valid_read(*valid, call->tokens, NULL);

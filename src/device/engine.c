@@ -389,6 +389,18 @@ static banyan_status reject(const bny_engine *engine, const char *what, const bn
                   what, own->ordinal, own->name);
 }
 
+banyan_status bny_engine_reach_by_host(bny_engine *engine, const char *what, const void *pointer) {
+  bny_pointer_facts facts;
+  if (!pointer) return BANYAN_OK;
+  banyan_status status = engine->device->ops->pointer(engine->device, pointer, &facts);
+  if (status != BANYAN_OK || facts.kind != BNY_POINTER_DEVICE) return status;
+  return bny_fail(
+      BANYAN_ERR_ARGUMENT,
+      "%s is memory of device %d. On devices of several nodes this collective moves host memory: give that, "
+      "and call when your copies to it are complete",
+      what, facts.ordinal);
+}
+
 banyan_status bny_engine_reach(bny_engine *engine, const char *what, const void *pointer) {
   bny_pointer_facts facts;
   if (!pointer || is_known(engine, (uintptr_t)pointer)) return BANYAN_OK;

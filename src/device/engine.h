@@ -148,6 +148,9 @@ typedef struct bny_engine_launch {
  * comparisons. */
 banyan_status bny_engine_reach(bny_engine *engine, const char *what, const void *pointer);
 
+/* Returns BANYAN_ERR_ARGUMENT, with a text, if the memory is that of a device, which the host cannot read. */
+banyan_status bny_engine_reach_by_host(bny_engine *engine, const char *what, const void *pointer);
+
 /* Hot. Launches a kernel. */
 banyan_status bny_engine_start(bny_engine *engine, const bny_engine_launch *launch, void *stream);
 

@@ -192,9 +192,26 @@ static bool select_often(world_rank *self, const problem *of, world_random rando
   return good;
 }
 
+/* Devices of several nodes select in host memory, and reject that of devices. */
+static void refuse_devices(world_rank *self) {
+  float *scores = world_take(4 * sizeof *scores);
+  int64_t *indices = world_take(4 * sizeof *indices), best[4];
+  int32_t *tokens = world_take(sizeof *tokens);
+  banyan_valid_rows valid = {.size = sizeof valid, .tokens = world_at(self, tokens)};
+  banyan_select_desc desc = BANYAN_SELECT_DESC_INIT;
+  desc.tokens = 1, desc.k = desc.offers = 4, desc.indices = indices, desc.best_indices = best;
+  for (int i = 0; i < 2; i++) {
+    desc.scores = i ? scores : world_at(self, scores), desc.valid = i ? &valid : NULL;
+    banyan_status status = banyan_select(self->comm, &desc);
+    const char *says = i ? "valid.tokens is memory of device" : "desc.scores is memory of device";
+    world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), says), "%s", banyan_last_error());
+  }
+}
+
 static void select_all(world_rank *self) {
   world_random random = random_seed() * 7001 + *(const uint64_t *)self->argument;
   if (self->on->is_device && !world_ok(self, banyan_comm_set_stream(self->comm, self->stream), "set stream")) return;
+  if (self->on == &world_staged) refuse_devices(self);
   for (int shape = 0; shape < (self->on->is_device ? SHAPES_OF_DEVICES : SHAPES); shape++) {
     problem of;
     world_random own = random_next(&random);
