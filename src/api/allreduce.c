@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Implements the public calls that sum tensors of all ranks. */
 #include <inttypes.h>
-#include <string.h>
 
 #include "api/api.h"
 #include "op/valid.h"
@@ -9,12 +8,7 @@
 #include "base/sized.h"
 #include "base/status.h"
 
-static bny_wire wire_of(const banyan_comm *comm, const banyan_allreduce_desc *desc) {
-  if (desc->order == BANYAN_ORDER_EXACT && !comm->device.engine) return BNY_WIRE_EXACT;
-  return bny_wire_of_dtype(desc->wire ? desc->wire : BANYAN_F32);
-}
-
-static banyan_status check_desc(const banyan_comm *comm, const banyan_allreduce_desc *desc) {
+static banyan_status check_desc(const banyan_allreduce_desc *desc) {
   if (desc->tokens < 0 || desc->dim < 0 || (int64_t)desc->tokens * desc->dim > INT32_MAX)
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     "desc has tokens %d, dim %d; none may be negative, and at most 2^31 - 1 values", desc->tokens,
@@ -22,21 +16,6 @@ static banyan_status check_desc(const banyan_comm *comm, const banyan_allreduce_
   if (!bny_dtype_is_float(desc->dtype))
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.dtype is %d; use BANYAN_F32, BANYAN_F16 or BANYAN_BF16",
                     (int)desc->dtype);
-  if (desc->wire && bny_wire_of_dtype(desc->wire) == BNY_WIRE_COUNT)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.wire is %d; use BANYAN_F32, BANYAN_F16, BANYAN_BF16 or BANYAN_E4M3",
-                    (int)desc->wire);
-  if ((unsigned)desc->scatter > BANYAN_SCATTER_TOKENS)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.scatter is %d, which is not a banyan_scatter", desc->scatter);
-  if ((unsigned)desc->order > BANYAN_ORDER_EXACT)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.order is %d, which is not a banyan_order", desc->order);
-  if (desc->order == BANYAN_ORDER_EXACT && desc->wire && desc->wire != BANYAN_F32)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.wire is %d, and BANYAN_ORDER_EXACT sends digits: leave it at BANYAN_F32",
-                    (int)desc->wire);
-  if (desc->scatter == BANYAN_SCATTER_ROOT && (desc->root < 0 || desc->root >= comm->nranks))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.root is %d, must be 0..%d", desc->root, comm->nranks - 1);
-  if (desc->algorithm && strlen(desc->algorithm) >= BNY_ALGORITHM_NAME_BYTES)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm \"%.40s...\" is not the name of an algorithm",
-                    desc->algorithm);
   return BANYAN_OK;
 }
 
@@ -94,16 +73,17 @@ static banyan_status allreduce(banyan_comm *comm, const banyan_allreduce_desc *d
   if (!comm || !desc)
     return bny_op_reject(comm, bny_fail(BANYAN_ERR_ARGUMENT, "comm and desc must not be NULL"), keep != NULL);
   const banyan_allreduce_desc *known = bny_sized_read(&bny_sized_allreduce_desc, "desc", desc, &room);
-  banyan_status status = known ? check_desc(comm, known) : BANYAN_ERR_ARGUMENT;
+  banyan_status status = known ? check_desc(known) : BANYAN_ERR_ARGUMENT;
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   bny_call key = {.collective = BNY_ALLREDUCE,
                   .all_tokens = known->tokens,
                   .tokens = known->tokens,
                   .dtype = known->dtype,
-                  .wire = wire_of(comm, known),
                   .scatter = known->scatter,
                   .order = known->order,
-                  .root = known->scatter == BANYAN_SCATTER_ROOT ? known->root : 0};
+                  .root = known->root};
+  status = bny_api_set_way(comm, known->wire, known->algorithm, &key);
+  if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   bny_call_set_columns(&key, known->dim, comm->nranks);
   if ((int64_t)key.all_heads * (key.all_tokens > key.value_dim ? key.all_tokens : key.value_dim) > INT32_MAX)
     return bny_op_reject(comm,
@@ -112,11 +92,6 @@ static banyan_status allreduce(banyan_comm *comm, const banyan_allreduce_desc *d
                                   "columns have blocks of their own. Use fewer tokens",
                                   key.all_tokens, key.all_heads),
                          keep != NULL);
-  const char *algorithm = known->algorithm ? known->algorithm : comm->algorithm;
-  if (known->order == BANYAN_ORDER_EXACT)
-    status = bny_api_oneshot_alone(comm, "BANYAN_ORDER_EXACT", BNY_MERGE_SOURCES_MAX, &algorithm);
-  if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
-  if (algorithm) strncpy(key.algorithm, algorithm, sizeof key.algorithm - 1);
   const banyan_valid_rows *valid = known->valid;
   status = bny_api_read_tokens(comm, &valid, &counted, !keep, &key);
   bny_op_memory memory = {.valid = valid, .tokens = key.tokens, .stream = known->stream};

@@ -38,6 +38,11 @@ banyan_status bny_api_check_claims(banyan_comm *comm, const banyan_attention_des
 banyan_status bny_api_oneshot_alone(const banyan_comm *comm, const char *what, int32_t most_over_nodes,
                                     const char **algorithm);
 
+banyan_status bny_api_check_algorithm(const char *name);
+
+/* Checks scatter, order and root of a call that merges rows, and sets its wire and algorithm. */
+banyan_status bny_api_set_way(const banyan_comm *comm, banyan_dtype wire, const char *algorithm, bny_call *key);
+
 /* Reports to the peers that this rank makes no operation, because its `op` is NULL. */
 banyan_status bny_api_reject_init(banyan_comm *comm);
 

@@ -105,6 +105,36 @@ banyan_status bny_api_oneshot_alone(const banyan_comm *comm, const char *what, i
   return BANYAN_OK;
 }
 
+banyan_status bny_api_check_algorithm(const char *name) {
+  if (!name || strlen(name) < BNY_ALGORITHM_NAME_BYTES) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm \"%.40s...\" is not the name of an algorithm", name);
+}
+
+banyan_status bny_api_set_way(const banyan_comm *comm, banyan_dtype wire, const char *algorithm, bny_call *key) {
+  const bool is_exact = key->order == BANYAN_ORDER_EXACT;
+  key->wire = is_exact && !comm->device.engine ? BNY_WIRE_EXACT : bny_wire_of_dtype(wire ? wire : BANYAN_F32);
+  if (key->wire == BNY_WIRE_COUNT)
+    return bny_fail(
+        BANYAN_ERR_ARGUMENT,
+        "desc.wire is %d, which is not a wire format; use BANYAN_F32, BANYAN_F16, BANYAN_BF16 or BANYAN_E4M3", wire);
+  if ((unsigned)key->scatter > BANYAN_SCATTER_TOKENS)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.scatter is %d, which is not a banyan_scatter", key->scatter);
+  if ((unsigned)key->order > BANYAN_ORDER_EXACT)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.order is %d, which is not a banyan_order", key->order);
+  if (is_exact && wire && wire != BANYAN_F32)
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "desc.wire is %d, and the exact order has a wire format of its own: leave it 0", wire);
+  if (key->scatter != BANYAN_SCATTER_ROOT) key->root = 0;
+  if (key->root < 0 || key->root >= comm->nranks)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.root is %d, must be 0..%d", key->root, comm->nranks - 1);
+  banyan_status status = bny_api_check_algorithm(algorithm);
+  if (!algorithm) algorithm = comm->algorithm;
+  if (status == BANYAN_OK && is_exact)
+    status = bny_api_oneshot_alone(comm, "BANYAN_ORDER_EXACT", BNY_MERGE_SOURCES_MAX, &algorithm);
+  if (status == BANYAN_OK && algorithm) strncpy(key->algorithm, algorithm, sizeof key->algorithm - 1);
+  return status;
+}
+
 banyan_status bny_api_reject_init(banyan_comm *comm) {
   return bny_op_reject(comm, bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL"), true);
 }

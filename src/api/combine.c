@@ -7,35 +7,13 @@
 #include "base/sized.h"
 #include "base/status.h"
 
-static bny_wire wire_of(const banyan_comm *comm, const banyan_combine_desc *desc) {
-  if (desc->order == BANYAN_ORDER_EXACT && !comm->device.engine) return BNY_WIRE_EXACT;
-  return bny_wire_of_dtype(desc->wire ? desc->wire : BANYAN_F32);
-}
-
-static banyan_status check_combine(const banyan_comm *comm, const banyan_combine_desc *desc) {
+static banyan_status check_combine(const banyan_combine_desc *desc) {
   if (desc->tokens < 0 || desc->heads < 0 || desc->value_dim < 0)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc has tokens %d, heads %d, value_dim %d; none may be negative",
                     desc->tokens, desc->heads, desc->value_dim);
   if ((int64_t)desc->tokens * desc->heads > INT32_MAX || desc->value_dim > 65536)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc has %d tokens x %d heads of %d values; at most 2^31 - 1 rows of 65536",
                     desc->tokens, desc->heads, desc->value_dim);
-  if (wire_of(comm, desc) == BNY_WIRE_COUNT)
-    return bny_fail(
-        BANYAN_ERR_ARGUMENT,
-        "desc.wire is %d, which is not a wire format; use BANYAN_F32, BANYAN_F16, BANYAN_BF16 or BANYAN_E4M3",
-        desc->wire);
-  if ((unsigned)desc->scatter > BANYAN_SCATTER_TOKENS)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.scatter is %d, which is not a banyan_scatter", desc->scatter);
-  if ((unsigned)desc->order > BANYAN_ORDER_EXACT)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.order is %d, which is not a banyan_order", desc->order);
-  if (desc->order == BANYAN_ORDER_EXACT && desc->wire && desc->wire != BANYAN_F32)
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "desc.wire is %d, and the exact order has a wire format of its own: leave it 0", desc->wire);
-  if (desc->scatter == BANYAN_SCATTER_ROOT && (desc->root < 0 || desc->root >= comm->nranks))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.root is %d, must be 0..%d", desc->root, comm->nranks - 1);
-  if (desc->algorithm && strlen(desc->algorithm) >= BNY_ALGORITHM_NAME_BYTES)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm \"%.40s...\" is not the name of an algorithm",
-                    desc->algorithm);
   return BANYAN_OK;
 }
 
@@ -44,24 +22,19 @@ banyan_status bny_api_combine_call(const banyan_comm *comm, const banyan_combine
   if (!comm || !*desc) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and desc must not be NULL");
   const banyan_combine_desc *known = bny_sized_read(&bny_sized_combine_desc, "desc", *desc, room);
   if (!known) return BANYAN_ERR_ARGUMENT;
-  banyan_status status = check_combine(comm, known);
-  if (status != BANYAN_OK) return status;
   bny_call made = {
       .collective = BNY_COMBINE,
       .all_tokens = known->tokens,
       .tokens = known->tokens,
       .all_heads = known->heads,
       .value_dim = known->value_dim,
-      .wire = wire_of(comm, known),
       .scatter = known->scatter,
       .order = known->order,
-      .root = known->scatter == BANYAN_SCATTER_ROOT ? known->root : 0,
+      .root = known->root,
   };
-  const char *algorithm = known->algorithm ? known->algorithm : comm->algorithm;
-  if (made.order == BANYAN_ORDER_EXACT)
-    status = bny_api_oneshot_alone(comm, "BANYAN_ORDER_EXACT", BNY_MERGE_SOURCES_MAX, &algorithm);
+  banyan_status status = check_combine(known);
+  if (status == BANYAN_OK) status = bny_api_set_way(comm, known->wire, known->algorithm, &made);
   if (status != BANYAN_OK) return status;
-  if (algorithm) strncpy(made.algorithm, algorithm, sizeof made.algorithm - 1);
   *desc = known;
   *call = made;
   return BANYAN_OK;

@@ -24,10 +24,7 @@ static banyan_status check_desc(const banyan_select_desc *desc) {
   if (status != BANYAN_OK) return status;
   if (desc->offers < 0 || desc->offers > desc->k)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.offers is %d, must be 0..%d (k)", desc->offers, desc->k);
-  if (desc->algorithm && strlen(desc->algorithm) >= BNY_ALGORITHM_NAME_BYTES)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm \"%.40s...\" is not the name of an algorithm",
-                    desc->algorithm);
-  return BANYAN_OK;
+  return bny_api_check_algorithm(desc->algorithm);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
