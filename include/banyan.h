@@ -589,7 +589,7 @@ typedef struct banyan_allreduce_desc {
 
 /* Sums `in` of all ranks in f32, and rounds once to the type of `out`. All ranks that get a value get the same bits.
  * NaN and infinities arrive as such. A finite value that the wire cannot hold becomes the largest that it can, and
- * banyan_op_info counts it on hosts. A sum over p ranks is off by at most ((1 + u)^R - 1 + p 2^-23) A, where A is the
+ * banyan_op_info counts it. A sum over p ranks is off by at most ((1 + u)^R - 1 + p 2^-23) A, where A is the
  * sum of |v| and u and R are those of banyan_combine(), with u = 1/17 for E4M3. Small values have an absolute
  * precision, in E4M3 that of 32 columns with a common scale: docs/numbers.md. `out` may be `in` if each sum then has
  * the address of its own input. Otherwise the two must not overlap. On devices the stream runs the sum, and its EXACT
@@ -706,8 +706,8 @@ typedef struct banyan_op_info {
   uint64_t roundings; /* how often, at most, a value is rounded to the wire on its way into the result: R in the bound
                        * of banyan_combine(). 0 for an f32 wire */
   uint64_t saturated; /* finite values of this rank that the wire cannot hold. They became the largest number of its
-                       * type. BANYAN_NOT_COUNTED for a lossy wire on a device, because a run may be in progress there,
-                       * or be replayed by a graph */
+                       * type. On a device, where a graph may replay runs, those of all runs up to now, for the first
+                       * 508 operations with a lossy wire. BANYAN_NOT_COUNTED for others, and for attention there */
 } banyan_op_info;
 
 #define BANYAN_OP_INFO_INIT \

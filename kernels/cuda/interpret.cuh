@@ -252,6 +252,7 @@ BNY_DEVICE void bny_interpret(const bny_device_group &group, const bny_program *
     if (call.shares_stats && run.step->kind == BNY_PROGRAM_DELIVER) bny_unit_row_sync(program->shape);
     bny_interpret_step<protocol, bits, exact>(&run);
   }
+  if (bits != 32 && call.saturated) bny_unit_count_saturated(call.saturated, run.work.saturated);
   bny_worker_end(run.self);
 }
 

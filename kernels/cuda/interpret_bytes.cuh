@@ -167,7 +167,8 @@ BNY_DEVICE void bny_interpret_bytes(const bny_device_group &group, const bny_pro
               bny_block() * warps + bny_warp(),
               bny_grid_blocks() * warps,
               0,
-              false};
+              false,
+              0};
   BNY_ROLLED for (int32_t i = 0; i < program->nsteps; i++) {
     bny_interpret_set_step(&run, i);
     bny_bytes_step<protocol, heads>(&run);

@@ -185,6 +185,7 @@ BNY_DEVICE bool bny_oneshot_push(bny_oneshot_run<protocol, bits, width> *run, co
     if (!self->failed) bny_push_row<protocol>(*self, to, rows.token, rows.head, &pending);
   }
   if (joined && !self->failed) bny_push_end<protocol>(*self, to, &pending);
+  if (bits != 32 && call.saturated) bny_unit_count_saturated(call.saturated, run->work.saturated);
   return joined;
 }
 

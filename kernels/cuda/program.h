@@ -255,6 +255,7 @@ typedef struct bny_device_call {
   const unsigned char *in_bytes; /* byte programs: address of byte in_byte0 */
   unsigned char *out_bytes;      /* address of byte out_byte0 */
   uint64_t in_byte0, out_byte0;
+  uint64_t *saturated; /* word in host memory to which finite values that the wire cannot hold are added; NULL: none */
   bny_device_valid valid;
 } bny_device_call;
 

@@ -20,6 +20,7 @@ struct bny_unit_work {
   uint32_t group, groups; /* this warp's group, and the number of groups in the grid */
   int32_t low;            /* sums: columns of the unit before the box */
   bool sums;
+  uint32_t saturated; /* values of this lane that saturated */
 };
 
 template <int protocol, int bits> BNY_DEVICE bny_unit_work bny_unit_work_make(const bny_unit_shape &shape) {
@@ -32,6 +33,7 @@ template <int protocol, int bits> BNY_DEVICE bny_unit_work bny_unit_work_make(co
   work.column0 = work.chunk * shape.chunk_columns;
   work.low = 0;
   work.sums = shape.columns > 0;
+  work.saturated = 0;
   int32_t left = shape.value_dim - work.column0;
   work.columns = left < 0 ? 0 : left < shape.chunk_columns ? left : shape.chunk_columns;
   work.packets = bny_protocol_packets_of(protocol, bits, work.columns);
@@ -136,6 +138,20 @@ BNY_DEVICE bny_unit_columns bny_unit_columns_of(const bny_unit_work &work, int p
   return made;
 }
 
+/* Returns whether a wire of this many bits saturates the value. */
+template <int bits> BNY_DEVICE bool bny_wire_saturates(float value, int wire) {
+  if (bits == 32) return false;
+  float limit = bits == 8 ? BNY_BLOCK_MAX : wire == BNY_WIRE_F16 ? BNY_F16_MAX : BNY_BF16_MAX;
+  return __builtin_fabsf(value) > limit && __builtin_fabsf(value) < BNY_INFINITY_F;
+}
+
+/* Called by all lanes after the warp's last row. */
+BNY_DEVICE_COLD void bny_unit_count_saturated(uint64_t *word, uint32_t saturated) {
+  if (!bny_warp_any(saturated != 0)) return;
+  BNY_UNROLL for (int mask = 16; mask > 0; mask /= 2) saturated += bny_shuffle_xor(saturated, mask);
+  if (bny_lane() == 0) bny_add_relaxed_gpu_64(word, saturated);
+}
+
 BNY_DEVICE uint32_t bny_wire_pack(float low, float high, int wire) {
   if (wire == BNY_WIRE_F16) return bny_pack_f16(bny_saturate(low, BNY_F16_MAX), bny_saturate(high, BNY_F16_MAX));
   return bny_pack_bf16(bny_saturate(low, BNY_BF16_MAX), bny_saturate(high, BNY_BF16_MAX));
@@ -221,13 +237,14 @@ BNY_DEVICE void bny_unit_read(const banyan_partial &in, const bny_unit_work &wor
                                                           wanted ? at.high : 0, values->value);
 }
 
-/* Converts values to wire form. The values of an empty row become 0. */
+/* Converts values to wire form, and counts those that saturate. The values of an empty row become 0. */
 template <int protocol, int bits>
-BNY_DEVICE bny_packet bny_unit_import(const bny_lane_values<protocol, bits> &values, const bny_unit_work &work,
+BNY_DEVICE bny_packet bny_unit_import(const bny_lane_values<protocol, bits> &values, bny_unit_work &work,
                                       const bny_import &import, int packet, int wire) {
   bny_lane_values<protocol, bits> scaled;
   BNY_UNROLL for (int i = 0; i < values.count; i++) {
     scaled.value[i] = import.d == 0.0f ? 0.0f : bny_mul(values.value[i], import.factor);
+    work.saturated += bny_wire_saturates<bits>(scaled.value[i], wire);
   }
   return bny_unit_pack(scaled, work, packet, import.m, import.d, wire);
 }

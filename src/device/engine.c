@@ -97,7 +97,7 @@ const bny_device_kernel *bny_engine_decode_kernel(const bny_engine *engine, ptrd
 
 /* ---- memory for programs ----------------------------------------------------------------------------------------- */
 
-enum { STAGING_WORDS = 4096, ROOM_BYTES = 1 << 20, PROGRAM_ALIGNMENT = 256 };
+enum { COUNTERS = 512 - BNY_DEVICE_WORDS, STAGING_WORDS = 4096, ROOM_BYTES = 1 << 20, PROGRAM_ALIGNMENT = 256 };
 
 static banyan_status add_room(bny_engine *engine, size_t bytes) {
   bny_engine_room *made = malloc(sizeof *made);
@@ -111,6 +111,10 @@ static banyan_status add_room(bny_engine *engine, size_t bytes) {
   *made = (bny_engine_room){.address = address, .bytes = bytes, .next = engine->rooms};
   engine->rooms = made;
   return BANYAN_OK;
+}
+
+int32_t bny_engine_take_counter(bny_engine *engine) {
+  return engine->counters < COUNTERS ? BNY_DEVICE_WORDS + engine->counters++ : 0;
 }
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
@@ -129,7 +133,7 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
   banyan_status status = load_image(made, config->image);
   if (status == BANYAN_OK) status = load_kernels(made);
   if (status == BANYAN_OK) status = load_decode_kernels(made);
-  if (status == BANYAN_OK) status = device->ops->words_make(device, BNY_DEVICE_WORDS, &made->words);
+  if (status == BANYAN_OK) status = device->ops->words_make(device, BNY_DEVICE_WORDS + COUNTERS, &made->words);
   if (status == BANYAN_OK) status = device->ops->words_make(device, STAGING_WORDS, &made->staging);
   if (status == BANYAN_OK) status = add_room(made, ROOM_BYTES);
   if (status == BANYAN_OK) {

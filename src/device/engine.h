@@ -69,11 +69,12 @@ typedef struct bny_engine {
   bny_device *device; /* owned */
   bny_arenas *arenas;
   bny_device_module *module;
-  void *image;        /* owned; NULL: the image of the build */
-  int32_t sms_all;    /* SMs that launches of all ranks of the device may use */
-  int32_t sms;        /* SMs that launches of this rank may use */
-  int32_t blocks_max; /* most blocks of a combine; 0: chosen for the device */
-  bny_device_words words;
+  void *image;              /* owned; NULL: the image of the build */
+  int32_t sms_all;          /* SMs that launches of all ranks of the device may use */
+  int32_t sms;              /* SMs that launches of this rank may use */
+  int32_t blocks_max;       /* most blocks of a combine; 0: chosen for the device */
+  bny_device_words words;   /* BNY_DEVICE_WORDS, then counters of operations */
+  int32_t counters;         /* how many have been taken */
   void *stream;             /* for the host's writes to arenas */
   bny_device_words staging; /* pinned buffer for copies to device memory */
   bool stuck;               /* a copy has not ended, so its memory is not freed */
@@ -95,6 +96,10 @@ typedef struct bny_engine_config {
   int32_t sm_limit;   /* most SMs of a launch; 0: no limit */
   int32_t blocks_max; /* most blocks of a combine: BANYAN_DEVICE_BLOCKS */
 } bny_engine_config;
+
+/* Returns the number of a word that counts for one operation, 0 at first; 0: none is left. They are not given back,
+ * because a graph may replay the operation. */
+int32_t bny_engine_take_counter(bny_engine *engine);
 
 /* Local. Loads the kernels. The engine owns the device, on failure as well. */
 banyan_status bny_engine_make(bny_device *device, const bny_engine_config *config, bny_engine **engine);

@@ -329,6 +329,7 @@ banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *bindi
       .out_bytes = (unsigned char *)binding->out_bytes,
       .in_byte0 = binding->in_byte0,
       .out_byte0 = binding->out_byte0,
+      .saturated = binding->saturated,
       .valid = bny_device_valid_of(binding),
   };
   if (run->heads) {

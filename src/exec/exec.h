@@ -162,6 +162,7 @@ typedef struct bny_binding {
   const banyan_valid_rows *valid; /* the valid rows of a run on a device; NULL: as all zeros */
   int32_t tokens;                 /* for a run on a device, unless `valid` leads to their number */
   bool keeps_empty_rows;          /* empty rows of the result are not written */
+  uint64_t *saturated;            /* a run on a device adds the values that saturate; an address there, or NULL */
   const char *in_bytes;           /* other collectives: address of byte in_byte0 */
   char *out_bytes;                /* address of byte out_byte0 */
   size_t in_byte0, out_byte0;

@@ -84,6 +84,8 @@ banyan_status bny_op_obtain(banyan_comm *comm, const bny_call *call, const bny_o
     return status;
   }
   bny_op_bind(found, memory);
+  if (keep && found->on_device && found->nkinds > 0 && found->kinds[0].plan->roundings > 0)
+    found->counter = bny_engine_take_counter(comm->device.engine);
   *op = found;
   return BANYAN_OK;
 }

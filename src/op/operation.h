@@ -105,6 +105,7 @@ struct banyan_op {
   bny_run *run;          /* its run, if that has begun */
   bny_op_given given;    /* the structs of the blocking combine that bound it last; size 0: none did */
   bny_run_report report; /* the last run: sums over its parts, and the first row that was lost */
+  int32_t counter;       /* on a device, its word for values that saturate; 0: none */
   int32_t slices;        /* least number of parts, which attention fills one after another; 0: all at once */
   int32_t sequences;     /* sequences of a slice that are attended to at a time, while others are on the network */
   int64_t ready;         /* parts of this run whose rows are computed */

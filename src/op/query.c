@@ -16,6 +16,12 @@ static void add(banyan_op_info *found, const banyan_op *other) {
   found->plan_hash = bny_hash_add(found->plan_hash, more.plan_hash);
 }
 
+/* All runs add to the word of the operation, if it has one. */
+static uint64_t saturated_on_device(const banyan_op *op) {
+  if (!op->counter || !op->comm) return BANYAN_NOT_COUNTED;
+  return atomic_load_explicit(&op->comm->device.engine->words.host[op->counter], memory_order_relaxed);
+}
+
 banyan_op_info bny_op_query(const banyan_op *op) {
   banyan_op_info found = {.size = sizeof found, .algorithm = "attention"};
   if (op->nparts > 0) {
@@ -34,8 +40,8 @@ banyan_op_info bny_op_query(const banyan_op *op) {
   for (int64_t i = 0; i < op->nkinds; i++) {
     const bny_op_kind *kind = &op->kinds[i];
     if (!op->pass) found.predicted_us += (double)kind->count * kind->plan->predicted_ns * 1e-3;
-    if (op->on_device) { /* kernels do not count saturated values */
-      if (kind->plan->roundings > 0) found.saturated = BANYAN_NOT_COUNTED;
+    if (op->on_device) {
+      if (kind->plan->roundings > 0) found.saturated = saturated_on_device(op);
       const bny_proxy_segment *segment = kind->device_run ? bny_device_run_segment(kind->device_run) : NULL;
       if (segment) found.bytes_between_nodes += segment->bytes;
       continue;

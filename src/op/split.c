@@ -283,6 +283,7 @@ bny_binding bny_op_binding(const banyan_op *op, const bny_op_part *part) {
   binding.lists = memory->lists;
   binding.heads = op->call.all_heads;
   binding.call = &op->call;
+  if (op->counter) binding.saturated = (uint64_t *)op->comm->device.engine->words.device + op->counter;
   binding.in_place = memory->in_place;
   int32_t tokens = op->on_device ? op->call.all_tokens : op->tokens, number; /* kernels find it themselves */
   if (op->call.scatter == BANYAN_SCATTER_TOKENS)

@@ -156,27 +156,53 @@ TEST_LOOP(rows_that_a_type_cannot_hold, 4) {
 
 /* ---- values beyond the wire -------------------------------------------------------------------------------------- */
 
+typedef struct saturating {
+  banyan_dtype wire;
+  const char *algorithm;
+  float values[2][2 * VALUE_DIM], merged[2][2 * VALUE_DIM], lse[2][2];
+} saturating;
+
+/* Runs an operation twice, whose wire cannot hold two of this rank's values. */
+static void count_saturated(world_rank *self, banyan_op *op, const char *what) {
+  saturating *of = self->argument;
+  banyan_op_info info = {.size = sizeof info};
+  const float most = of->wire == BANYAN_F16 ? 65504 : of->wire == BANYAN_BF16 ? 0x1.fep+127f : 0x1.ep+127f;
+  for (uint64_t run = 1; run < 3; run++) {
+    if (!world_ok(self, banyan_start(op), "start") || !world_finish(self)) return;
+    world_check(self, of->merged[self->rank][VALUE_DIM + 1] == -most, "%s: %g is not the least of the wire", what,
+                (double)of->merged[self->rank][VALUE_DIM + 1]);
+    world_ok(self, banyan_op_query(op, &info), "query");
+    world_check(self, info.saturated == 2 * run * (uint64_t)(self->rank == 0), "%s: %llu values of %llu runs", what,
+                (unsigned long long)info.saturated, (unsigned long long)run);
+    world_meet(self);
+  }
+}
+
 static void saturate(world_rank *self) {
-  float values[VALUE_DIM] = {1e6f}, lse[1] = {0}, merged[VALUE_DIM];
+  saturating *of = self->argument;
+  float *values = of->values[self->rank], *merged = of->merged[self->rank];
   banyan_partial in, out;
   banyan_op *op = NULL;
-  banyan_op_info info = {.size = sizeof info};
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = 1, .value_dim = VALUE_DIM, .wire = BANYAN_F16};
-  banyan_partial_init(&in, values, BANYAN_F32, lse, BANYAN_F32, 1, VALUE_DIM);
+  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 2, .heads = 1, .value_dim = VALUE_DIM};
+  banyan_allreduce_desc sum = BANYAN_ALLREDUCE_DESC_INIT;
+  if (self->rank == 0) values[0] = 3.4e38f, values[VALUE_DIM + 1] = -3.4e38f, values[2] = INFINITY;
+  of->lse[self->rank][0] = of->lse[self->rank][1] = self->rank ? -INFINITY : 0;
+  desc.wire = sum.wire = of->wire, desc.algorithm = sum.algorithm = of->algorithm;
+  banyan_partial_init(&in, values, BANYAN_F32, of->lse[self->rank], BANYAN_F32, 1, VALUE_DIM);
   banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, 1, VALUE_DIM);
   if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &op), "init")) return;
-  if (world_ok(self, banyan_start(op), "start") && world_finish(self)) {
-    world_check(self, merged[0] == 65504, "%g is not the largest of an f16 wire", (double)merged[0]);
-    world_ok(self, banyan_op_query(op, &info), "query");
-    world_check(self, info.saturated == BANYAN_NOT_COUNTED, "%llu values were counted",
-                (unsigned long long)info.saturated);
-  }
-  world_meet(self);
+  count_saturated(self, op, "a combine");
+  banyan_op_free(op);
+  sum.tokens = 2, sum.dim = VALUE_DIM, sum.dtype = BANYAN_F32;
+  if (!world_ok(self, banyan_allreduce_init(self->comm, &sum, values, merged, &op), "init")) return;
+  count_saturated(self, op, "a sum");
   banyan_op_free(op);
 }
 
-TEST(values_beyond_the_wire) {
-  if (world_is_here(&world_emulated)) WORLD_RUN(saturate, .nranks = 2, .on = &world_emulated);
+TEST_LOOP(values_beyond_the_wire, 6) {
+  saturating of = {.wire = (banyan_dtype[]){BANYAN_F16, BANYAN_BF16, BANYAN_E4M3}[_i % 3],
+                   .algorithm = _i < 3 ? "oneshot" : "ring"};
+  if (world_is_here(&world_emulated)) WORLD_RUN(saturate, .nranks = 2, .on = &world_emulated, .argument = &of);
 }
 
 int main(void) { return world_main(suite_of("device_numbers", WORLD_GUARD_S)); }
