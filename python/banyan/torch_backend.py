@@ -30,6 +30,7 @@ _PIECE = 4 << 20  # bytes that all ranks together gather at once to reduce them
 _SUM, _AVG = ReduceOp.RedOpType.SUM, ReduceOp.RedOpType.AVG
 _REDUCTIONS = {
     _SUM: lambda every: every.sum(0, dtype=every.dtype),
+    _AVG: lambda every: every.mean(0),  # f64 and complex numbers; a mean of integers is an error
     ReduceOp.RedOpType.PRODUCT: lambda every: every.prod(0, dtype=every.dtype),
     ReduceOp.RedOpType.MAX: lambda every: every.amax(0),
     ReduceOp.RedOpType.MIN: lambda every: every.amin(0),
@@ -236,7 +237,7 @@ class ProcessGroup(dist.ProcessGroup):
         if self._is_sum(tensor, operation):
             return self._sum(tensor, tensor, operation)
         reduction = _REDUCTIONS.get(operation)
-        if reduction is None:
+        if reduction is None or (operation == _AVG and not (tensor.is_floating_point() or tensor.is_complex())):
             self.communicator._reject("op", f"banyan has no reduction {operation} of {tensor.dtype}")
         flat = tensor.view(-1)
         for piece in flat.split(max(1, _PIECE // self._size // tensor.element_size())):

@@ -121,9 +121,10 @@ def scattered(rank, ranks):
     most = torch.zeros(3, 4, dtype=torch.int64)
     dist.reduce_scatter_tensor(most, x.view(-1, 4).long(), dist.ReduceOp.MAX)
     assert torch.equal(most, torch.stack([values(r, torch.int64) + rank for r in range(ranks)]).amax(0))
-    mean = torch.full((4,), float(rank))
-    dist.all_reduce(mean, dist.ReduceOp.AVG)
-    assert (mean == (ranks - 1) / 2).all()
+    for dtype in (torch.float32, torch.float64, torch.complex64):
+        mean = torch.full((4,), float(rank), dtype=dtype)
+        dist.all_reduce(mean, dist.ReduceOp.AVG)
+        assert (mean == (ranks - 1) / 2).all()
     large = torch.full((2 * ranks, 2), 60000.0, dtype=torch.float16)  # whose sum f16 does not hold
     half = torch.empty(2, 2, dtype=torch.float16)
     dist.reduce_scatter_tensor(half, large, dist.ReduceOp.AVG)
