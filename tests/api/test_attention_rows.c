@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Keys and values of eight bits: every code, NaN and infinity included, FlashMLA's rows; also logits beyond floats,
- * pages far apart and many keys. */
+ * Keys and values of eight bits: every code, NaN and infinity included; also logits beyond floats, pages far apart and
+ * many keys. */
 #include "tests/api/attention_local.h"
 
 /* A single key has weight 1, so the values come out unchanged. If `keyed`, the code is also the key's first element and
@@ -86,64 +86,6 @@ TEST_LOOP(not_finite_beside_a_large_logit, 34) {
       ck_assert_msg(fabsf(r.values[j] - 1) < 1e-6f, "%s: %g", table->name, (double)r.values[j]);
     result_free(&r);
   }
-}
-
-/* ---- FlashMLA ---------------------------------------------------------------------------------------------------- */
-
-enum { MLA_KEYS = 700, MLA_PAGE = 64, MLA_PAGES = (MLA_KEYS + MLA_PAGE - 1) / MLA_PAGE };
-
-/* Writes a row of 656 bytes, and the same row as f32. */
-static void random_row(char *row, float *same) {
-  for (int j = 0; j < 512; j++) row[j] = (char)code_of(BANYAN_E4M3, 16 * random_normal());
-  for (int j = 0; j < 4; j++) {
-    float scale = (float)exp2(random_normal() - 4);
-    memcpy(row + 512 + 4 * j, &scale, sizeof scale);
-  }
-  for (int j = 0; j < 64; j++) store(row + 528, j, BANYAN_BF16, random_normal());
-  for (int j = 0; j < 512; j++) {
-    float scale;
-    memcpy(&scale, row + 512 + j / 128 * 4, sizeof scale);
-    same[j] = (float)value_of_code(BANYAN_E4M3, (uint8_t)row[j]) * scale;
-  }
-  for (int j = 0; j < 64; j++) same[512 + j] = (float)load(row + 528, j, BANYAN_BF16);
-}
-
-TEST_LOOP(flashmla, 4) {
-  random_state = (uint64_t)_i + 400;
-  const int32_t heads = _i < 2 ? 5 : 16, lens[2] = {MLA_KEYS, 3};
-  int32_t table_of_pages[2 * MLA_PAGES];
-  guarded rows = guarded_make((size_t)MLA_PAGES * MLA_PAGE * 656);
-  float *same = malloc((size_t)MLA_PAGES * MLA_PAGE * 576 * sizeof *same);
-  float *q = malloc(2 * 16 * 576 * sizeof *q);
-  fill(q, 2 * 16 * 576, BANYAN_F32, 1);
-  for (int i = 0; i < MLA_PAGES * MLA_PAGE; i++) random_row((char *)rows.data + i * 656, same + i * 576);
-  for (int i = 0; i < 2 * MLA_PAGES; i++) table_of_pages[i] = (7 * i + 3) % MLA_PAGES;
-  banyan_attention_desc desc =
-      attention_desc_of(2, heads, 1, 1, 576, 512, BANYAN_F32, BANYAN_E4M3, q, rows.data, NULL, lens);
-  desc.kv.rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
-  desc.kv.k_token_stride = 656, desc.kv.k_batch_stride = _i % 2 ? MLA_PAGE * 656 : 656;
-  desc.kv.k_head_stride = desc.kv.v_token_stride = desc.kv.v_head_stride = desc.kv.v_batch_stride = 0;
-  if (_i % 2) {
-    desc.kv.pages.table = table_of_pages;
-    desc.kv.pages.table_stride = MLA_PAGES;
-    desc.kv.pages.keys = MLA_PAGE;
-  }
-  banyan_attention_desc plain = desc;
-  plain.kv.rows = BANYAN_KV_ROWS_PLAIN;
-  plain.kv.dtype = BANYAN_F32;
-  plain.kv.k = plain.kv.v = same;
-  plain.kv.k_token_stride = plain.kv.v_token_stride = 576;
-  plain.kv.k_batch_stride = plain.kv.v_batch_stride = desc.kv.k_batch_stride / 656 * 576;
-  EACH_TABLE(table) {
-    result r = run(table, &desc), right = run(table, &plain);
-    ck_assert_msg(memcmp(r.lse, right.lse, r.lse_bytes) == 0, "%s: logits differ", table->name);
-    ck_assert_msg(memcmp(r.values, right.values, r.values_bytes) == 0, "%s: values differ", table->name);
-    result_free(&r);
-    result_free(&right);
-  }
-  free(q);
-  free(same);
-  munmap(rows.map, rows.map_bytes);
 }
 
 /* ---- large offsets and counts ------------------------------------------------------------------------------------ */

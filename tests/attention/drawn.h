@@ -208,7 +208,10 @@ static inline void drawn_key(drawn *p, const banyan_kv_part *kv, int32_t b, int3
   const bool is_peaked = drawn_has(p, DRAWN_PEAKED), is_nan = drawn_has(p, DRAWN_NANS) && random_range(0, 40) == 0;
   const double large = is_peaked && side < 0 && random_range(0, 1) ? 30 : 1;
   if (kv->rows != BANYAN_KV_ROWS_PLAIN) {
-    for (int i = 0; i < 656; i++) k[i] = (char)(random_bits() % 48 + 16);
+    for (int i = 0; i < 656; i++) { /* codes and columns of either sign */
+      const uint64_t bits = random_bits();
+      k[i] = (char)(bits % 48 + 16 + (bits >> 40) % 2 * 128);
+    }
     for (int i = 0; i < 4; i++) ((float *)(void *)(k + 512))[i] = (float)exp2(random_normal() - 1);
     return;
   }
