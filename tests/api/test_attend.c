@@ -79,17 +79,6 @@ static bool do_apart(world_rank *self, const attend *of, banyan_op **ops) {
          world_ok(self, banyan_start(ops[0]), "start") && world_runs(self, ops[1]);
 }
 
-static bool draw(world_rank *self, attend *of, int round) {
-  bool good = world_meet(self);
-  if (good && self->rank == 0) attend_draw_shared(of, round);
-  good = good && world_meet(self);
-  if (!good) return false;
-  attend_draw(of, self->rank, round);
-  if (self->on->is_device && of->shape.page_keys && !of->lists && (of->has_tokens || of->has_mask))
-    attend_spoil_pages(of, self->rank);
-  return world_meet(self);
-}
-
 /* Runs the same problem in a second way, in separate memory. */
 static bool run_twin(world_rank *self, attend *of, int round) {
   banyan_op *ops[2] = {NULL};
@@ -118,7 +107,7 @@ static bool run_one(world_rank *self, attend *of, int rounds) {
   attend_call call;
   bool good = true;
   for (int round = 0; round < rounds && good; round++) {
-    good = draw(self, of, round);
+    good = attend_draw_all(self, of, round);
     if (round == 0) attend_call_of(of, self, &call);
     if (round == 0 && !of->blocking) good = good && world_put(self) && init(self, of, &call, &op);
     if (round == 0) memset(&call.queries, 0x55, of->blocking ? 0 : sizeof call.queries); /* init has copied it */
@@ -194,7 +183,7 @@ static void queue(world_rank *self) {
   attend_call calls[PROBLEMS], twin;
   bool good = true;
   for (int i = 0; i < many->count && good; i++) {
-    good = draw(self, many->problems[i], 0);
+    good = attend_draw_all(self, many->problems[i], 0);
     attend_call_of(many->problems[i], self, &calls[i]);
     attend_twin_of(many->problems[i], self, &twin);
     good = good && init(self, many->problems[i], &calls[i], &ops[i]) && call_once(self, many->problems[i], &twin);
@@ -242,7 +231,7 @@ static void call_often(world_rank *self) {
   attend_call call;
   bool good = true;
   for (int round = 0; round < CALLS && good; round++) {
-    good = draw(self, of, round);
+    good = attend_draw_all(self, of, round);
     attend_twin_of(of, self, &call);
     call.desc.prune.epsilon = of->epsilon;
     good = good && world_put(self) && call_once(self, of, &call) && world_finish(self);
@@ -270,7 +259,7 @@ TEST_EVERYWHERE(classes_share_plans, 6) {
 static void call_with_bound(world_rank *self) {
   attend *of = self->argument;
   attend_call call;
-  for (int round = 0; round < 3 && draw(self, of, round); round++) {
+  for (int round = 0; round < 3 && attend_draw_all(self, of, round); round++) {
     attend_call_of(of, self, &call);
     call.desc.batch = call.combine.tokens = 1 << 28;
     if (!world_put(self) || !call_once(self, of, &call) || !world_finish(self)) return;
@@ -313,10 +302,9 @@ TEST_RANKS(what_a_rank_left_out_counts, 1, .nranks = 2) {
         v[2][4] = {{1, 1, 1, 1}, {-1, -1, -1, -1}};
   float bounds[2 * 6], error[2], values[4], lse[2];
   int32_t lens[1] = {2};
-  banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
-  desc.batch = desc.kv_heads = 1, desc.heads = desc.head_dim = 2, desc.scale = 1;
-  desc.q_dtype = desc.kv.dtype = BANYAN_F32, desc.q = q, desc.q_head_stride = 2, desc.kv.seq_lens = lens;
-  desc.kv.k = k[self->rank], desc.kv.v = v[self->rank], desc.kv.k_token_stride = desc.kv.v_token_stride = 2;
+  banyan_attention_desc desc =
+      attention_desc_of(1, 2, 1, 2, 2, 2, BANYAN_F32, BANYAN_F32, q, k[self->rank], v[self->rank], lens);
+  desc.scale = 1;
   desc.prune = (banyan_prune){.bounds = bounds, .keys = 1, .batch_pages = 2, .top_pages = 3};
   desc.prune.error = error;
   banyan_combine_desc combine = BANYAN_COMBINE_DESC_INIT;
@@ -339,9 +327,10 @@ typedef struct one_key {
 } one_key;
 
 static banyan_status attend_keys(world_rank *self, int32_t tokens, int32_t batch, int32_t key, int32_t keys) {
-  one_key at;
+  one_key at = {.lens = {0}};
   banyan_queries queries = BANYAN_QUERIES_INIT;
-  banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
+  banyan_attention_desc desc =
+      attention_desc_of(batch, 1, 1, 1, 2, 2, BANYAN_F32, BANYAN_F32, at.q, at.k, at.k, at.lens);
   banyan_combine_desc combine = BANYAN_COMBINE_DESC_INIT;
   banyan_partial out;
   for (int32_t i = 0; i < QUERIES; i++) {
@@ -351,11 +340,7 @@ static banyan_status attend_keys(world_rank *self, int32_t tokens, int32_t batch
   at.loc[batch] = tokens;
   queries.tokens = tokens, queries.query_start_loc = at.loc;
   queries.query_start = at.starts, queries.key_start = at.key_starts;
-  desc.batch = batch, desc.heads = desc.kv_heads = 1, desc.head_dim = 2;
-  desc.q_dtype = desc.kv.dtype = BANYAN_F32, desc.q = at.q, desc.queries = &queries;
-  desc.q_batch_stride = desc.kv.k_batch_stride = desc.kv.v_batch_stride = 2;
-  desc.kv.k_token_stride = desc.kv.v_token_stride = 2;
-  desc.kv.k = desc.kv.v = at.k, desc.kv.seq_lens = at.lens;
+  desc.queries = &queries;
   desc.prune = (banyan_prune){.bounds = at.bounds[0], .keys = 1, .batch_pages = keys, .top_pages = 2};
   combine.tokens = tokens, combine.heads = 1, combine.value_dim = 2;
   banyan_partial_init(&out, at.values, BANYAN_F32, at.lse, BANYAN_F32, 1, 2);
@@ -418,7 +403,7 @@ TEST_RANKS(wrong_numbers_are_rejected, 1, .nranks = 1, .argument = make_plain(1,
   attend *of = self->argument;
   attend_rank *rank = &of->ranks[self->rank];
   attend_call call;
-  if (!draw(self, of, 0)) return;
+  if (!attend_draw_all(self, of, 0)) return;
   attend_call_of(of, self, &call);
   struct {
     const char *says;
@@ -459,7 +444,7 @@ static void gather_wrongly(world_rank *self) {
   const int32_t count = of->ranks[0].counts[0];
   attend_call call, good;
   banyan_op *op = NULL;
-  draw(self, of, 0);
+  attend_draw_all(self, of, 0);
   attend_call_of(of, self, &call);
   good = call;
 #define CASE(named, ...)                                                                                           \
@@ -514,11 +499,9 @@ static void claim_keys(world_rank *self) {
   for (int k = 0; k < CLAIMED; k++)
     for (int i = 0; i < CLAIM_DIM; i++)
       keys[k][i] = (float)((k * 7 + i * 3) % 11) + (of->same_keys ? 0 : (float)self->rank);
-  banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
-  desc.batch = desc.heads = desc.kv_heads = 1;
-  desc.head_dim = CLAIM_DIM, desc.scale = 1, desc.q = q, desc.q_dtype = BANYAN_F32;
-  desc.kv.dtype = BANYAN_F32, desc.kv.k = desc.kv.v = keys, desc.kv.seq_lens = &lengths;
-  desc.kv.k_token_stride = desc.kv.v_token_stride = CLAIM_DIM;
+  banyan_attention_desc desc =
+      attention_desc_of(1, 1, 1, CLAIMED, CLAIM_DIM, CLAIM_DIM, BANYAN_F32, BANYAN_F32, q, keys, keys, &lengths);
+  desc.scale = 1;
   banyan_queries queries = BANYAN_QUERIES_INIT;
   queries.tokens = 1, queries.query_start = &query_start, queries.key_start = &of->start[self->rank];
   queries.key_block = of->block, queries.key_stride = of->stride;

@@ -224,8 +224,7 @@ static const struct {
 } families[] = {{1, false, NULL}, {3, false, NULL}, {3, true, NULL}, {3, true, "a,a,b"}};
 
 TEST_LOOP(children_take_no_part, (int)(sizeof families / sizeof families[0])) {
-  if (families[_i].nodes && !world_has_network()) return;
-  if (families[_i].nodes) world_be_nodes(families[_i].nodes);
+  if (!world_be_nodes(families[_i].nodes)) return;
   WORLD_RUN(have_children, .nranks = families[_i].nranks, .processes = families[_i].processes);
 }
 
@@ -326,8 +325,7 @@ TEST_LOOP(children_of_callbacks_take_no_part, (3 * (int)(sizeof families / sizeo
   int which = _i / 3;
   callback = (struct callback){.way = (way)(_i % 3)};
   if (families[which].nranks == 1 || (callback.way == SIGNAL_HANDLER && !families[which].processes)) return;
-  if (families[which].nodes && !world_has_network()) return;
-  if (families[which].nodes) world_be_nodes(families[which].nodes);
+  if (!world_be_nodes(families[which].nodes)) return;
   WORLD_RUN(fork_in_wait, .nranks = families[which].nranks, .processes = families[which].processes);
 }
 
@@ -350,8 +348,7 @@ static void fork_in_shrink(world_rank *self) {
 
 TEST_LOOP(children_of_a_shrink_take_no_part, 6) {
   callback = (struct callback){.way = (way)(_i % 3)};
-  if (_i / 3 && !world_has_network()) return;
-  if (_i / 3) world_be_nodes("a,a,b");
+  if (!world_be_nodes(_i / 3 ? "a,a,b" : NULL)) return;
   WORLD_RUN(fork_in_shrink, .nranks = 3, .processes = true);
 }
 

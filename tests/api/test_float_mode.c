@@ -3,8 +3,8 @@
 #include <fenv.h>
 
 #include "base/float_control.h"
+#include "tests/support/attention_oracle.h"
 #include "tests/support/flush.h"
-#include "tests/support/generator.h"
 #include "tests/support/world.h"
 
 enum { RANKS = 3, TOKENS = 3, HEADS = 4, DIM = 32, KEYS = 700, ROUNDINGS = 4, MODES = ROUNDINGS * 4 * 2 };
@@ -69,7 +69,8 @@ static banyan_status make_call(world_rank *self, const inputs *from, kind call, 
   const task *task = self->argument;
   int32_t lengths[TOKENS] = {KEYS, 5, KEYS / 2};
   banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
-  banyan_attention_desc local = BANYAN_ATTENTION_DESC_INIT;
+  banyan_attention_desc local =
+      attention_desc_of(TOKENS, HEADS, 1, KEYS, DIM, DIM, BANYAN_F32, BANYAN_F32, from->q, from->k, from->v, lengths);
   banyan_partial in, merged;
   banyan_op *op = NULL;
   desc.tokens = TOKENS, desc.heads = HEADS, desc.value_dim = DIM, desc.order = task->order;
@@ -78,11 +79,7 @@ static banyan_status make_call(world_rank *self, const inputs *from, kind call, 
   in.stats_kind = BANYAN_STATS_MAX_SUM;
   in.sum = (void *)(uintptr_t)from->d;
   banyan_partial_init(&merged, out->values, BANYAN_F32, out->lse, BANYAN_F32, HEADS, DIM);
-  local.batch = TOKENS, local.heads = HEADS, local.kv_heads = 1, local.head_dim = DIM, local.scale = 0.17f;
-  local.q = from->q, local.q_dtype = BANYAN_F32, local.q_batch_stride = HEADS * DIM, local.q_head_stride = DIM;
-  local.kv.k = from->k, local.kv.v = from->v, local.kv.dtype = BANYAN_F32, local.kv.seq_lens = lengths;
-  local.kv.k_batch_stride = local.kv.v_batch_stride = KEYS * DIM;
-  local.kv.k_token_stride = local.kv.v_token_stride = local.kv.k_head_stride = local.kv.v_head_stride = DIM;
+  local.scale = 0.17f;
   bool odd = self->rank == 1 && task->mode;
   if (odd) bny_float_control_set(task->mode);
   banyan_status status = BANYAN_OK;

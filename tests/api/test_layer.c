@@ -72,13 +72,6 @@ static bool check_sum(world_rank *self, const half *of) {
   return true;
 }
 
-static bool draw(world_rank *self, attend *of, int round) {
-  if (self->rank == 0) attend_draw_shared(of, round);
-  if (!world_meet(self)) return false;
-  attend_draw(of, self->rank, round);
-  return world_meet(self);
-}
-
 static bool start(world_rank *self, banyan_op *op) { return world_ok(self, banyan_start(op), "start"); }
 
 static bool wait_for(world_rank *self, banyan_op *op) { return world_ok(self, banyan_wait(op), "wait"); }
@@ -94,7 +87,7 @@ static void two_halves(world_rank *self) {
   half halves[HALVES] = {0};
   bool good = true;
   for (int round = 0; round < ROUNDS && good; round++) {
-    for (int i = 0; i < HALVES && good; i++) good = draw(self, layer->halves[i], round);
+    for (int i = 0; i < HALVES && good; i++) good = attend_draw_all(self, layer->halves[i], round);
     for (int i = 0; i < HALVES && good && round == 0; i++) good = init(self, layer->halves[i], &halves[i]);
     good = good && world_put(self) && start(self, halves[0].attention) && wait_for_all(self, halves[0].attention, NULL);
     if (good) project(self, &halves[0]);
@@ -133,7 +126,7 @@ TEST_EVERYWHERE(halves_of_a_batch_overlap, 8) {
 static void root_is_late(world_rank *self) {
   const layer *layer = self->argument;
   half half = {0};
-  bool good = draw(self, layer->halves[0], 0) && init(self, layer->halves[0], &half);
+  bool good = attend_draw_all(self, layer->halves[0], 0) && init(self, layer->halves[0], &half);
   good = good && world_ok(self, banyan_barrier(self->comm), "barrier");
   while (good && self->rank == 0 && atomic_load(layer->past) < self->nranks - 1) sched_yield();
   good = good && start(self, half.attention);

@@ -236,40 +236,18 @@ TEST_LOOP(calls_of_one_shape_in_another_order, 3) {
 
 /* ---- creation of a communicator ---------------------------------------------------------------------------------- */
 
-static void create_differently(world_rank *self) {
-  scenario *scenario = self->argument;
+TEST_RANKS(different_default_algorithms, 1, .nranks = 3, .bare = true) {
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = 3000000000};
   if (self->rank == 1) config.algorithm = "ring";
-  banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
-  scenario->status[self->rank] = (int)status;
-  snprintf(scenario->text[self->rank], sizeof scenario->text[0], "%s", banyan_last_error());
+  world_gets(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), BANYAN_ERR_MISMATCH, "algorithm");
+  world_check(self, strstr(banyan_last_error(), "rank ") != NULL, "%s", banyan_last_error());
 }
 
-TEST(different_default_algorithms) {
-  scenario scenario = {0};
-  WORLD_RUN(create_differently, .nranks = 3, .bare = true, .argument = &scenario);
-  for (int32_t r = 0; r < 3; r++)
-    ck_assert_msg(scenario.status[r] == BANYAN_ERR_MISMATCH && strstr(scenario.text[r], "algorithm") &&
-                      strstr(scenario.text[r], "rank "),
-                  "rank %d: %s", r, scenario.text[r]);
-}
-
-static void claim_another_size(world_rank *self) {
-  scenario *scenario = self->argument;
+TEST_RANKS(different_numbers_of_ranks, 1, .nranks = 3, .bare = true) {
   if (self->rank == 1) self->bootstrap.nranks = 4; /* there are 3 */
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = 3000000000};
   if (self->rank == 2) config.arena_bytes = 1 << 20; /* no error: all ranks use the smallest */
-  banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
-  scenario->status[self->rank] = (int)status;
-  snprintf(scenario->text[self->rank], sizeof scenario->text[0], "%s", banyan_last_error());
-}
-
-TEST(different_numbers_of_ranks) {
-  scenario scenario = {0};
-  WORLD_RUN(claim_another_size, .nranks = 3, .bare = true, .argument = &scenario);
-  for (int32_t r = 0; r < 3; r++)
-    ck_assert_msg(scenario.status[r] == BANYAN_ERR_MISMATCH && strstr(scenario.text[r], "rank "), "rank %d: %d: %s", r,
-                  scenario.status[r], scenario.text[r]);
+  world_gets(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), BANYAN_ERR_MISMATCH, "rank ");
 }
 
 TEST_RANKS(different_arenas_are_no_error, 1, .nranks = 3, .bare = true) {

@@ -142,8 +142,7 @@ static void one_rejects(world_rank *self) {
 }
 
 TEST(a_rejected_run_is_known_to_peers) {
-  if (!world_has_network()) return;
-  world_be_nodes("a,b");
+  if (!world_be_nodes("a,b")) return;
   shape argument = shapes[0];
   set_environment(&argument);
   WORLD_RUN(one_rejects, .nranks = 2, .argument = &argument);

@@ -40,14 +40,6 @@ static attend *make(int32_t nranks, int number) {
   return made;
 }
 
-static bool draw(world_rank *self, attend *of, int round) {
-  if (!world_meet(self)) return false;
-  if (self->rank == 0) attend_draw_shared(of, round);
-  if (!world_meet(self)) return false;
-  attend_draw(of, self->rank, round);
-  return world_meet(self);
-}
-
 static const banyan_op *last_blocking(const world_rank *self) { return self->comm->ops->blocking[0]; }
 
 /* Runs a problem in one way; *op is made by the first run, unless the call is blocking. */
@@ -78,7 +70,7 @@ static bool run_both(world_rank *self, attend *of) {
   attend_call call, twin;
   bool good = true;
   for (int round = 0; round < ROUNDS && good; round++) {
-    good = draw(self, of, round);
+    good = attend_draw_all(self, of, round);
     if (round == 0) attend_call_of(of, self, &call), attend_call_of(of, self, &twin);
     attend_be_twin(of, self, &twin);
     good = good && run(self, of, BNY_PASS_KEYS, of->blocking, &call, &keys);
@@ -138,7 +130,7 @@ static void grow(world_rank *self) {
   attend *of = self->argument;
   attend_call call;
   for (int i = 0; i < (int)(sizeof calls / sizeof *calls); i++) {
-    if (!draw(self, of, 0)) return;
+    if (!attend_draw_all(self, of, 0)) return;
     int32_t *lengths = of->ranks[self->rank].lengths;
     for (int32_t b = 0; b < of->shape.batch; b++) lengths[b] = lengths[b] < calls[i].keys ? lengths[b] : calls[i].keys;
     attend_call_of(of, self, &call);
@@ -181,7 +173,7 @@ static void run_layers(world_rank *self) {
   attend_call call;
   for (int i = 0; i < 2 * PROBLEMS; i++) {
     attend *of = many->problems[i % PROBLEMS];
-    if (!draw(self, of, i / PROBLEMS)) return;
+    if (!attend_draw_all(self, of, i / PROBLEMS)) return;
     attend_call_of(of, self, &call);
     if (!run(self, of, BNY_PASS_KEYS, true, &call, NULL)) return;
     if (!world_meet(self) || !attend_holds(self, of, i / PROBLEMS)) return;
@@ -205,7 +197,7 @@ static void take_the_cheaper(world_rank *self) {
   attend_call call;
   banyan_op *op = NULL;
   bool few_keys = of->shape.keys_max < 100;
-  if (!draw(self, of, 0)) return;
+  if (!attend_draw_all(self, of, 0)) return;
   attend_call_of(of, self, &call);
   call.desc.keys_max = of->shape.keys_max;
   if (run(self, of, BNY_PASS_AUTO, false, &call, &op) &&
@@ -215,8 +207,7 @@ static void take_the_cheaper(world_rank *self) {
 }
 
 TEST_LOOP(what_costs_less_moves, 2) {
-  if (!world_has_network()) return;
-  world_be_nodes("a,b");
+  if (!world_be_nodes("a,b")) return;
   WORLD_RUN(take_the_cheaper, .nranks = 2, .argument = make_prompt(2, _i ? 4000 : 8, 1));
 }
 
@@ -226,7 +217,7 @@ TEST_RANKS(a_rejected_run_is_known_to_peers, 1, .nranks = 3, .argument = make_pr
   attend *of = self->argument;
   attend_call call;
   banyan_op *op = NULL;
-  if (!draw(self, of, 0)) return;
+  if (!attend_draw_all(self, of, 0)) return;
   attend_call_of(of, self, &call);
   if (run(self, of, BNY_PASS_KEYS, false, &call, &op)) {
     if (self->rank == 1) of->ranks[1].lengths[1] = -4;
@@ -242,7 +233,7 @@ TEST_RANKS(a_missing_shard_is_a_timeout, 1, .nranks = 3, .argument = make_prompt
   attend *of = self->argument;
   attend_call call;
   banyan_op *op = NULL;
-  if (!draw(self, of, 0)) return;
+  if (!attend_draw_all(self, of, 0)) return;
   attend_call_of(of, self, &call);
   self->comm->pass = BNY_PASS_KEYS;
   world_meet(self);
@@ -260,7 +251,7 @@ static void fail_by_nan(world_rank *self) {
   attend *of = self->argument;
   attend_call call;
   banyan_op *op = NULL;
-  if (!draw(self, of, 0)) return;
+  if (!attend_draw_all(self, of, 0)) return;
   attend_call_of(of, self, &call);
   if (self->rank == 1) {
     memset(of->ranks[1].k, 0xff, 2 * (size_t)(of->shape.batch * of->shape.keys_max * of->shape.head_dim));

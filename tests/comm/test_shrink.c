@@ -123,14 +123,7 @@ static void kill_stopped(world *world, const pid_t *pids, void *argument) {
 static const char *const node_lists[] = {NULL, "a,b,a,b,a,b", "a,a,a,b,b,b"};
 
 static void run_scenario(scenario scenario, int32_t nranks, bool processes, const char *nodes, double timeout_s) {
-#ifndef HAVE_UCX
-  if (nodes) return;
-#endif
-  if (nodes && !world_has_network()) return;
-  if (nodes)
-    setenv("BANYAN_NODE", nodes, 1);
-  else
-    unsetenv("BANYAN_NODE");
+  if (!world_be_nodes(nodes)) return;
   struct scenario *shared = world_share(sizeof *shared);
   *shared = scenario;
   WORLD_RUN(play, .nranks = nranks, .processes = processes, .argument = shared,
@@ -203,11 +196,7 @@ static void shrink_to_nothing(world_rank *self) {
 
 TEST_LOOP(again_and_again, 6) {
   world_setup setup = {.nranks = 6, .processes = _i % 2};
-#ifndef HAVE_UCX
-  if (_i / 2 > 0) return;
-#endif
-  if (_i / 2 > 0 && !world_has_network()) return;
-  if (node_lists[_i / 2]) setenv("BANYAN_NODE", node_lists[_i / 2], 1);
+  if (!world_be_nodes(node_lists[_i / 2])) return;
   atomic_int *settled = world_share((WORLD_RANKS_MAX + 1) * sizeof *settled); /* indexed by size of the communicator */
   setup.argument = settled;
   world_run(&setup, shrink_to_nothing);
@@ -271,16 +260,13 @@ static void come_late_to_strangers(world_rank *self) {
 }
 
 TEST_LOOP(strangers_tell_a_late_rank, 2) {
-#ifdef HAVE_UCX
-  if (!world_has_network()) return;
+  if (!world_be_nodes("a,a,a,a,a,b")) return;
   strange *strange = world_share(sizeof *strange);
   strange->destroys = _i;
-  world_be_nodes("a,a,a,a,a,b");
   WORLD_RUN(come_late_to_strangers, .nranks = 6, .processes = true, .deaths = true, .argument = strange,
             .timeout_ns = 20000000000);
   ck_assert_int_gt(atomic_load(&strange->members), 0);
   world_unshare(strange, sizeof *strange);
-#endif
 }
 
 /* A shrink that waits for a late rank ends when its communicator is aborted. */
@@ -307,11 +293,7 @@ static void abort_a_shrink(world_rank *self) {
 }
 
 TEST_LOOP(an_abort_ends_it, 2) {
-#ifndef HAVE_UCX
-  if (_i) return;
-#endif
-  if (_i && !world_has_network()) return;
-  world_be_nodes(_i ? "a,b" : NULL);
+  if (!world_be_nodes(_i ? "a,b" : NULL)) return;
   WORLD_RUN(abort_a_shrink, .nranks = 2, .processes = true);
 }
 

@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 
 #include "attention.h"
+#include "tests/support/attention_oracle.h"
 #include "tests/support/world.h"
 
 static _Thread_local volatile bool counting;
@@ -175,12 +176,8 @@ typedef struct pruned {
 
 static pruned *new_pruned(bool is_exact) {
   pruned *p = calloc(1, sizeof *p);
-  p->desc = (banyan_attention_desc)BANYAN_ATTENTION_DESC_INIT;
+  p->desc = attention_desc_of(1, 1, 1, KEYS, DIM, DIM, BANYAN_F32, BANYAN_F32, p->q, p->k, p->k, p->keys);
   p->combine = (banyan_combine_desc)BANYAN_COMBINE_DESC_INIT;
-  p->desc.batch = p->desc.heads = p->desc.kv_heads = 1, p->desc.head_dim = DIM;
-  p->desc.q_dtype = p->desc.kv.dtype = BANYAN_F32;
-  p->desc.q = p->q, p->desc.kv.k = p->desc.kv.v = p->k, p->desc.kv.seq_lens = p->keys;
-  p->desc.kv.k_token_stride = p->desc.kv.v_token_stride = DIM;
   p->desc.prune = (banyan_prune){.bounds = p->bounds, .keys = PAGE, .batch_pages = KEYS / PAGE, .top_pages = 2};
   p->combine.tokens = p->combine.heads = 1, p->combine.value_dim = DIM;
   p->combine.order = is_exact ? BANYAN_ORDER_EXACT : BANYAN_ORDER_PLAN;

@@ -157,9 +157,7 @@ TEST_LOOP(death_in_mid_collective, 15) { play_death(DIE_AMID, _i); }
 TEST_LOOP(exit_without_destroy, 3) { play_death(EXIT_BEFORE, _i); }
 TEST_LOOP(leaving_while_others_go_on, 15) { play_death(LEAVE, _i); }
 
-static void play_stop(deed deed, int index) {
-  int32_t nranks;
-  scenario *scenario = open_scenario(deed, index, &nranks);
+static void play_stop_of(scenario *scenario, int32_t nranks, double at_least, double late_s) {
   world_setup setup = {.nranks = nranks,
                        .processes = true,
                        .deaths = true,
@@ -168,8 +166,14 @@ static void play_stop(deed deed, int index) {
                        .conduct = end_stopped};
   world_run(&setup, play);
   double deadline_s = (double)setup.timeout_ns * 1e-9;
-  check_verdicts(scenario, nranks, BANYAN_ERR_TIMEOUT, deadline_s * 0.9, deadline_s + slack(0.5));
+  check_verdicts(scenario, nranks, BANYAN_ERR_TIMEOUT, deadline_s * at_least, deadline_s + slack(late_s));
   world_unshare(scenario, sizeof *scenario);
+}
+
+static void play_stop(deed deed, int index) {
+  int32_t nranks;
+  scenario *scenario = open_scenario(deed, index, &nranks);
+  play_stop_of(scenario, nranks, 0.9, 0.5);
 }
 
 TEST_RANGE(stop_before_a_collective, 3, 9) { play_stop(STOP_BEFORE, _i); }
@@ -320,15 +324,7 @@ TEST_LOOP(chain_to_a_stopped_rank, 5) {
   scenario->culprit = chains[_i].culprit;
   int32_t nranks = chains[_i].nranks;
   for (int32_t r = nranks; r < WORLD_RANKS_MAX; r++) scenario->verdicts[r].known = -1;
-  world_setup setup = {.nranks = nranks,
-                       .processes = true,
-                       .deaths = true,
-                       .argument = scenario,
-                       .timeout_ns = world_is_sanitized() ? 1000000000 : 400000000,
-                       .conduct = end_stopped};
-  world_run(&setup, play);
-  check_verdicts(scenario, nranks, BANYAN_ERR_TIMEOUT, 0.3, (double)setup.timeout_ns * 1e-9 + slack(1.0));
-  world_unshare(scenario, sizeof *scenario);
+  play_stop_of(scenario, nranks, 0.75, 1);
 }
 
 /* ---- a death at any moment --------------------------------------------------------------------------------------- */

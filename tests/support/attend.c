@@ -298,7 +298,8 @@ void attend_draw(attend *made, int32_t r, int round) {
   if (rank->error) memset(rank->error, ATTEND_POISON, rank->lse_bytes);
 }
 
-void attend_spoil_pages(attend *made, int32_t r) {
+/* Sets invalid pages for sequences whose keys are not read, because they are masked or have no tokens. */
+static void spoil_pages(attend *made, int32_t r) {
   attend_rank *rank = &made->ranks[r];
   for (int32_t b = 0; b < made->shape.batch; b++) {
     int32_t token = made->loc[b], end = made->loc[b + 1];
@@ -306,6 +307,16 @@ void attend_spoil_pages(attend *made, int32_t r) {
     int32_t *page = &rank->shard.pages[b * rank->shard.desc.kv.pages.table_stride];
     if ((*page < 0) != (token == end)) *page = -1 - *page;
   }
+}
+
+bool attend_draw_all(world_rank *self, attend *made, int round) {
+  if (!world_meet(self)) return false;
+  if (self->rank == 0) attend_draw_shared(made, round);
+  if (!world_meet(self)) return false;
+  attend_draw(made, self->rank, round);
+  if (self->on->is_device && made->shape.page_keys && !made->lists && (made->has_tokens || made->has_mask))
+    spoil_pages(made, self->rank);
+  return world_meet(self);
 }
 
 /* ---- a call ------------------------------------------------------------------------------------------------------ */

@@ -80,8 +80,9 @@ void attend_fill(attend *made);
 void attend_draw_shared(attend *made, int round);
 void attend_draw(attend *made, int32_t rank, int round);
 
-/* Sets invalid pages for sequences whose keys are not read, because they are masked or have no tokens. */
-void attend_spoil_pages(attend *made, int32_t rank);
+/* Does both on all ranks, which meet before and after. On devices, pages of sequences whose keys are not read are
+ * invalid. */
+bool attend_draw_all(world_rank *self, attend *made, int round);
 
 /* Fills the call, which points to itself. attend_twin_of() describes the same call in another way, with the same bits:
  * with exactly the tokens of the run, and a complete q. */

@@ -188,12 +188,12 @@ void world_unshare(void *memory, size_t bytes);
 double world_now_s(void);
 void world_sleep_ms(double milliseconds);
 
-/* Later ranks count themselves as ranks of nodes, "a,a,b" by rank, over TCP and the loopback interface; NULL: of one
- * node. */
-void world_be_nodes(const char *nodes);
-
-/* If UCX would find no devices, returns false and reports that tests are skipped. */
+/* If there is no UCX or it would find no devices, returns false and reports that tests are skipped. */
 bool world_has_network(void);
+
+/* Later ranks count themselves as ranks of nodes, "a,a,b" by rank, over TCP and the loopback interface; NULL: of one
+ * node. Returns false if that cannot be. */
+bool world_be_nodes(const char *nodes);
 
 /* Used by TEST_EVERYWHERE: cases of a backend's share, and the number of the test of a case. */
 int world_share_of(const world_backend *on, int count);
