@@ -96,8 +96,9 @@ static bool is_joint(const item *one) { return one->kind == NVSWITCH || one->kin
 
 static bool number_read(const char *text, int32_t most, int32_t *number) {
   size_t digits = strspn(text, "0123456789");
-  *number = digits > 0 && digits <= 9 && text[digits] == '\0' ? atoi(text) : most + 1;
-  return *number <= most;
+  if (digits < 1 || digits > 9 || text[digits] != '\0' || atoi(text) > most) return false;
+  *number = atoi(text);
+  return true;
 }
 
 /* Reads "400g" or "46.5GB". */
