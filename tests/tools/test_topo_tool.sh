@@ -54,6 +54,10 @@ big="spine:4 leaf:8@rails host:64 nvswitch package:2 pci:4 gpu:1@sm90@gen5x16 ni
 run 0 --from "$big"
 says '^host0,.* and 2047 alike: host1, host2, .*, \.\.$'
 [ "$(wc -l <"$work/out")" -lt 50 ] || fail "2048 hosts alike take $(wc -l <"$work/out") lines"
+"$program" --from 'host:2 gpu:2@sm90' --json | awk '/"compute": 90/ && ++gpus > 2 { sub(/90/, "80") } { print }' >"$work/two.json"
+run 0 --from "$work/two.json"
+says '^host0, 2 x NVIDIA sm_90$'
+says '^host1, 2 x NVIDIA sm_80$'
 
 run 0
 says '^this machine: 1 host'

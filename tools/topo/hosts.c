@@ -108,6 +108,19 @@ int8_t *topo_severities(const topo_view *view) {
   return worst;
 }
 
+/* Hosts that are alike have equal rows, and the same models of devices and NICs. */
+static bool are_alike(const topo_view *view, const topo_host *a, const topo_host *b) {
+  bool same = strcmp(a->look, b->look) == 0; /* a row for each rank, so they have as many */
+  for (int32_t i = 0; same && i < a->count; i++) {
+    const bny_topo_rank *mine = &view->levels->ranks[a->first + i], *theirs = &view->levels->ranks[b->first + i];
+    const bny_topo_node *nodes = view->topo->nodes;
+    same = strcmp(topo_model(&nodes[mine->node]), topo_model(&nodes[theirs->node])) == 0;
+    if (mine->nic >= 0 && theirs->nic >= 0)
+      same = same && strcmp(topo_model(&nodes[mine->nic]), topo_model(&nodes[theirs->nic])) == 0;
+  }
+  return same;
+}
+
 topo_host *topo_hosts(const topo_view *view, int32_t *count) {
   const bny_topo_levels *levels = view->levels;
   const facts f = facts_find(view);
@@ -118,7 +131,7 @@ topo_host *topo_hosts(const topo_view *view, int32_t *count) {
     for (end = r; end < levels->nranks && levels->ranks[end].host == made.node; end++) made.count++;
     made.look = table_of(&f, &made, 0);
     for (int32_t h = 0; h < *count && made.like == *count && !view->all; h++)
-      if (hosts[h].like == h && strcmp(hosts[h].look, made.look) == 0) made.like = h;
+      if (hosts[h].like == h && are_alike(view, &hosts[h], &made)) made.like = h;
     hosts = tool_more(hosts, *count, sizeof *hosts);
     hosts[(*count)++] = made;
     hosts[made.like].alike += made.like < *count - 1;
