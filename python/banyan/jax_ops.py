@@ -112,7 +112,7 @@ def combine(
     list of one for each device, in their order along the axis.
     after: an array. The combine runs after it is computed. By default that is the result of the previous combine of this
     communicator in the same function, because all ranks must run combines in one order, and XLA could choose another.
-    Pass it between a loop and combines outside of the loop that do not depend on each other.
+    Pass it between a loop, or a jax.vmap, and combines outside of it that do not depend on each other.
     Under jax.vmap, the combines of the batch run one after another.
     tag: an integer from 0 on, which ranks compare. Two combines that pair up although their tags differ are an error.
     scatter: "none", "heads" or "tokens". With axis_name the devices divide them evenly.

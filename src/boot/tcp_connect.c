@@ -61,7 +61,7 @@ static bool read_welcome(struct seeker *seeker, const struct bny_boot_challenge 
   const struct bny_boot_settings *settings = &env->settings;
   if (!bny_boot_welcome_check(settings->key, challenge, hello, welcome)) {
     seeker->nrejections++;
-    note(seeker, "it does not know the secret of this rank", 0);
+    note(seeker, "it does not know the secret of this rank, or another job has this port (see BANYAN_PORT)", 0);
     return false;
   }
   uint32_t verdict = le32toh(welcome->verdict);

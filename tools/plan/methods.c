@@ -104,7 +104,8 @@ bool plan_flat_best(const plan_ranks *ranks, const plan_shape *shape, double byt
         candidates[i].ns < (best->algorithm == NULL ? INFINITY : best->ns))
       *best = candidates[i];
   }
-  return best->algorithm != NULL || tool_error_set(error, "no algorithm can reduce %.0f bytes", bytes);
+  return best->algorithm != NULL ||
+         tool_error_set(error, "no algorithm has a way to reduce %.0f bytes on this network", bytes);
 }
 
 static void three_allreduces(const plan_ranks *ranks, const plan_shape *shape, plan_method *method) {
