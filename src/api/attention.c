@@ -173,6 +173,7 @@ static banyan_status call_of_both(banyan_comm *comm, const banyan_attention_desc
   if (status != BANYAN_OK) return status;
   made.attends = true;
   made.prunes = bny_prune_is_lossy(desc);
+  made.has_starts = comm->device.engine && desc->select && desc->queries && desc->queries->query_start_loc;
   made.dim = desc->select ? desc->select->k : desc->prune.top_pages;
   if (desc->select || (made.dim > 0 && comm->nranks > 1))
     made.sequences = blocking && !made.counts_tokens ? bny_valid_class(desc->batch, desc->kv_heads) : desc->batch;
@@ -212,12 +213,11 @@ static bny_call call_of_lists(const bny_call *rows, const bny_attention *attenti
  * of a run is in its memory, and is that of sequences if each has one query; otherwise all sequences select. */
 static banyan_status choose_keys(const banyan_op *op, const bny_call *rows, const bny_attention *attention,
                                  const banyan_valid_rows *valid, banyan_op **stages) {
-  const banyan_queries *queries = attention->desc.queries;
   const banyan_select_desc *select = attention->desc.select;
   if (!select) return BANYAN_OK;
   bny_call keys = call_of_lists(rows, attention, 1, select->k);
   bool on_device = op->comm->device.engine != NULL;
-  if (on_device && queries && queries->query_start_loc) keys.counts_tokens = false;
+  if (rows->has_starts) keys.counts_tokens = false;
   const char *algorithm = on_device ? "oneshot" : select->algorithm ? select->algorithm : op->comm->algorithm;
   if (algorithm) strncpy(keys.algorithm, algorithm, sizeof keys.algorithm - 1);
   banyan_status status = make_stage(op, &keys, &stages[BNY_STAGE_SELECT]);

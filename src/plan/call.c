@@ -35,6 +35,7 @@ const bny_call_field bny_call_fields[BNY_CALL_FIELDS] = {
     {"bytes", NULL, false, AT(bytes)},
     {"distance", NULL, false, AT(distance)},
     {"prune", yes_names, false, AT(prunes)},
+    {"queries.query_start_loc with select", yes_names, false, AT(has_starts)},
     {"exchange within another call", yes_names, false, AT(on_host)},
     {NULL, NULL, false, AT(attends)},
 };

@@ -21,6 +21,7 @@ typedef struct bny_call {
   bool counts_tokens; /* each run says how many tokens it has */
   bool prunes;        /* attention leaves out pages with mass, and a certificate follows */
   bool attends;       /* a combine whose rows come from this rank's attention */
+  bool has_starts;    /* attention that selects on a device has query_start_loc, so all sequences select */
   bool on_host;       /* a gather that the library uses internally, in host memory */
   int32_t tokens;     /* tokens of a run; not part of the shape */
   int32_t all_tokens; /* at most, in any run */
@@ -48,7 +49,7 @@ typedef struct bny_call_field {
 
 /* All fields but `counts` and `algorithm`. Those that ranks compare come first, in the order in which a difference is
  * looked for. */
-enum { BNY_CALL_FIELDS = 19, BNY_CALL_COMPARED = 18 };
+enum { BNY_CALL_FIELDS = 20, BNY_CALL_COMPARED = 19 };
 extern const bny_call_field bny_call_fields[BNY_CALL_FIELDS];
 
 uint64_t bny_call_number(const bny_call *call, int field);

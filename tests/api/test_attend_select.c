@@ -15,7 +15,7 @@ typedef struct problem {
   int32_t batch, heads, kv_heads, dim, k, blocks, lens[BATCH], first, keys[BATCH]; /* keys: of this rank */
   banyan_order order;
   banyan_scatter scatter;
-  bool on_device, lists, keeps, counts; /* devices read f16 through lists */
+  bool on_device, lists, keeps, counts, starts; /* devices read f16 through lists, and starts of queries */
 } problem;
 
 /* Arrays of a rank: all keys of the sequences, of which the shard is a part, and what a run has. */
@@ -24,6 +24,7 @@ typedef struct memory {
   float scores[BATCH * ROOM], values[3][BATCH * HEADS * DIM_OF_DEVICES], lse[3][BATCH * HEADS];
   int64_t indices[BATCH * ROOM];
   int32_t rows[BATCH * ROOM], own[BATCH * ROOM], own_counts[BATCH], key_start[BATCH], query_start[BATCH];
+  int32_t starts[BATCH + 1];
   int32_t tokens;
   uint8_t mask[BATCH * ROOM];
   score_pair sorted[ROOM];
@@ -44,6 +45,7 @@ static problem make(world_random random, const world_rank *self) {
   made.heads = made.kv_heads * (1 + random_below(&random, 2));
   made.lists = made.order != BANYAN_ORDER_EXACT && random_one_in(&random, 2);
   if ((made.on_device = self->on->is_device)) made.lists = true, made.dim = DIM_OF_DEVICES, made.order %= 2;
+  made.starts = made.on_device && random_one_in(&random, 2);
   int32_t count;
   banyan_split(made.blocks, self->nranks, self->rank, &made.first, &count);
   for (int32_t b = 0; b < made.batch; b++) {
@@ -66,6 +68,11 @@ static void fill_keys(const problem *of, memory *at) {
       else
         arrays[a][i] = value;
     }
+}
+
+/* Each sequence has one query, but those past the tokens of a run have none. They select all the same. */
+static void fill_starts(memory *at, int32_t tokens) {
+  for (int32_t b = 0; b <= BATCH; b++) at->starts[b] = b < tokens ? b : tokens;
 }
 
 /* Offers this rank's best keys of each sequence, and marks the best of all ranks in the mask. */
@@ -120,6 +127,8 @@ static void describe(const problem *of, const world_rank *on, memory *host, int3
   for (int32_t b = 0; b < of->batch; b++) host->key_start[b] = first, host->query_start[b] = ROOM;
   made->queries.tokens = of->batch, made->queries.key_mask = at->mask, made->queries.key_mask_stride = ROOM;
   made->queries.key_start = at->key_start, made->queries.query_start = at->query_start;
+  if (lists && of->starts) desc->queries = &made->queries, made->queries = (banyan_queries)BANYAN_QUERIES_INIT;
+  if (lists && of->starts) made->queries.tokens = of->batch, made->queries.query_start_loc = at->starts;
   if (lists)
     desc->kv.pages = (banyan_pages){.table = at->own, .table_stride = of->k, .count = BATCH * ROOM, .keys = 1};
   else
@@ -188,6 +197,7 @@ static bool run_one(world_rank *self, problem *of, world_random random, memory *
   const banyan_attention_desc *desc = &joined.desc;
   for (int run = 0; run < RUNS && good; run++) {
     at->tokens = of->counts ? random_below(&random, of->batch + 1) : of->batch;
+    fill_starts(at, at->tokens);
     fill_offers(of, at, run, &joined.select);
     good = alone(self, of, at, lone);
     memset(at->own, 0x5a, sizeof at->own), memset(at->mask, 0x5a, sizeof at->mask);
@@ -349,6 +359,12 @@ static void refuse(world_rank *self) {
   call.desc.select = &call.select;
   world_gets(self, attend(self, &call), BANYAN_ERR_UNSUPPORTED,
              is_staged ? "needs memory that all ranks share" : "No kernel marks keys in queries.key_mask");
+  if (is_staged) return;
+  of.starts = self->rank == 1; /* decides on a device which sequences select */
+  fill_starts(at, of.batch);
+  describe(&of, self, at, 0, of.keys, true, 0, &call);
+  call.desc.select = &call.select;
+  world_gets(self, attend(self, &call), BANYAN_ERR_MISMATCH, "query_start_loc");
 }
 
 TEST_EVERYWHERE(selected_keys_are_attended_to, 36) {
