@@ -707,7 +707,8 @@ typedef struct banyan_op_info {
                        * of banyan_combine(). 0 for an f32 wire */
   uint64_t saturated; /* finite values of this rank that the wire cannot hold. They became the largest number of its
                        * type. On a device, where a graph may replay runs, those of all runs up to now, for the first
-                       * 508 operations with a lossy wire. BANYAN_NOT_COUNTED for others, and for attention there */
+                       * 508 operations with a lossy wire, freed ones included. BANYAN_NOT_COUNTED for others, and for
+                       * attention there */
 } banyan_op_info;
 
 #define BANYAN_OP_INFO_INIT \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The interpreter, which runs all steps of any program in one launch. Every warp executes the steps for its own units.
- * No warp waits for another warp of this rank. */
+ * After the join no warp waits for one of another block of this rank. */
 #pragma once
 
 #include "cuda/exact_sum.h"

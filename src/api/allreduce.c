@@ -85,7 +85,13 @@ static banyan_status allreduce(banyan_comm *comm, const banyan_allreduce_desc *d
   status = bny_api_set_way(comm, known->wire, known->algorithm, &key);
   if (status != BANYAN_OK) return bny_op_reject(comm, status, keep != NULL);
   bny_call_set_columns(&key, known->dim, comm->nranks);
-  if ((int64_t)key.all_heads * (key.all_tokens > key.value_dim ? key.all_tokens : key.value_dim) > INT32_MAX)
+  if ((int64_t)key.all_heads * key.value_dim > INT32_MAX)
+    return bny_op_reject(comm,
+                         bny_fail(BANYAN_ERR_ARGUMENT,
+                                  "dim is %d: in whole blocks of E4M3 on each rank that is more than 2^31 - 1 columns",
+                                  known->dim),
+                         keep != NULL);
+  if ((int64_t)key.all_heads * key.all_tokens > INT32_MAX)
     return bny_op_reject(comm,
                          bny_fail(BANYAN_ERR_ARGUMENT,
                                   "desc has %d tokens of %d blocks of E4M3, more than 2^31 - 1 blocks: each rank's "

@@ -95,12 +95,14 @@ banyan_status bny_api_oneshot_alone(const banyan_comm *comm, const char *what, i
   if (*algorithm && (*algorithm)[0] && strcmp(*algorithm, "oneshot") != 0)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "the algorithm is \"%s\"; on devices %s has \"oneshot\" alone", *algorithm,
                     what);
+  if (comm->nranks > most && most == 0)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    "on devices %s needs memory that all ranks share: use a communicator without a device, or split it",
+                    what);
   if (comm->nranks > most)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED, "on devices %s needs %s: use a communicator without a device, or split it",
-                    what,
-                    !is_over_nodes ? "at most 72 ranks"
-                    : most         ? "at most 64 ranks"
-                                   : "memory that all ranks share");
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    "on devices %s needs at most %d ranks: use a communicator without a device, or split it", what,
+                    most);
   *algorithm = "oneshot";
   return BANYAN_OK;
 }

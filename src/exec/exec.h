@@ -174,14 +174,14 @@ typedef struct bny_binding {
 
 typedef struct bny_run bny_run;
 
-/* Binds a plan to memory: all addresses for both halves of the arena. Peers can read `call`. Plan and binding must
+/* Binds a plan to memory: all addresses for both halves of the arena. Peers can read `notice`. Plan and binding must
  * outlive the run. Between runs the caller's addresses and strides in the binding may change, its other fields may
  * not. */
 banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_notice *notice, const bny_binding *binding,
                            bny_run **run);
 void bny_run_free(bny_run *run); /* NULL is allowed */
 
-/* Replaces the call of the plan, for the barrier that compares calls. */
+/* Replaces the notice of the plan, for the barrier that compares calls. */
 void bny_run_relabel(bny_run *run, const bny_notice *notice);
 
 /* Waits until the peers of `of` can be reached, with the deadline of `run`, which has begun and is a run of all ranks.
