@@ -70,11 +70,6 @@ bool bny_topo_span_is(bny_topo_span span, const char *text) {
   return span.bytes == strlen(text) && memcmp(span.text, text, span.bytes) == 0;
 }
 
-bool bny_topo_span_starts(bny_topo_span span, const char *text) {
-  size_t bytes = strlen(text);
-  return span.bytes >= bytes && memcmp(span.text, text, bytes) == 0;
-}
-
 bool bny_topo_span_same(bny_topo_span a, bny_topo_span b) {
   return a.bytes == b.bytes && memcmp(a.text, b.text, a.bytes) == 0;
 }

@@ -32,7 +32,6 @@ bool bny_topo_span_word(bny_topo_span *rest, bny_topo_span *word);
 bool bny_topo_span_quoted(bny_topo_span *rest, bny_topo_span *quoted);
 
 bool bny_topo_span_is(bny_topo_span span, const char *text);
-bool bny_topo_span_starts(bny_topo_span span, const char *text);
 bool bny_topo_span_same(bny_topo_span a, bny_topo_span b);
 
 /* Parses the whole span as a decimal number in [0, most]. */
