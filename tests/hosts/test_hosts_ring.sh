@@ -29,9 +29,9 @@ cable 0 1 && cable 1 2 && cable 0 2 || skip "cables cannot be laid here"
 
 expect "the ranks of a ring meet" 0 "3 ranks have met" on "$world" bootstrap
 if have_messages; then
-  # UCX takes any address of a node, so each of them needs a route.
+  # UCX takes any address of a node, so each of them needs a route. Any rank may be the first that finds no way.
   expect "UCX names the addresses of both" 1 "cannot be reached from rank" on "$world"
-  outcome "the addresses" "$(grep -q 'its node has lo 127.0.0.1, lo 10.79.0.2, to0 10.78.1.2.*add routes' "$work/out" && echo yes)" ""
+  outcome "the addresses" "$(grep -q 'its node has lo 127.0.0.1, lo 10.79.0.[123], to[012] 10.78.*add routes' "$work/out" && echo yes)" ""
   for host in 0 1 2; do "$hosts" exec "$name" $host sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'; done
   ip -n "$(space 0)" route add 10.78.12.0/24 via 10.78.1.2
   ip -n "$(space 1)" route add 10.78.2.0/24 via 10.78.1.1
