@@ -95,6 +95,30 @@ TEST(names_a_node_without_addresses) {
                 "%s", banyan_last_error());
 }
 
+/* A program that is no rank of banyan holds the port. */
+TEST(names_a_held_port) {
+  banyan_env *env = NULL;
+  banyan_bootstrap bootstrap;
+  char text[16];
+  struct sockaddr_in held = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  socklen_t bytes = sizeof held;
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ck_assert_int_eq(bind(fd, (struct sockaddr *)&held, sizeof held), 0);
+  ck_assert_int_eq(listen(fd, 4), 0);
+  ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&held, &bytes), 0);
+  snprintf(text, sizeof text, "%d", ntohs(held.sin_port));
+  clear_environment();
+  setenv("RANK", "0", 1);
+  setenv("WORLD_SIZE", "2", 1);
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  setenv("BANYAN_PORT", text, 1);
+  setenv("BANYAN_SECRET", "x", 1);
+  ck_assert_int_eq(banyan_env_create(60 * INT64_C(1000000000), &env, &bootstrap), BANYAN_ERR_BOOTSTRAP);
+  ck_assert_msg(strstr(banyan_last_error(), text) && strstr(banyan_last_error(), "set BANYAN_PORT to a free port"),
+                "%s", banyan_last_error());
+  close(fd);
+}
+
 /* A single rank needs no address, port or secret. */
 TEST(one_rank_is_a_world) {
   banyan_env *env = NULL;
