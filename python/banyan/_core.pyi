@@ -159,12 +159,12 @@ def split(count: int, parts: int, index: int) -> Tuple[int, int]:
 def status_names() -> list:
     """The names of statuses, by number."""
 
-# Of banyan.jax_ops: the target of a name in a capsule, and the numbers of settings that compiled functions hold.
+# banyan.jax_ops calls these. A target is a capsule; compiled functions hold the numbers of their settings.
 jax_target: Callable[[str], Any]
 jax_prepare: Callable[..., int]
 jax_prepare_sum: Callable[..., int]
 jax_prepare_select: Callable[..., int]
-# Of banyan.torch_ops: the number of a communicator and the reverse, and the ops, whose schemas name their arguments.
+# banyan.torch_ops calls these. A graph holds the number of a communicator; schemas name the arguments of the ops.
 torch_handle: Callable[[Comm], int]
 torch_comm: Callable[[int], Comm]
 torch_combine: Callable[..., Any]

@@ -135,7 +135,7 @@ bool read_how(desc_type *desc, std::string *algorithm, const comm &owner, const 
   return desc->scatter != BANYAN_SCATTER_ROOT || desc->root == owner.rank();
 }
 
-// What several calls have: the number of tokens of a run, and the name of an algorithm, to which descriptions refer.
+// Several calls have these: the number of tokens of a run, and the name of an algorithm. Descriptions refer to them.
 struct sized_call {
   array valid_tokens;
   banyan_valid_rows valid = BANYAN_VALID_ROWS_INIT;

@@ -48,7 +48,7 @@ int empty_flag(const char *argument, const std::string &word) {
   reject(argument, "\"" + word + "\": it is \"-inf\", \"+inf\", \"nan\", several joined by \"|\", or a number");
 }
 
-// What a caller gave, in one line: an array, which may have thousands of elements, by its type.
+// Shows what a caller gave in one line. An array may have thousands of elements, so its type stands for it.
 std::string shown(nb::handle word) {
   std::string text = nb::repr(word).c_str();
   bool is_short = text.size() <= 80 && text.find('\n') == std::string::npos;

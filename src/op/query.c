@@ -18,7 +18,7 @@ static void add(banyan_op_info *found, const banyan_op *other) {
 
 /* All runs add to the word of the operation, if it has one. */
 static uint64_t saturated_on_device(const banyan_op *op) {
-  if (!op->counter || !op->comm) return BANYAN_NOT_COUNTED;
+  if (!op->counter) return BANYAN_NOT_COUNTED;
   return atomic_load_explicit(&op->comm->device.engine->words.host[op->counter], memory_order_relaxed);
 }
 
