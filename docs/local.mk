@@ -52,6 +52,7 @@ endif
 dist-hook: man
 	$(MKDIR_P) $(distdir)/%D%/man
 	cp %D%/man/*.3 $(distdir)/%D%/man
+	find $(distdir) -name __pycache__ -prune -exec rm -r {} +
 # The pages are from this build or else from the tarball.
 reference_pages = from=%D%/man; test -e $$from/stamp || from=$(srcdir)/%D%/man; ls $$from/*.3 2>/dev/null
 install-data-local:

@@ -1,91 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-# The Python package. pip builds it, and its test builds it in the build folder.
+# The Python package. pip builds it, and its test builds it in the build folder. Its folders are distributed whole.
 test_scripts += %D%/tests/test_python.sh
 EXTRA_DIST += \
   %D%/CMakeLists.txt \
   %D%/README.md \
+  %D%/banyan \
+  %D%/bench \
   %D%/build_wheels.sh \
   %D%/docstrings.py \
   %D%/pyproject.toml \
-  %D%/banyan/__init__.py \
-  %D%/banyan/__main__.py \
-  %D%/banyan/_core.pyi \
-  %D%/banyan/communicator.py \
-  %D%/banyan/compat/__init__.py \
-  %D%/banyan/compat/_merge.py \
-  %D%/banyan/compat/flashinfer.py \
-  %D%/banyan/compat/lucidrains.py \
-  %D%/banyan/compat/ring.py \
-  %D%/banyan/compat/sglang.py \
-  %D%/banyan/compat/tensorrt_llm.py \
-  %D%/banyan/compat/torch.py \
-  %D%/banyan/compat/vllm.py \
-  %D%/banyan/errors.py \
-  %D%/banyan/jax_ops.py \
-  %D%/banyan/judge.py \
-  %D%/banyan/launch.py \
-  %D%/banyan/ownership.py \
-  %D%/banyan/prune.py \
-  %D%/banyan/py.typed \
-  %D%/banyan/rounds.py \
-  %D%/banyan/torch_backend.py \
-  %D%/banyan/torch_ops.py \
-  %D%/banyan/transformers.py \
-  %D%/bench/bench_calls.py \
-  %D%/bench/bench_first_token.py \
-  %D%/bench/bench_jax.py \
-  %D%/bench/bench_prune.py \
-  %D%/src/allreduce.cc \
-  %D%/src/array.cc \
-  %D%/src/array.hh \
-  %D%/src/array_check.cc \
-  %D%/src/array_make.cc \
-  %D%/src/attention.cc \
-  %D%/src/attention_call.cc \
-  %D%/src/attention_step.cc \
-  %D%/src/call.cc \
-  %D%/src/calls.cc \
-  %D%/src/combine.cc \
-  %D%/src/comm.cc \
-  %D%/src/comm.hh \
-  %D%/src/dlpack.hh \
-  %D%/src/errors.cc \
-  %D%/src/errors.hh \
-  %D%/src/frameworks.cc \
-  %D%/src/frameworks.hh \
-  %D%/src/interrupt.cc \
-  %D%/src/interrupt.hh \
-  %D%/src/jax_target.cc \
-  %D%/src/module.cc \
-  %D%/src/operation.cc \
-  %D%/src/ownership.cc \
-  %D%/src/select.cc \
-  %D%/src/torch_ops.cc \
-  %D%/src/words.cc \
-  %D%/src/words.hh \
-  %D%/src/xla_ffi.hh \
-  %D%/tests/conftest.py \
-  %D%/tests/test_allreduce.py \
-  %D%/tests/test_attention.py \
-  %D%/tests/test_attention_step.py \
-  %D%/tests/test_combine.py \
-  %D%/tests/test_compat.py \
-  %D%/tests/test_compat_signatures.py \
-  %D%/tests/test_docs.py \
-  %D%/tests/test_errors.py \
-  %D%/tests/test_examples.py \
-  %D%/tests/test_frameworks.py \
-  %D%/tests/test_input.py \
-  %D%/tests/test_jax.py \
-  %D%/tests/test_judge.py \
-  %D%/tests/test_valid.py \
-  %D%/tests/test_ownership.py \
-  %D%/tests/test_rounds.py \
-  %D%/tests/test_stubs.py \
-  %D%/tests/test_torch_backend.py \
-  %D%/tests/test_select.py \
-  %D%/tests/test_torch_ops.py \
-  %D%/tests/test_transformers.py \
-  %D%/tests/test_vllm_nodes.py \
-  %D%/tests/test_wheel.sh
+  %D%/src \
+  %D%/tests
 MOSTLYCLEAN_FOLDERS += python/venv
