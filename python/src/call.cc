@@ -17,9 +17,9 @@ struct call {
   PyObject *target; // a function or method of nanobind
 };
 
-constexpr const char *COLLECTIVE[] = {
-    "allgather", "allgather_heads", "allreduce", "attention_combine", "barrier", "broadcast", "combine",
-    "gather",    "select",          "shift"};
+constexpr const char *COLLECTIVE[] = {"allgather",         "allgather_heads", "allreduce",
+                                      "attention_combine", "barrier",         "broadcast",
+                                      "combine",           "select",          "shift"};
 
 call *of(PyObject *self) { return reinterpret_cast<call *>(self); }
 
