@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The rules of each call on the values of its fields. Breaking one is BANYAN_ERR_ARGUMENT (or STATE) with a text
- * that names the field, unchanged out-parameters, and a communicator that remains usable. */
+ * The rules of calls and of communicators that a row of calls.def cannot state, because they need a run, several calls
+ * or the environment. Breaking one is an error with a text that names the field, and a communicator that remains
+ * usable. */
 #include "tests/support/lone.h"
 #include "tests/support/world.h"
 
@@ -27,61 +28,6 @@ static void rejected(banyan_status status, const char *named) {
   ck_assert_msg(status == BANYAN_ERR_ARGUMENT, "%s: got %s (%s)", named, banyan_status_string(status),
                 banyan_last_error());
   ck_assert_msg(strstr(banyan_last_error(), named), "the text does not name %s: %s", named, banyan_last_error());
-}
-
-static void check_combine(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
-                          const banyan_partial *out, const char *named) {
-  banyan_op *op = NULL;
-  rejected(banyan_combine(comm, desc, in, out), named);
-  rejected(banyan_combine_init(comm, desc, in, out, &op), named);
-  ck_assert_ptr_null(op);
-  is_usable(comm);
-}
-
-/* The statements spoil a good combine, which is then rejected with this text. */
-#define REJECTED(text, ...)                      \
-  do {                                           \
-    make_good(&desc, &in, &out);                 \
-    __VA_ARGS__;                                 \
-    check_combine(comm, &desc, &in, &out, text); \
-  } while (0)
-
-/* tests/kernels/test_partial_check.c tests all rules for a single partial. */
-TEST(combines) {
-  banyan_comm *comm = lone_comm(NULL);
-  banyan_combine_desc desc;
-  banyan_partial in, out;
-  REJECTED("desc.size", desc.size = 4);
-  REJECTED("tokens", desc.tokens = -1);
-  REJECTED("heads", desc.heads = -1);
-  REJECTED("value_dim", desc.value_dim = -1);
-  REJECTED("rows", desc.tokens = desc.heads = 1 << 20);
-  REJECTED("desc.wire", desc.wire = (banyan_dtype)77);
-  REJECTED("desc.wire", desc.wire = BANYAN_E5M2);
-  REJECTED("desc.wire", desc.wire = BANYAN_I8);
-  REJECTED("desc.scatter", desc.scatter = (banyan_scatter)9);
-  REJECTED("desc.order", desc.order = (banyan_order)9);
-  REJECTED("desc.root", desc.scatter = BANYAN_SCATTER_ROOT; desc.root = 1);
-  REJECTED("desc.root", desc.scatter = BANYAN_SCATTER_ROOT; desc.root = -1);
-  REJECTED("nonesuch", desc.algorithm = "nonesuch");
-  REJECTED("nonesuch", desc.algorithm = "nonesuch_with_a_name_longer_than_any");
-  REJECTED("in.size", in.size = 0);
-  REJECTED("in: values", in.values = NULL);
-  REJECTED("in: base", in.base = (banyan_base)0);
-  REJECTED("in: lse", in.lse = NULL);
-  REJECTED("in: values_token_stride", in.values_token_stride = INT64_MAX / 2);
-  REJECTED("out.size", out.size = 1);
-  REJECTED("out: values", out.values = NULL);
-  REJECTED("out: empty", out.empty = BANYAN_EMPTY_NEG_INF | BANYAN_EMPTY_POS_INF);
-  REJECTED("out: values_token_stride", out.values_head_stride = VALUE_DIM - 1);
-  REJECTED("out.lse overlaps out.values", out.lse = (float *)out.values + VALUE_DIM);
-  REJECTED("out.values overlaps in.values", out.values = (float *)in.values + VALUE_DIM);
-  REJECTED("out.values overlaps in.values", out.values = in.values; out.values_head_stride = TOKENS * VALUE_DIM;
-           out.values_token_stride = VALUE_DIM);
-  REJECTED("out.values overlaps in.values", out.values = in.values; out.values_dtype = BANYAN_BF16);
-  REJECTED("out.lse overlaps in.values", out.lse = in.values);
-  REJECTED("out.values overlaps in.lse", in.lse = (float *)out.values + 2);
-  banyan_comm_destroy(comm);
 }
 
 TEST(bytes_without_memory) {

@@ -148,34 +148,6 @@ TEST_LOOP(invalid_contents_are_named, INVALIDS) {
   world_run(&(world_setup){.nranks = 3, .argument = (void *)(uintptr_t)&invalids[_i]}, give_invalid);
 }
 
-static void misuse(world_rank *self) {
-  static memory memory;
-  static const int32_t lengths[1] = {1};
-  banyan_partial in, out;
-  describe(&memory, &in, &out);
-  const struct {
-    banyan_valid_rows valid;
-    const char *text;
-  } cases[] = {
-      {{.size = 4}, "valid.size"},
-      {{.size = sizeof(banyan_valid_rows), .batch = -1}, "valid.batch is -1"},
-      {{.size = sizeof(banyan_valid_rows), .batch = 3},
-       "valid.batch is 3, but seq_lens and query_start_loc are both NULL"},
-      {{.size = sizeof(banyan_valid_rows), .batch = 1, .seq_lens = lengths, .empty_rows = (banyan_empty_rows)2},
-       "valid.empty_rows is 2"},
-      {{.size = sizeof(banyan_valid_rows), .seq_lens = lengths}, "valid.batch is 0, but valid.seq_lens is given"},
-      {{.size = sizeof(banyan_valid_rows), .query_start_loc = lengths},
-       "valid.batch is 0, but valid.query_start_loc is given"},
-  };
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    banyan_combine_desc desc = desc_of(4, &cases[i].valid);
-    banyan_status status = banyan_combine(self->comm, &desc, &in, &out);
-    world_gets(self, status, BANYAN_ERR_ARGUMENT, cases[i].text);
-  }
-}
-
-TEST(misuse_is_named) { world_run(&(world_setup){.nranks = 1}, misuse); }
-
 /* ---- disagreement ------------------------------------------------------------------------------------------------ */
 
 typedef enum history { NEW_CLASSES, KNOWN_CLASS, PERSISTENT, HISTORIES } history;
