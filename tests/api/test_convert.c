@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Conversion of rows between a caller's descriptor and wire form in all conventions, with empty rows and bad data. */
+ * Conversion and merges of rows between callers' descriptors and wire form in all conventions, with empty rows and bad
+ * data. Results are compared with double precision. */
 #include "banyan.h"
 #include "f8.h"
 #include "op.h"
 #include "tests/support/random.h"
 #include "tests/support/sheet.h"
+#include "tests/support/sheet_element.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof(array)[0])
 
@@ -29,39 +31,6 @@ static float read_wire(const void *n, bny_wire wire, int value_dim, int64_t row,
 
 enum { TOKENS_MAX = 5, HEADS_MAX = 20, DIM_MAX = 40 };
 
-/* Allocates the box in a random layout; the caller sets the conventions. */
-static banyan_partial partial_take(const bny_box *box, banyan_dtype values_dtype, banyan_dtype stats_dtype) {
-  int64_t width = box->value_dim + random_int(0, 3), tokens = box->tokens, heads = box->heads;
-  bool heads_first = random_int(0, 1) != 0;
-  banyan_partial p;
-  banyan_partial_init(&p, take((size_t)(tokens * heads * width) * 4), values_dtype,
-                      take((size_t)(tokens * heads * 2) * 4), stats_dtype, box->heads, box->value_dim);
-  p.values_head_stride = heads_first ? tokens * width : width;
-  p.values_token_stride = heads_first ? width : heads * width;
-  p.stats_head_stride = heads_first ? 2 : 2 * tokens;
-  p.stats_token_stride = heads_first ? 2 * heads : 2;
-  return p;
-}
-
-/* Statistics of one kind; m and d lie in pairs. */
-static void partial_set_stats(banyan_partial *p, banyan_stats kind) {
-  p->stats_kind = kind;
-  p->sum = kind == BANYAN_STATS_MAX_SUM ? (char *)p->lse + bny_dtype_bytes(p->stats_dtype) : NULL;
-}
-
-static void partial_free(banyan_partial *p) {
-  free(p->values);
-  free(p->lse);
-}
-
-static int64_t value_at(const banyan_partial *p, int t, int h) {
-  return t * p->values_token_stride + h * p->values_head_stride;
-}
-
-static int64_t stat_at(const banyan_partial *p, int t, int h) {
-  return t * p->stats_token_stride + h * p->stats_head_stride;
-}
-
 typedef struct convention {
   banyan_values values;
   banyan_stats stats;
@@ -79,6 +48,17 @@ static const convention conventions[] = {
 
 static const banyan_dtype dtypes[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
 
+/* A partial of f32 values in one of them. */
+static banyan_partial partial_of(const convention *of, banyan_dtype stats_dtype) {
+  return (banyan_partial){.size = sizeof(banyan_partial),
+                          .values_dtype = BANYAN_F32,
+                          .values_kind = of->values,
+                          .stats_dtype = stats_dtype,
+                          .stats_kind = of->stats,
+                          .base = of->base,
+                          .empty = BANYAN_EMPTY_NEG_INF};
+}
+
 static bny_wire_view message_take(bny_wire wire, const bny_box *box) {
   bny_wire_layout layout = bny_wire_layout_make(wire, (int64_t)box->tokens * box->heads, box->value_dim);
   char *message = take(layout.bytes);
@@ -89,93 +69,89 @@ static bny_wire_view message_take(bny_wire wire, const bny_box *box) {
                          .stream = random_int(0, 1) != 0};
 }
 
-/* Converts rows of any convention and range of numbers to the wire and to another convention. */
-static void convert(const bny_kernels *kernels, bny_wire wire, world_random *random) {
+/* Merges rows of any conventions and range of numbers over the wire into another convention. */
+static void merge(const bny_kernels *kernels, bny_wire wire, int count, world_random *random) {
   const bny_box box = {random_int(1, TOKENS_MAX), random_int(1, HEADS_MAX), random_int(0, DIM_MAX)};
   sheet_mood mood = (sheet_mood)random_below(random, SHEET_MOODS);
   if (mood == SHEET_VALUES && wire == BNY_WIRE_F16) mood = SHEET_PLAIN;
-  const sheet in = sheet_input(random, mood, 0, 1, box.tokens, box.heads, box.value_dim);
+  sheet in[BNY_MERGE_SOURCES_MAX];
+  bny_wire_view views[BNY_MERGE_SOURCES_MAX], again = message_take(wire, &box);
+  for (int k = 0; k < count; k++) {
+    in[k] = sheet_input(random, mood, k, count, box.tokens, box.heads, box.value_dim);
+    views[k] = message_take(wire, &box);
+    ck_assert_ptr_null(bny_partial_check(&in[k].partial, &box, false));
+    ck_assert_int_eq(kernels->encode(&box, &in[k].partial, 0, 0, wire, &views[k]), -1);
+  }
   const sheet out = sheet_output(random, mood, box.tokens, box.heads, box.value_dim);
-  const oracle_row *reference = sheet_merge(&in, 1);
-  bny_wire_view view = message_take(wire, &box), again = message_take(wire, &box);
-  ck_assert_ptr_null(bny_partial_check(&in.partial, &box, false));
+  const oracle_row *reference = sheet_merge(in, count);
+  const bool rounds = random_int(0, 1) != 0;
+  const int32_t roundings = rounds && count > 1 ? 1 + (int32_t)ceil(log2(count)) : 1;
   ck_assert_ptr_null(bny_partial_check(&out.partial, &box, true));
-  ck_assert_int_eq(kernels->encode(&box, &in.partial, 0, 0, wire, &view), -1);
-  ck_assert_int_eq(kernels->merge_finish(&box, wire, 1, &view, false, &out.partial, 0, 0), -1);
+  ck_assert_int_eq(kernels->merge_finish(&box, wire, count, views, rounds, &out.partial, 0, 0), -1);
   char why[256] = "bytes beside the rows were written";
-  ck_assert_msg(sheet_matches(&out, reference, box.heads, 0, 0, bny_wire_formats[wire].dtype, 1, why, sizeof why) &&
-                    sheet_gaps_are_untouched(&out),
-                "%s, wire %s, mood %d: %s", kernels->name, bny_wire_formats[wire].name, (int)mood, why);
+  ck_assert_msg(
+      sheet_matches(&out, reference, box.heads, 0, 0, bny_wire_formats[wire].dtype, roundings, why, sizeof why) &&
+          sheet_gaps_are_untouched(&out),
+      "%s, wire %s, %d sources, mood %d: %s", kernels->name, bny_wire_formats[wire].name, count, (int)mood, why);
   /* The output reads back as the same rows, empty ones included. Extreme logits may fall below the limit for empty
    * rows. */
   const bool reads = out.partial.lse && mood != SHEET_HUGE && mood != SHEET_LARGE && mood != SHEET_MASKED;
   if (reads) ck_assert_int_eq(kernels->encode(&box, &out.partial, 0, 0, wire, &again), -1);
   for (int r = 0; r < box.tokens * box.heads && reads; r++)
     ck_assert((again.d[r] == 0) == reference[r].is_empty && (again.m[r] == -INFINITY) == reference[r].is_empty);
-  free(view.m);
+  for (int k = 0; k < count; k++) free(views[k].m);
   free(again.m);
 }
 
-TEST_RANDOM(rows_of_any_convention, 90) {
+/* Each number of sources that a merge takes, and most often a single one. */
+TEST_RANDOM(rows_of_any_convention, 76) {
   world_random random = random_seed() + 1000 * (uint64_t)_i;
   state += (uint64_t)_i;
   sheet_eight_bits = true;
   EACH_KERNELS(kernels)
-  for (int i = 0; i < 20; i++) convert(kernels, (bny_wire)(i % (int)BNY_WIRE_COUNT), &random);
+  for (int i = 0; i < 20; i++)
+    merge(kernels, (bny_wire)(i % (int)BNY_WIRE_COUNT), i == _i % 8 ? 1 + _i % BNY_MERGE_SOURCES_MAX : 1 + i % 3,
+          &random);
 }
 
 /* Rows in wire form are copied, and come back bit for bit. */
 TEST(native_form_is_a_copy) {
+  const banyan_partial native = partial_of(&conventions[5], BANYAN_F32);
   for (int i = 0; i < 100; i++) {
     bny_box box = {random_int(1, 4), random_int(1, 20), random_int(1, DIM_MAX)};
-    banyan_partial in = partial_take(&box, BANYAN_F32, BANYAN_F32), out = partial_take(&box, BANYAN_F32, BANYAN_F32);
-    banyan_partial *both[] = {&in, &out};
-    for (int k = 0; k < 2; k++) {
-      partial_set_stats(both[k], BANYAN_STATS_MAX_SUM);
-      both[k]->values_kind = BANYAN_VALUES_NUMERATOR;
-      both[k]->base = BANYAN_BASE_2;
-    }
-    for (int t = 0; t < box.tokens; t++) {
-      for (int h = 0; h < box.heads; h++) {
-        oracle_store(in.lse, BANYAN_F32, stat_at(&in, t, h), random_int(-20000, 20000));
-        oracle_store(in.sum, BANYAN_F32, stat_at(&in, t, h), random_real(0.5, 1e6));
-        for (int e = 0; e < box.value_dim; e++)
-          oracle_store(in.values, BANYAN_F32, value_at(&in, t, h) + e, random_real(-1e6, 1e6));
-      }
+    const sheet in = sheet_of(&state, native, box.tokens, box.heads, box.value_dim),
+                out = sheet_of(&state, native, box.tokens, box.heads, box.value_dim);
+    for (int r = 0; r < box.tokens * box.heads; r++) {
+      store_lse(&in, r / box.heads, r % box.heads, random_int(-20000, 20000));
+      store_sum(&in, r / box.heads, r % box.heads, random_real(0.5, 1e6));
+      for (int e = 0; e < box.value_dim; e++) store_value(&in, r / box.heads, r % box.heads, e, random_real(-1e6, 1e6));
     }
     const bny_kernels *kernels = bny_kernels_find(NULL);
     bny_wire_view view = message_take(BNY_WIRE_F32, &box);
-    ck_assert_int_eq(kernels->encode(&box, &in, 0, 0, BNY_WIRE_F32, &view), -1);
-    kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, &out, 0, 0);
-    for (int t = 0; t < box.tokens; t++) {
-      for (int h = 0; h < box.heads; h++) {
-        const float *a = (const float *)in.values + value_at(&in, t, h);
-        ck_assert(memcmp(a, (float *)out.values + value_at(&out, t, h), (size_t)box.value_dim * 4) == 0);
-        ck_assert(memcmp(a, (float *)view.n + (t * box.heads + h) * box.value_dim, (size_t)box.value_dim * 4) == 0);
-        ck_assert(((float *)in.lse)[stat_at(&in, t, h)] == ((float *)out.lse)[stat_at(&out, t, h)]);
-        ck_assert(((float *)in.sum)[stat_at(&in, t, h)] == ((float *)out.sum)[stat_at(&out, t, h)]);
-      }
+    ck_assert_int_eq(kernels->encode(&box, &in.partial, 0, 0, BNY_WIRE_F32, &view), -1);
+    kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, &out.partial, 0, 0);
+    for (int r = 0; r < box.tokens * box.heads; r++) {
+      const int t = r / box.heads, h = r % box.heads;
+      ck_assert(sheet_same_bits(&in, t, h, &out, t, h));
+      ck_assert_mem_eq(value_address(&in, t, h), (float *)view.n + r * box.value_dim, (size_t)box.value_dim * 4);
     }
     free(view.m);
-    partial_free(&in);
-    partial_free(&out);
   }
 }
 
 /* ---- rows in a block --------------------------------------------------------------------------------------------- */
 
 /* Statistics that take different branches of an encode: zeros of both signs, integers, fractions and extremes. */
-static void write_any_stats(const banyan_partial *p, int t, int h, bool whole) {
+static void write_any_stats(const sheet *of, int t, int h, bool whole) {
   static const double stats[] = {0.0, -0.0, 1, -3, 0.25, -0.75, 1e-40, -1e-40, 5e6, -5e6, 1e30, -1e30, -INFINITY};
   static const double sums[] = {1, 3, 0.5, 0x1p-40, 0x1p60, 1e-40, 0};
   double stat = whole ? (double)random_int(-9, 9) : stats[random_int(0, (int)LENGTH(stats) - 1)];
-  if (p->stats_dtype == BANYAN_F16 && fabs(stat) > 6e4 && stat > -INFINITY) stat = 60000;
-  oracle_store(p->lse, p->stats_dtype, stat_at(p, t, h), stat == 0 && random_int(0, 1) ? -0.0 : stat);
-  if (p->sum != NULL)
-    oracle_store(p->sum, p->stats_dtype, stat_at(p, t, h),
-                 p->stats_dtype == BANYAN_F16 ? 1.5
-                                              : sums[whole ? random_int(0, 2) : random_int(0, (int)LENGTH(sums) - 1)]);
-  for (int e = 0; e < 3; e++) oracle_store(p->values, p->values_dtype, value_at(p, t, h) + e, random_real(-2, 2));
+  const bool is_f16 = of->partial.stats_dtype == BANYAN_F16;
+  if (is_f16 && fabs(stat) > 6e4 && stat > -INFINITY) stat = 60000;
+  store_lse(of, t, h, stat == 0 && random_int(0, 1) ? -0.0 : stat);
+  if (of->partial.sum != NULL)
+    store_sum(of, t, h, is_f16 ? 1.5 : sums[whole ? random_int(0, 2) : random_int(0, (int)LENGTH(sums) - 1)]);
+  for (int e = 0; e < 3; e++) store_value(of, t, h, e, random_real(-2, 2));
 }
 
 /* The wire form depends on the row only: a row alone has the same bits as in a block with rows of any kind. */
@@ -184,20 +160,17 @@ TEST(rows_are_encoded_alike_alone_and_in_blocks) {
     const bny_kernels *kernels = bny_kernels_table[t];
     for (int i = 0; i < 1000 && kernels->supported(); i++) {
       const bny_wire wire = (bny_wire)(i / 18 % (int)BNY_WIRE_COUNT);
-      const convention *from = &conventions[i % 6];
       const size_t row_bytes = bny_wire_row_bytes(wire, 3);
       bny_box box = {random_int(1, 3), random_int(1, HEADS_MAX), 3}, one = {1, 1, 3};
-      banyan_partial in = partial_take(&box, BANYAN_F32, dtypes[i / 6 % 3]);
-      in.values_kind = from->values;
-      in.base = from->base;
-      partial_set_stats(&in, from->stats);
+      const sheet in =
+          sheet_of(&state, partial_of(&conventions[i % 6], dtypes[i / 6 % 3]), box.tokens, box.heads, box.value_dim);
       int odd = random_int(0, box.tokens * box.heads - 1); /* often one row is unusual and must not change others */
       for (int r = 0; r < box.tokens * box.heads; r++)
         write_any_stats(&in, r / box.heads, r % box.heads, r != odd && i % 3 != 0);
       bny_wire_view all = message_take(wire, &box), alone = message_take(wire, &one);
-      ck_assert_int_eq(kernels->encode(&box, &in, 0, 0, wire, &all), -1);
+      ck_assert_int_eq(kernels->encode(&box, &in.partial, 0, 0, wire, &all), -1);
       for (int r = 0; r < box.tokens * box.heads; r++) {
-        ck_assert_int_eq(kernels->encode(&one, &in, r / box.heads, r % box.heads, wire, &alone), -1);
+        ck_assert_int_eq(kernels->encode(&one, &in.partial, r / box.heads, r % box.heads, wire, &alone), -1);
         ck_assert_msg(bny_bits_of_float(alone.m[0]) == bny_bits_of_float(all.m[r]) &&
                           bny_bits_of_float(alone.d[0]) == bny_bits_of_float(all.d[r]) &&
                           memcmp(alone.n, (char *)all.n + (size_t)r * row_bytes, row_bytes) == 0,
@@ -208,24 +181,31 @@ TEST(rows_are_encoded_alike_alone_and_in_blocks) {
       }
       free(all.m);
       free(alone.m);
-      partial_free(&in);
     }
   }
 }
 
 /* ---- statistics at the limits of types --------------------------------------------------------------------------- */
 
+/* Sets the convention of a single row, whose m and d lie in a pair. */
+static void partial_set(banyan_partial *p, const convention *to) {
+  p->values_kind = to->values;
+  p->stats_kind = to->stats;
+  p->base = to->base;
+  p->sum = to->stats == BANYAN_STATS_MAX_SUM ? (char *)p->lse + bny_dtype_bytes(p->stats_dtype) : NULL;
+}
+
 /* log2 of the row's weight, from m and d as the caller reads them. */
-static double weight_of(const banyan_partial *p, int t, int h) {
-  double stat = (double)read_as(p->lse, p->stats_dtype, stat_at(p, t, h)) * (p->base == BANYAN_BASE_E ? BNY_LOG2_E : 1);
-  return p->sum == NULL ? stat : stat + log2((double)read_as(p->sum, p->stats_dtype, stat_at(p, t, h)));
+static double weight_of(const banyan_partial *p) {
+  double stat = (double)read_as(p->lse, p->stats_dtype, 0) * (p->base == BANYAN_BASE_E ? BNY_LOG2_E : 1);
+  return p->sum == NULL ? stat : stat + log2((double)read_as(p->sum, p->stats_dtype, 0));
 }
 
 /* Tolerance of a weight: the last places of d (few where it is subnormal) and of t in double, or those of an lse. */
-static double weight_slack(const banyan_partial *p, int t, int h, double weight) {
+static double weight_slack(const banyan_partial *p, double weight) {
   double slack = 1e-6 + 0x1p-45 * fabs(weight), unit = oracle_unit(p->stats_dtype);
   if (p->sum == NULL) return slack + 1.01 * unit * fabs(weight);
-  double d = (double)read_as(p->sum, p->stats_dtype, stat_at(p, t, h));
+  double d = (double)read_as(p->sum, p->stats_dtype, 0);
   double step = p->stats_dtype == BANYAN_F16 ? 0x1p-24 : p->stats_dtype == BANYAN_BF16 ? 0x1p-133 : 0x1p-149;
   return slack + 2.1 * (unit + 0.5 * step / d); /* in octaves: 1 if d is a single step */
 }
@@ -249,7 +229,7 @@ static void export_one(const bny_kernels *kernels, float m, float d, banyan_part
   float n[2] = {d, -0.5f * d};
   bny_wire_view view = {.m = &m, .d = &d, .n = n, .token_stride = 1};
   bool says = kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, out, 0, 0) == 0;
-  double weight = (double)m + log2((double)d), got = weight_of(out, 0, 0), slack = weight_slack(out, 0, 0, weight);
+  double weight = (double)m + log2((double)d), got = weight_of(out), slack = weight_slack(out, weight);
   bool huge = fabsf(m) >= 0x1p24f;
   if (huge) slack += 1.1 * (oracle_unit(out->stats_dtype) + 0x1p-24) * fabs(weight);
   if (fabsf(m) == FLT_MAX && fabs(got) > fabs(weight))
@@ -286,9 +266,7 @@ TEST(statistics_come_out_as_the_type_can_hold_them) {
       float stats[2], values[2];
       banyan_partial out;
       banyan_partial_init(&out, values, dtypes[i / 6 % 3], stats, dtypes[i / 18 % 3], 1, 2);
-      out.values_kind = conventions[i % 6].values;
-      out.base = conventions[i % 6].base;
-      partial_set_stats(&out, conventions[i % 6].stats);
+      partial_set(&out, &conventions[i % 6]);
       float m = roundf((float)(random_real(-1, 1) * exp2(random_real(0, 24))));
       float d = (float)exp2(i % 4 == 0 ? random_real(-45, 52) : random_real(-1, 12));
       if (i % 8 == 0) m = huge[random_int(0, (int)LENGTH(huge) - 1)];
@@ -310,9 +288,7 @@ TEST(masked_rows_come_back_as_they_were) {
       float stats[2], values[2] = {2, -1}, m[2], d[2], n[2][2];
       banyan_partial row;
       banyan_partial_init(&row, values, BANYAN_F32, stats, dtypes[i / 6 % 3], 1, 2);
-      row.values_kind = conventions[i % 6].values;
-      row.base = conventions[i % 6].base;
-      partial_set_stats(&row, conventions[i % 6].stats);
+      partial_set(&row, &conventions[i % 6]);
       double mask = masks[random_int(0, (int)LENGTH(masks) - 1)];
       if (i / 18 % 2 != 0) mask = -exp2(random_real(0, 127.99));
       if (row.stats_dtype == BANYAN_F16) mask = fmax(mask, -65504);
@@ -379,22 +355,21 @@ TEST(empty_rows_and_bad_data) {
       for (int wire = 0; wire < (int)BNY_WIRE_COUNT; wire++) {
         const policy_case *now = &cases[c];
         bool with_sum = now->sum != 1;
-        banyan_partial in = partial_take(&box, BANYAN_F32, BANYAN_F32);
-        partial_set_stats(&in, with_sum ? BANYAN_STATS_MAX_SUM : BANYAN_STATS_LSE);
-        in.empty = now->empty;
-        in.empty_below = now->below;
+        banyan_partial given = partial_of(&conventions[with_sum ? 2 : 0], BANYAN_F32);
+        given.empty = now->empty;
+        given.empty_below = now->below;
+        const sheet in = sheet_of(&state, given, box.tokens, box.heads, box.value_dim);
         int bad_t = random_int(0, 2), bad_h = random_int(0, 6);
         for (int k = 0; k < 21; k++) {
           bool here = k / 7 == bad_t && k % 7 == bad_h;
-          oracle_store(in.lse, BANYAN_F32, stat_at(&in, k / 7, k % 7), here ? (double)now->stat : 1);
-          if (with_sum) oracle_store(in.sum, BANYAN_F32, stat_at(&in, k / 7, k % 7), here ? (double)now->sum : 2);
-          for (int e = 0; e < 5 && !(here && now->empty_row); e++)
-            oracle_store(in.values, BANYAN_F32, value_at(&in, k / 7, k % 7) + e, 1);
+          store_lse(&in, k / 7, k % 7, here ? (double)now->stat : 1);
+          if (with_sum) store_sum(&in, k / 7, k % 7, here ? (double)now->sum : 2);
+          for (int e = 0; e < 5; e++) store_value(&in, k / 7, k % 7, e, here && now->empty_row ? (double)NAN : 1);
         }
-        ck_assert_ptr_null(bny_partial_check(&in, &box, false));
+        ck_assert_ptr_null(bny_partial_check(&in.partial, &box, false));
         bny_wire_view view = message_take((bny_wire)wire, &box);
         int row = bad_t * 7 + bad_h;
-        int64_t bad = bny_kernels_table[t]->encode(&box, &in, 0, 0, (bny_wire)wire, &view);
+        int64_t bad = bny_kernels_table[t]->encode(&box, &in.partial, 0, 0, (bny_wire)wire, &view);
         ck_assert_msg(bad == (now->bad_row ? row : -1), "case %zu: row %lld", c, (long long)bad);
         if (!now->bad_row) {
           ck_assert_msg((view.d[row] == 0) == now->empty_row, "case %zu: d %g", c, (double)view.d[row]);
@@ -405,7 +380,6 @@ TEST(empty_rows_and_bad_data) {
           }
         }
         free(view.m);
-        partial_free(&in);
       }
     }
   }

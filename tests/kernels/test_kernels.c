@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Merges of every kernel table, compared with double precision, bit by bit with the formula of op.h, and with one
- * another, over random shapes, layouts, wires and numbers of sources. */
+ * Merges of every kernel table, compared bit by bit with the formula of op.h and with one another, over random shapes,
+ * layouts, wires and numbers of sources. tests/api/test_convert.c compares them with double precision. */
 #include "banyan.h"
 #include "op.h"
 #include "tests/support/random.h"
@@ -25,7 +25,6 @@ typedef struct scenario {
   bny_wire_layout layout;
   char *messages[BNY_MERGE_SOURCES_MAX];
   bny_wire_view views[BNY_MERGE_SOURCES_MAX];
-  double *lse[BNY_MERGE_SOURCES_MAX]; /* base e, -inf: empty */
   float *values[BNY_MERGE_SOURCES_MAX];
 } scenario;
 
@@ -50,13 +49,11 @@ static void scenario_fill(scenario *s, const scenario_spread *spread) {
   const int dim = s->box.value_dim;
   s->layout = bny_wire_layout_make(s->wire, (int64_t)s->box.tokens * s->source_heads, dim);
   for (int k = 0; k < s->count; k++) {
-    s->lse[k] = take((size_t)rows * sizeof(double));
     s->values[k] = take((size_t)rows * (size_t)dim * sizeof(float));
     float *lse = take((size_t)rows * sizeof(float));
     for (int64_t r = 0; r < rows; r++) {
       lse[r] =
           random_real(0, 1) < spread->empty_share ? -INFINITY : (float)random_real(spread->lse_low, spread->lse_high);
-      s->lse[k][r] = (double)lse[r];
       for (int i = 0; i < dim; i++)
         s->values[k][r * dim + i] = (float)random_real(-spread->value_scale, spread->value_scale);
     }
@@ -86,7 +83,6 @@ static scenario scenario_make(int count, bny_wire wire, const scenario_spread *s
 static void scenario_free(scenario *s) {
   for (int k = 0; k < s->count; k++) {
     free(s->messages[k]);
-    free(s->lse[k]);
     free(s->values[k]);
   }
 }
@@ -112,76 +108,6 @@ static finished finish_of(const bny_kernels *kernels, const scenario *s) {
 static void finished_free(finished *f) {
   free(f->values);
   free(f->lse);
-}
-
-/* Relative L2 error of the worst row; lse within lse_bound, absolute. Bounds apply per source and level. */
-static void check_against_reference(const scenario *s, const finished *f, double bound, const char *name) {
-  const int dim = s->box.value_dim;
-  double *sum = take((size_t)dim * sizeof(double));
-  for (int64_t r = 0; r < scenario_rows(s); r++) {
-    double top = -INFINITY, weight = 0, error = 0, norm = 0;
-    for (int k = 0; k < s->count; k++) top = fmax(top, s->lse[k][r]);
-    for (int i = 0; i < dim; i++) sum[i] = 0;
-    for (int k = 0; k < s->count; k++) {
-      double w = s->lse[k][r] == -INFINITY ? 0 : exp(s->lse[k][r] - top);
-      weight += w;
-      for (int i = 0; i < dim && w > 0; i++) {
-        sum[i] += w * (double)s->values[k][r * dim + i];
-        norm += w * fabs((double)s->values[k][r * dim + i]); /* the norm of the terms, because sums may cancel */
-      }
-    }
-    if (weight == 0) {
-      ck_assert_msg(f->lse[r] == -INFINITY, "%s: lse of an all-empty row is %g", name, (double)f->lse[r]);
-      for (int i = 0; i < dim; i++) ck_assert_msg(f->values[r * dim + i] == 0, "%s: value of an all-empty row", name);
-      continue;
-    }
-    double lse = top + log(weight);
-    ck_assert_msg(fabs((double)f->lse[r] - lse) <= 1e-6 + 2e-7 * fabs(lse), "%s: lse %.9g, reference %.9g", name,
-                  (double)f->lse[r], lse);
-    for (int i = 0; i < dim; i++) {
-      double delta = (double)f->values[r * dim + i] - sum[i] / weight;
-      error += delta * delta;
-    }
-    double scale = norm / weight / sqrt(dim > 0 ? dim : 1);
-    ck_assert_msg(sqrt(error) <= bound * scale + 1e-44, "%s: row error %.3g of %.3g", name, sqrt(error), scale);
-  }
-  free(sum);
-}
-
-static double bound_of(const scenario *s) {
-  double levels = 1 + ceil(log2(s->count)); /* roundings to the wire from a leaf to the root */
-  return 1e-6 + 2.5 * bny_wire_formats[s->wire].error_bound * (s->round_nodes ? levels : 1);
-}
-
-TEST(merges_match_the_reference) {
-  for (int i = 0; i < ROUNDS; i++) {
-    int count = i < 64 ? i + 1 : random_int(1, 12);
-    scenario s = scenario_make(count, (bny_wire)(i % (int)BNY_WIRE_COUNT), &ordinary);
-    EACH_KERNELS(kernels) {
-      finished f = finish_of(kernels, &s);
-      check_against_reference(&s, &f, bound_of(&s), kernels->name);
-      finished_free(&f);
-    }
-    scenario_free(&s);
-  }
-}
-
-TEST(far_logits_keep_their_precision) {
-  static const scenario_spread spreads[] = {{.lse_low = -1e4, .lse_high = 1e4, .value_scale = 1},
-                                            {.lse_low = 9995, .lse_high = 1e4, .value_scale = 1},
-                                            {.lse_low = -1e4, .lse_high = -9995, .value_scale = 1},
-                                            {.lse_low = -90, .lse_high = 0, .value_scale = 1e-3},
-                                            {.lse_low = 0, .lse_high = 1, .value_scale = 1e-40}};
-  for (int i = 0; i < 60; i++) {
-    scenario s = scenario_make(random_int(1, 9), BNY_WIRE_F32, &spreads[i % 5]);
-    EACH_KERNELS(kernels) {
-      finished f = finish_of(kernels, &s);
-      /* denormal values have only an absolute precision */
-      check_against_reference(&s, &f, i % 5 == 4 ? 1e-3 : 1e-6, kernels->name);
-      finished_free(&f);
-    }
-    scenario_free(&s);
-  }
 }
 
 /* ---- bits -------------------------------------------------------------------------------------------------------- */

@@ -54,6 +54,20 @@ static void place(sheet *sheet, bool with_stats) {
   partial->values_scale = scale;
 }
 
+static void choose_all_strides(world_random *random, sheet *sheet) {
+  banyan_partial *partial = &sheet->partial;
+  choose_strides(random, sheet->tokens, sheet->heads, sheet->value_dim, &partial->values_token_stride,
+                 &partial->values_head_stride);
+  choose_strides(random, sheet->tokens, sheet->heads, 1, &partial->stats_token_stride, &partial->stats_head_stride);
+}
+
+sheet sheet_of(world_random *random, banyan_partial convention, int32_t tokens, int32_t heads, int32_t value_dim) {
+  sheet made = {.partial = convention, .tokens = tokens, .heads = heads, .value_dim = value_dim};
+  choose_all_strides(random, &made);
+  place(&made, true);
+  return made;
+}
+
 static sheet choose_convention(world_random *random, int32_t tokens, int32_t heads, int32_t value_dim) {
   static const banyan_dtype dtypes[] = {BANYAN_F32, BANYAN_F32, BANYAN_F16, BANYAN_BF16};
   sheet made = {.tokens = tokens, .heads = heads, .value_dim = value_dim};
@@ -72,8 +86,7 @@ static sheet choose_convention(world_random *random, int32_t tokens, int32_t hea
     partial->values_scale = random_one_in(random, 4) ? NULL : &none; /* place() sets the scales */
     partial->values_scale_stride = random_below(random, 3);
   }
-  choose_strides(random, tokens, heads, value_dim, &partial->values_token_stride, &partial->values_head_stride);
-  choose_strides(random, tokens, heads, 1, &partial->stats_token_stride, &partial->stats_head_stride);
+  choose_all_strides(random, &made);
   return made;
 }
 

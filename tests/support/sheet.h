@@ -35,6 +35,8 @@ extern bool sheet_eight_bits;
 sheet sheet_input(world_random *random, sheet_mood mood, int32_t rank, int32_t nranks, int32_t tokens, int32_t heads,
                   int32_t value_dim);
 sheet sheet_output(world_random *random, sheet_mood mood, int32_t tokens, int32_t heads, int32_t value_dim);
+/* Makes a sheet of this convention, with random strides. */
+sheet sheet_of(world_random *random, banyan_partial convention, int32_t tokens, int32_t heads, int32_t value_dim);
 /* Makes a sheet of other rows with the convention of `like`. */
 sheet sheet_output_like(const sheet *like, int32_t tokens, int32_t heads);
 
