@@ -31,7 +31,7 @@ bool bny_api_overlap(const void *first, size_t first_bytes, const void *second, 
 
 /* Compares which keys the ranks claim, by their positions or, without these, by their first rows. All ranks get the
  * same error. For blocking calls on the host, whose arrays have been read. */
-banyan_status bny_api_check_claims(banyan_comm *comm, const banyan_attention_desc *desc);
+banyan_status bny_api_check_claims(banyan_comm *comm, const bny_attention_desc *desc);
 
 /* Sets the algorithm of a call that only "oneshot" serves on devices, because it sends the rows of all ranks to the
  * rank that merges them. `what` names the call, and most_over_nodes is its limit of ranks on several nodes. */
@@ -75,14 +75,14 @@ typedef struct bny_api_heads {
 } bny_api_heads;
 
 /* Reads desc->gather, which is not NULL, and checks it against q. */
-banyan_status bny_api_attention_gather(banyan_comm *comm, const banyan_attention_desc *desc, bool blocking,
+banyan_status bny_api_attention_gather(banyan_comm *comm, const bny_attention_desc *desc, bool blocking,
                                        bny_api_heads *gathered);
 
 /* Checks everything of a selection but its valid rows, and fills in its memory. */
 banyan_status bny_api_select_check(banyan_comm *comm, const banyan_select_desc *desc, bny_lists *lists);
 
 /* Checks desc->select, which is not NULL, and that its results are what attention reads. */
-banyan_status bny_api_attention_select(banyan_comm *comm, const banyan_attention_desc *desc, banyan_order order);
+banyan_status bny_api_attention_select(banyan_comm *comm, const bny_attention_desc *desc, banyan_order order);
 
 /* Checks an all-gather of heads, and fills in `call`. */
 banyan_status bny_api_heads_read(banyan_comm *comm, const banyan_heads_desc *desc, const void *mine, void *all,

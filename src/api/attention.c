@@ -82,8 +82,8 @@ banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, 
   return BANYAN_OK;
 }
 
-static banyan_status check_memory_attention(banyan_comm *comm, const banyan_attention_desc *desc) {
-  const banyan_queries *queries = desc->queries ? desc->queries : &(banyan_queries){0};
+static banyan_status check_memory_attention(banyan_comm *comm, const bny_attention_desc *desc) {
+  const banyan_queries *queries = &desc->queries;
   const struct {
     const char *what;
     const void *pointer;
@@ -103,7 +103,7 @@ static banyan_status check_memory_attention(banyan_comm *comm, const banyan_atte
              {"queries.key_start", queries->key_start},
              {"queries.tree_mask", queries->tree_mask},
              {"queries.key_mask", queries->key_mask}};
-  bool has_rows = desc->batch > 0 && bny_attention_tokens(desc) > 0;
+  bool has_rows = desc->batch > 0 && desc->tokens > 0;
   banyan_status status = BANYAN_OK;
   for (size_t i = 0; i < sizeof all / sizeof all[0] && status == BANYAN_OK && has_rows; i++)
     status = bny_api_check_memory(comm, all[i].what, all[i].pointer);
@@ -117,25 +117,23 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
   BNY_FLOAT_MODE;
   if (!comm || !op) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and op must not be NULL");
   bny_attention *attention = NULL;
-  bny_attention_room desc_room;
+  bny_attention_desc own;
   banyan_partial out_room;
-  banyan_status status = bny_attention_check_call(&desc, &desc_room, &out, &out_room, false);
-  if (status == BANYAN_OK) status = check_memory_attention(comm, desc);
-  if (status == BANYAN_OK)
-    status = bny_api_check_memory_partial(comm, out, &(bny_box){bny_attention_tokens(desc), desc->heads, 1}, true);
+  banyan_status status = bny_attention_check_call(desc, &own, &out, &out_room, false);
+  if (status == BANYAN_OK) status = check_memory_attention(comm, &own);
+  if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &(bny_box){own.tokens, own.heads, 1}, true);
   if (status == BANYAN_OK) status = bny_comm_check(comm);
-  if (status == BANYAN_OK) status = bny_attention_make(comm, desc, out, &attention);
+  if (status == BANYAN_OK) status = bny_attention_make(comm, &own, out, &attention);
   if (status == BANYAN_OK) status = bny_op_make_attention(comm, attention, op);
   if (status != BANYAN_OK) bny_attention_free(attention);
   return status;
 }
 
-static banyan_status check_both(const banyan_attention_desc *desc, const banyan_combine_desc *combine) {
-  int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
-  if (combine->tokens != bny_attention_tokens(desc) || combine->heads != desc->heads || combine->value_dim != value_dim)
+static banyan_status check_both(const bny_attention_desc *desc, const banyan_combine_desc *combine) {
+  if (combine->tokens != desc->tokens || combine->heads != desc->heads || combine->value_dim != desc->value_dim)
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     "combine has %d tokens x %d heads of %d values, but attention gives %d x %d of %d", combine->tokens,
-                    combine->heads, combine->value_dim, bny_attention_tokens(desc), desc->heads, value_dim);
+                    combine->heads, combine->value_dim, desc->tokens, desc->heads, desc->value_dim);
   if (combine->stream && combine->stream != desc->stream)
     return bny_fail(BANYAN_ERR_ARGUMENT, "combine.stream is not that of attention");
   return BANYAN_OK;
@@ -151,15 +149,15 @@ static banyan_status check_valid(const banyan_valid_rows *valid) {
 /* Completes the call of a combine of attention's rows. Attention's kernel sends the rows if that is possible; otherwise
  * *why explains why not. On the host a blocking call is planned for a class of tokens, or for those that
  * `valid` allows. */
-static banyan_status call_of_both(banyan_comm *comm, const banyan_attention_desc *desc,
-                                  const banyan_combine_desc *combine, bool blocking, const banyan_valid_rows **valid,
-                                  banyan_valid_rows *valid_room, bny_call *call, char *why, size_t bytes) {
+static banyan_status call_of_both(banyan_comm *comm, const bny_attention_desc *desc, const banyan_combine_desc *combine,
+                                  bool blocking, const banyan_valid_rows **valid, banyan_valid_rows *valid_room,
+                                  bny_call *call, char *why, size_t bytes) {
   bny_call made;
   banyan_combine_desc room;
   bool runs_here = blocking && !comm->device.engine;
   banyan_status status = bny_api_combine_call(comm, &combine, &room, &made);
   *valid = status == BANYAN_OK ? combine->valid : NULL;
-  if (status == BANYAN_OK && desc->select) status = bny_api_attention_select(comm, desc, made.order);
+  if (status == BANYAN_OK && desc->selects) status = bny_api_attention_select(comm, desc, made.order);
   if (status == BANYAN_OK) status = bny_api_read_valid(comm, valid, valid_room, runs_here, &made);
   if (status == BANYAN_OK && runs_here)
     status = bny_attention_check_desc(comm, desc, made.tokens, made.order == BANYAN_ORDER_EXACT);
@@ -172,12 +170,12 @@ static banyan_status call_of_both(banyan_comm *comm, const banyan_attention_desc
   if (status == BANYAN_OK) status = bny_api_check_memory_valid(comm, *valid);
   if (status != BANYAN_OK) return status;
   made.attends = true;
-  made.prunes = bny_prune_is_lossy(desc);
-  made.has_starts = comm->device.engine && desc->select && desc->queries && desc->queries->query_start_loc;
-  made.dim = desc->select ? desc->select->k : desc->prune.top_pages;
-  if (desc->select || (made.dim > 0 && comm->nranks > 1))
+  made.prunes = bny_prune_is_lossy(&desc->prune);
+  made.has_starts = comm->device.engine && desc->selects && desc->queries.query_start_loc;
+  made.dim = desc->selects ? desc->select.k : desc->prune.top_pages;
+  if (desc->selects || (made.dim > 0 && comm->nranks > 1))
     made.sequences = blocking && !made.counts_tokens ? bny_valid_class(desc->batch, desc->kv_heads) : desc->batch;
-  if (bny_prune_is_wanted(desc) && desc->prune.top_pages == 0 && made.order == BANYAN_ORDER_EXACT)
+  if (bny_prune_is_wanted(&desc->prune) && desc->prune.top_pages == 0 && made.order == BANYAN_ORDER_EXACT)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "desc.prune.epsilon is used with BANYAN_ORDER_EXACT: what is left out "
                                             "depends on the ranks. Use another order, or top_pages");
   bny_call within = made;
@@ -213,8 +211,8 @@ static bny_call call_of_lists(const bny_call *rows, const bny_attention *attenti
  * of a run is in its memory, and is that of sequences if each has one query; otherwise all sequences select. */
 static banyan_status choose_keys(const banyan_op *op, const bny_call *rows, const bny_attention *attention,
                                  const banyan_valid_rows *valid, banyan_op **stages) {
-  const banyan_select_desc *select = attention->desc.select;
-  if (!select) return BANYAN_OK;
+  const banyan_select_desc *select = &attention->desc.select;
+  if (!attention->desc.selects) return BANYAN_OK;
   bny_call keys = call_of_lists(rows, attention, 1, select->k);
   bool on_device = op->comm->device.engine != NULL;
   if (rows->has_starts) keys.counts_tokens = false;
@@ -235,7 +233,7 @@ static banyan_status choose_keys(const banyan_op *op, const bny_call *rows, cons
 static banyan_status choose_pages(const banyan_op *op, const bny_call *rows, bny_attention *attention,
                                   const banyan_valid_rows *valid, banyan_op **stages) {
   if (!attention->over_ranks) return choose_keys(op, rows, attention, valid, stages);
-  const banyan_attention_desc *desc = &attention->desc;
+  const bny_attention_desc *desc = &attention->desc;
   bny_call tops = {.collective = BNY_SELECT,
                    .counts_tokens = rows->counts_tokens,
                    .tokens = rows->tokens,
@@ -281,7 +279,7 @@ static banyan_status certificate_of(const banyan_op *op, const bny_call *rows, c
 
 /* Attaches attention to the operation. The device and memory of a rank decide whether it supports a shape. An operation
  * without attention is new on all ranks. */
-static banyan_status attend(banyan_comm *comm, banyan_op *op, const banyan_attention_desc *desc, const bny_call *call,
+static banyan_status attend(banyan_comm *comm, banyan_op *op, const bny_attention_desc *desc, const bny_call *call,
                             const char *why_apart, bny_attention **made) {
   bny_attention *attention = op->attention;
   bool is_new = !attention;
@@ -301,7 +299,7 @@ static banyan_status attend(banyan_comm *comm, banyan_op *op, const banyan_atten
   return BANYAN_OK;
 }
 
-static banyan_status check_call(banyan_comm *comm, const banyan_attention_desc *desc, const bny_call *call,
+static banyan_status check_call(banyan_comm *comm, const bny_attention_desc *desc, const bny_call *call,
                                 const banyan_partial **out, banyan_partial *room, bool blocking) {
   bny_box result = bny_op_result_box(comm, call);
   banyan_status status = bny_api_check_partial(out, room, &result, true);
@@ -312,10 +310,11 @@ static banyan_status check_call(banyan_comm *comm, const banyan_attention_desc *
 }
 
 /* If `keep`, the caller gets a persistent operation. All operations are made before the first one runs. */
-static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attention_desc *desc,
+static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attention_desc *given,
                                         const banyan_combine_desc *combine, const banyan_partial *out,
                                         banyan_op **keep) {
-  bny_attention_room desc_room;
+  bny_attention_desc own;
+  const bny_attention_desc *desc = &own;
   banyan_partial out_room;
   bny_call call;
   bny_api_heads heads;
@@ -325,7 +324,7 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   bny_attention *attention = NULL;
   char why_apart[BNY_ERROR_TEXT_BYTES];
   if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
-  banyan_status status = bny_attention_read(&desc, &desc_room);
+  banyan_status status = bny_attention_read(given, &own);
   if (status == BANYAN_OK)
     status = call_of_both(comm, desc, combine, !keep, &valid, &valid_room, &call, why_apart, sizeof why_apart);
   if (status == BANYAN_OK) status = check_call(comm, desc, &call, &out, &out_room, !keep);

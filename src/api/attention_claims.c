@@ -37,7 +37,7 @@ static const char *row_of(const banyan_kv_part *part, int32_t sequence, int32_t 
 }
 
 /* Rows that are all equal, as of memory that was never written, tell nothing. */
-static void hash_rows(const banyan_attention_desc *desc, int32_t sequence, claim *made) {
+static void hash_rows(const bny_attention_desc *desc, int32_t sequence, claim *made) {
   const banyan_kv_part *part = bny_attention_part(desc, 0);
   size_t bytes = part->rows == BANYAN_KV_ROWS_PLAIN ? (size_t)desc->head_dim * bny_dtype_bytes(part->dtype)
                                                     : (size_t)BNY_FLASHMLA_BYTES;
@@ -54,15 +54,17 @@ static void hash_rows(const banyan_attention_desc *desc, int32_t sequence, claim
   if (differ) made->rows = rows;
 }
 
-static void claim_all(const banyan_attention_desc *desc, claims *made) {
-  const banyan_queries *queries = desc->queries && desc->queries->tokens > 0 ? desc->queries : NULL;
+static void claim_all(const bny_attention_desc *desc, claims *made) {
+  const banyan_queries *queries = &desc->queries;
+  bool has_positions =
+      desc->tokens > 0 && (queries->query_start || queries->key_start) && queries->key_pattern_len == 0;
   memset(made, 0, sizeof *made);
   made->sequences = desc->batch < SEQUENCES ? desc->batch : SEQUENCES;
   for (int32_t b = 0; b < made->sequences; b++) {
     claim *own = &made->of[b];
     own->keys = bny_attention_keys(&desc->kv, b);
     own->first = -1;
-    if (queries && (queries->query_start || queries->key_start) && queries->key_pattern_len == 0) {
+    if (has_positions) {
       own->first = queries->key_start ? queries->key_start[b] : 0;
       own->block = queries->key_block ? queries->key_block : own->keys;
       own->stride = queries->key_block ? queries->key_stride : own->keys;
@@ -115,7 +117,7 @@ static banyan_status compare(const claims *own, const claims *other, int32_t ran
   return BANYAN_OK;
 }
 
-banyan_status bny_api_check_claims(banyan_comm *comm, const banyan_attention_desc *desc) {
+banyan_status bny_api_check_claims(banyan_comm *comm, const bny_attention_desc *desc) {
   claims own, *all = calloc((size_t)comm->nranks, sizeof *all);
   banyan_status status = all ? BANYAN_OK : bny_fail(BANYAN_ERR_MEMORY, "out of memory for claims");
   if (!all) return bny_op_reject(comm, status, true);

@@ -13,10 +13,10 @@ static banyan_status check_field(const char *field, int64_t given, const char *o
 }
 
 /* The result is q, so its strides are those of q, explicit or not. */
-static banyan_status check_shape(const banyan_attention_desc *desc, const banyan_heads_desc *gather) {
+static banyan_status check_shape(const bny_attention_desc *desc, const banyan_heads_desc *gather) {
   bool says_strides = gather->all_token_stride != 0 || gather->all_head_stride != 0;
-  int32_t tokens = desc->queries ? desc->queries->tokens : desc->batch;
-  banyan_status status = check_field("tokens", gather->tokens, desc->queries ? "queries.tokens" : "batch", tokens);
+  banyan_status status =
+      check_field("tokens", gather->tokens, desc->has_queries ? "queries.tokens" : "batch", desc->tokens);
   if (status == BANYAN_OK) status = check_field("heads", gather->heads, "heads", desc->heads);
   if (status == BANYAN_OK)
     status = desc->rope.dim ? check_field("dim", gather->dim, "head_dim without rope_dim",
@@ -27,14 +27,14 @@ static banyan_status check_shape(const banyan_attention_desc *desc, const banyan
     status = check_field("all_token_stride", gather->all_token_stride, "q_batch_stride", desc->q_batch_stride);
   if (status == BANYAN_OK && says_strides)
     status = check_field("all_head_stride", gather->all_head_stride, "q_head_stride", desc->q_head_stride);
-  if (status == BANYAN_OK && desc->q_batch_stride == 0 && tokens > 1)
+  if (status == BANYAN_OK && desc->q_batch_stride == 0 && desc->tokens > 1)
     status = bny_fail(BANYAN_ERR_ARGUMENT, "q_batch_stride is 0: tokens of a gathered q would overlap");
   if (status == BANYAN_OK && gather->stream && gather->stream != desc->stream)
     status = bny_fail(BANYAN_ERR_ARGUMENT, "desc.gather.stream is not that of attention");
   return status;
 }
 
-banyan_status bny_api_attention_gather(banyan_comm *comm, const banyan_attention_desc *desc, bool blocking,
+banyan_status bny_api_attention_gather(banyan_comm *comm, const bny_attention_desc *desc, bool blocking,
                                        bny_api_heads *gathered) {
   banyan_heads_desc room;
   const banyan_heads_desc *known = bny_sized_read(&bny_sized_heads_desc, "desc.gather", desc->gather, &room);

@@ -8,14 +8,14 @@
 #define REJECT(...) bny_fail(BANYAN_ERR_ARGUMENT, "desc.select: " __VA_ARGS__)
 
 /* Its results are arrays of the attention. */
-static banyan_status check_results(const banyan_attention_desc *desc, const bny_lists *lists, banyan_order order) {
+static banyan_status check_results(const bny_attention_desc *desc, const bny_lists *lists, banyan_order order) {
   const banyan_kv_part *kv = &desc->kv;
   const bool has_rows = desc->batch > 0;
   if (has_rows && (!lists->own || !lists->own_counts)) return REJECT("own and own_counts must not be NULL");
   if (!bny_chosen_is_list(desc)) {
-    if (!desc->queries || (has_rows && !desc->queries->key_mask))
+    if (!desc->has_queries || (has_rows && !desc->queries.key_mask))
       return REJECT("its keys go to page_table or to queries.key_mask: page_table is not own, and key_mask is NULL");
-    if (desc->batch > 1 && desc->queries->key_mask_stride == 0)
+    if (desc->batch > 1 && desc->queries.key_mask_stride == 0)
       return REJECT("queries.key_mask_stride is 0: each sequence needs a mask of its own");
     return BANYAN_OK;
   }
@@ -33,20 +33,20 @@ static banyan_status check_results(const banyan_attention_desc *desc, const bny_
 
 /* A selection on a device runs before kernels that read page tables and lengths. None of them marks keys, and none
  * reads a mask. */
-static banyan_status check_device(const banyan_attention_desc *desc) {
+static banyan_status check_device(const bny_attention_desc *desc) {
   if (bny_chosen_is_list(desc)) return BANYAN_OK;
   return bny_fail(BANYAN_ERR_UNSUPPORTED,
                   "desc.select: on a device its keys go to page_table, as pages of one key: set it to own. No kernel "
                   "marks keys in queries.key_mask, or reads that mask");
 }
 
-banyan_status bny_api_attention_select(banyan_comm *comm, const banyan_attention_desc *desc, banyan_order order) {
-  const banyan_select_desc *select = desc->select;
+banyan_status bny_api_attention_select(banyan_comm *comm, const bny_attention_desc *desc, banyan_order order) {
+  const banyan_select_desc *select = &desc->select;
   if (select->tokens != desc->batch || select->heads > 1)
     return REJECT("it has tokens %d and heads %d, must be batch, which is %d, and 0 or 1", select->tokens,
                   select->heads, desc->batch);
   if (select->valid) return REJECT("valid must be NULL: combine.valid has the tokens of a run");
-  if (bny_prune_is_wanted(desc))
+  if (bny_prune_is_wanted(&desc->prune))
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "desc.select is set next to desc.prune: use one of them");
   bny_lists lists;
   banyan_status status = bny_api_select_check(comm, select, &lists);

@@ -14,23 +14,23 @@
 
 #define WHERE "banyan_attention: "
 
-static banyan_status check_shape(const banyan_attention_desc *desc) {
+static banyan_status check_shape(const bny_attention_desc *desc) {
   if (desc->batch < 0) return bny_attention_reject("batch is %d, negative", desc->batch);
   if (desc->kv_heads < 1) return bny_attention_reject("kv_heads is %d, must be at least 1", desc->kv_heads);
   if (desc->heads < 1 || desc->heads % desc->kv_heads != 0)
     return bny_attention_reject("heads is %d, must be a multiple of kv_heads, which is %d", desc->heads,
                                 desc->kv_heads);
-  if ((int64_t)bny_attention_tokens(desc) * desc->heads > INT32_MAX)
+  if ((int64_t)desc->tokens * desc->heads > INT32_MAX)
     return bny_attention_reject("%s %d x heads %d are more than 2^31 - 1 rows",
-                                desc->queries ? "queries.tokens" : "batch", bny_attention_tokens(desc), desc->heads);
+                                desc->has_queries ? "queries.tokens" : "batch", desc->tokens, desc->heads);
   if (desc->head_dim < 1 || desc->head_dim > BNY_ATTENTION_HEAD_DIM_MAX)
     return bny_attention_reject("head_dim is %d, must be 1 to %d", desc->head_dim, BNY_ATTENTION_HEAD_DIM_MAX);
-  if (bny_attention_value_dim(desc) < 1 || bny_attention_value_dim(desc) > BNY_ATTENTION_VALUE_DIM_MAX)
-    return bny_attention_reject("value_dim is %d%s, must be 1 to %d", bny_attention_value_dim(desc),
-                                desc->value_dim ? "" : " (head_dim, as it is unset)", BNY_ATTENTION_VALUE_DIM_MAX);
+  if (desc->value_dim < 1 || desc->value_dim > BNY_ATTENTION_VALUE_DIM_MAX)
+    return bny_attention_reject("value_dim is %d%s, must be 1 to %d", desc->value_dim,
+                                desc->has_value_dim ? "" : " (head_dim, as it is unset)", BNY_ATTENTION_VALUE_DIM_MAX);
   if (desc->keys_max < 0) return bny_attention_reject("keys_max is %d, negative", desc->keys_max);
   if (!isfinite(desc->scale))
-    return bny_attention_reject("scale is %g, must be finite (0: 1 / sqrt(head_dim))", (double)desc->scale);
+    return bny_attention_reject("scale is %g, must be finite (0: 1 / sqrt(head_dim))", desc->scale);
   if (desc->empty != 0 && desc->empty != BANYAN_EMPTY_NAN)
     return bny_attention_reject("empty is %" PRIu64 ", must be 0 or BANYAN_EMPTY_NAN", desc->empty);
   if (!bny_dtype_is_float(desc->q_dtype))
@@ -38,7 +38,7 @@ static banyan_status check_shape(const banyan_attention_desc *desc) {
   return BANYAN_OK;
 }
 
-static banyan_status check_prune(const banyan_attention_desc *desc) {
+static banyan_status check_prune(const bny_attention_desc *desc) {
   const banyan_prune *prune = &desc->prune;
   if (!(prune->epsilon >= 0 && prune->epsilon <= 1))
     return bny_attention_reject("prune.epsilon is %g, must be 0 to 1", (double)prune->epsilon);
@@ -54,7 +54,7 @@ static banyan_status check_prune(const banyan_attention_desc *desc) {
 
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
 
-static banyan_status check_list(const banyan_attention_desc *desc) {
+static banyan_status check_list(const bny_attention_desc *desc) {
   const banyan_kv_part *kv = &desc->kv;
   const struct {
     const char *name;
@@ -87,15 +87,15 @@ static banyan_status check_list(const banyan_attention_desc *desc) {
   return BANYAN_OK;
 }
 
-static banyan_status reject_prune(const banyan_attention_desc *desc) {
-  if (!bny_prune_is_wanted(desc) || !desc->parts) return BANYAN_OK;
+static banyan_status reject_prune(const bny_attention_desc *desc) {
+  if (!bny_prune_is_wanted(&desc->prune) || !desc->parts) return BANYAN_OK;
   return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE
                   "prune is set next to parts: pages are left out of keys in one memory only. Leave one of them 0");
 }
 
 /* Checks that parts follow one another, and together are the keys of the shard. */
-static banyan_status check_ranges(const banyan_attention_desc *desc) {
-  if (desc->batch == 0 || bny_attention_tokens(desc) == 0) return BANYAN_OK;
+static banyan_status check_ranges(const bny_attention_desc *desc) {
+  if (desc->batch == 0 || desc->tokens == 0) return BANYAN_OK;
   if (!desc->kv.seq_lens) return bny_attention_reject("seq_lens is NULL");
   for (int32_t b = 0; b < desc->batch; b++) {
     int64_t end = 0;
@@ -116,7 +116,7 @@ static banyan_status check_ranges(const banyan_attention_desc *desc) {
 }
 
 /* Checks the keys in each memory. Errors of parts name them. */
-static banyan_status check_parts(const banyan_attention_desc *desc, bool on_host) {
+static banyan_status check_parts(const bny_attention_desc *desc, bool on_host) {
   if (!desc->parts) return bny_attention_check_part(desc, &desc->kv, on_host);
   banyan_status status = BANYAN_OK;
   int32_t i = 0;
@@ -130,27 +130,56 @@ static banyan_status check_parts(const banyan_attention_desc *desc, bool on_host
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-banyan_status bny_attention_read(const banyan_attention_desc **desc, bny_attention_room *room) {
-  if (!*desc) return bny_attention_reject("desc is NULL");
-  const banyan_attention_desc *known = bny_sized_read(&bny_sized_attention_desc, WHERE "desc", *desc, &room->desc);
-  if (!known) return BANYAN_ERR_ARGUMENT;
-  const banyan_queries *queries = known->queries;
-  if (queries && !(queries = bny_sized_read(&bny_sized_queries, WHERE "queries", queries, &room->queries)))
+/* Reads a struct that the description names. Returns false if its size is invalid. */
+static bool read_named(const bny_sized *type, const char *what, const void *given, void *to) {
+  const void *known = given ? bny_sized_read(type, what, given, to) : NULL;
+  if (known && known != to) memcpy(to, known, type->bytes);
+  return !given || known;
+}
+
+banyan_status bny_attention_read(const banyan_attention_desc *given, bny_attention_desc *desc) {
+  banyan_attention_desc room;
+  if (!given) return bny_attention_reject("desc is NULL");
+  given = bny_sized_read(&bny_sized_attention_desc, WHERE "desc", given, &room);
+  if (!given) return BANYAN_ERR_ARGUMENT;
+  *desc = (bny_attention_desc){
+      .batch = given->batch,
+      .tokens = given->batch,
+      .heads = given->heads,
+      .kv_heads = given->kv_heads,
+      .head_dim = given->head_dim,
+      .value_dim = given->value_dim ? given->value_dim : given->head_dim,
+      .group = given->kv_heads > 0 ? given->heads / given->kv_heads : 0,
+      .memories = given->parts ? (int32_t)given->part_count : 1,
+      .scale = given->scale != 0 ? (double)given->scale : 1 / sqrt((double)given->head_dim),
+      .soft_cap = given->soft_cap,
+      .q_dtype = given->q_dtype,
+      .empty = given->empty,
+      .q = given->q,
+      .q_mine = given->q_mine,
+      .q_batch_stride = given->q_batch_stride,
+      .q_head_stride = given->q_head_stride,
+      .rope = given->rope,
+      .kv = given->kv,
+      .parts = given->parts,
+      .part_count = given->part_count,
+      .gather = given->gather,
+      .sinks = given->sinks,
+      .prune = given->prune,
+      .keys_max = given->keys_max,
+      .has_value_dim = given->value_dim != 0,
+      .has_queries = given->queries != NULL,
+      .selects = given->select != NULL,
+      .stream = given->stream,
+  };
+  if (!read_named(&bny_sized_queries, WHERE "queries", given->queries, &desc->queries) ||
+      !read_named(&bny_sized_select_desc, WHERE "select", given->select, &desc->select))
     return BANYAN_ERR_ARGUMENT;
-  const banyan_select_desc *select = known->select;
-  if (select && !(select = bny_sized_read(&bny_sized_select_desc, WHERE "select", select, &room->select)))
-    return BANYAN_ERR_ARGUMENT;
-  if (queries != known->queries || select != known->select) {
-    if (known != &room->desc) room->desc = *known;
-    room->desc.queries = queries;
-    room->desc.select = select;
-    known = &room->desc;
-  }
-  *desc = known;
+  if (given->queries) desc->tokens = desc->queries.tokens;
   return BANYAN_OK;
 }
 
-banyan_status bny_attention_check_fields(const banyan_attention_desc *desc, bool on_host) {
+banyan_status bny_attention_check_fields(const bny_attention_desc *desc, bool on_host) {
   banyan_status status = check_shape(desc);
   if (status == BANYAN_OK) status = check_list(desc);
   if (status == BANYAN_OK) status = reject_prune(desc);
@@ -159,8 +188,8 @@ banyan_status bny_attention_check_fields(const banyan_attention_desc *desc, bool
   return status == BANYAN_OK ? check_parts(desc, on_host) : status;
 }
 
-static banyan_status check_out(const banyan_attention_desc *desc, const banyan_partial *out) {
-  bny_box box = {bny_attention_tokens(desc), desc->heads, bny_attention_value_dim(desc)};
+static banyan_status check_out(const bny_attention_desc *desc, const banyan_partial *out) {
+  bny_box box = {desc->tokens, desc->heads, desc->value_dim};
   const char *reason = bny_partial_check(out, &box, true), *names[2];
   if (reason) return bny_attention_reject("out: %s", reason);
   if (bny_partial_overlaps_itself(out, &box, names))
@@ -168,22 +197,22 @@ static banyan_status check_out(const banyan_attention_desc *desc, const banyan_p
   return BANYAN_OK;
 }
 
-banyan_status bny_attention_check_call(const banyan_attention_desc **desc, bny_attention_room *room,
+banyan_status bny_attention_check_call(const banyan_attention_desc *given, bny_attention_desc *desc,
                                        const banyan_partial **out, banyan_partial *out_room, bool on_host) {
-  banyan_status status = bny_attention_read(desc, room);
+  banyan_status status = bny_attention_read(given, desc);
   if (status != BANYAN_OK) return status;
   if (!*out) return bny_attention_reject("out is NULL");
   *out = bny_sized_read(&bny_sized_partial, WHERE "out", *out, out_room);
   if (!*out) return BANYAN_ERR_ARGUMENT;
-  if ((*desc)->gather || (*desc)->select)
+  if (desc->gather || desc->selects)
     return bny_attention_reject("desc.%s must be NULL: banyan_attention_combine() alone exchanges something before",
-                                (*desc)->gather ? "gather" : "select");
-  status = bny_attention_check_fields(*desc, on_host);
-  return status == BANYAN_OK ? check_out(*desc, *out) : status;
+                                desc->gather ? "gather" : "select");
+  status = bny_attention_check_fields(desc, on_host);
+  return status == BANYAN_OK ? check_out(desc, *out) : status;
 }
 
-banyan_status bny_attention_check_scale(const banyan_attention_desc *desc, const banyan_partial *out) {
-  int32_t head = bny_attention_tokens(desc) > 0 ? bny_partial_scale_check(out, desc->heads) : -1;
+banyan_status bny_attention_check_scale(const bny_attention_desc *desc, const banyan_partial *out) {
+  int32_t head = desc->tokens > 0 ? bny_partial_scale_check(out, desc->heads) : -1;
   if (head < 0) return BANYAN_OK;
   return bny_attention_reject("out.values_scale of head %d must be finite and above 0", head);
 }

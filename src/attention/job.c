@@ -35,21 +35,20 @@ size_t bny_job_sums_bytes(int32_t value_dim, bool is_exact) {
 }
 
 void bny_job_set_up(bny_job *job) {
-  const banyan_attention_desc *desc = job->desc;
-  job->value_dim = bny_attention_value_dim(desc);
+  const bny_attention_desc *desc = job->desc;
   job->is_exact = job->out->values_dtype == BNY_EXACT_ROWS;
-  job->prunes = bny_prune_is_wanted(desc);
+  job->prunes = bny_prune_is_wanted(&desc->prune);
   job->has_many = job->attention->run_many && !job->is_exact && !job->prunes;
-  job->row_bytes = bny_wire_row_bytes(BNY_WIRE_EXACT, job->value_dim);
-  job->sums_bytes = bny_job_sums_bytes(job->value_dim, job->is_exact);
-  job->group = desc->heads / desc->kv_heads;
-  job->scale_log2 = (desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim)) * log2_e;
+  job->row_bytes = bny_wire_row_bytes(BNY_WIRE_EXACT, job->desc->value_dim);
+  job->sums_bytes = bny_job_sums_bytes(job->desc->value_dim, job->is_exact);
+  job->scale_log2 = desc->scale * log2_e;
+  job->bounds = bny_attention_bounds(desc);
 }
 
 /* ---- segments ---------------------------------------------------------------------------------------------------- */
 
 bool bny_job_is_many(const bny_job *job, int32_t sequence) {
-  return job->has_many && bny_attention_is_many(bny_attention_queries(job->desc, sequence).count, job->group);
+  return job->has_many && bny_attention_is_many(bny_attention_queries(job->desc, sequence).count, job->desc->group);
 }
 
 /* Returns how many keys a segment of such a sequence has at least, if there may be `most` segments. */
@@ -61,7 +60,7 @@ static int32_t many_segment(int32_t keys, int32_t most) {
 /* Returns how many keys a segment of a sequence has: whole blocks. A segment belongs to one part of the keys, so
  * several parts have up to one more segment each. */
 int32_t bny_job_segment_keys(const bny_job *job, int32_t sequence) {
-  int32_t keys = 0, parts = bny_attention_parts(job->desc);
+  int32_t keys = 0, parts = job->desc->memories;
   for (int32_t i = 0; i < parts; i++) keys += bny_attention_keys(bny_attention_part(job->desc, i), sequence);
   int32_t most = BNY_JOB_SEGMENTS_MAX - (parts > 1 ? parts : 0), each = bny_job_divide_up(keys, most);
   if (bny_job_is_many(job, sequence)) each = keys > 0 ? many_segment(keys, most) : 0;
@@ -75,13 +74,13 @@ static int32_t segments_of_part(const bny_job *job, int32_t sequence, int32_t pa
 
 int32_t bny_job_segments(const bny_job *job, int32_t sequence) {
   int32_t keys = bny_job_segment_keys(job, sequence), count = 0;
-  for (int32_t i = 0; i < bny_attention_parts(job->desc); i++) count += segments_of_part(job, sequence, i, keys);
+  for (int32_t i = 0; i < job->desc->memories; i++) count += segments_of_part(job, sequence, i, keys);
   return count > 0 ? count : 1;
 }
 
 bny_key_run bny_job_segment_at(const bny_job *job, int32_t sequence, int32_t index) {
   int32_t keys = bny_job_segment_keys(job, sequence);
-  for (int32_t i = 0; i < bny_attention_parts(job->desc); i++) {
+  for (int32_t i = 0; i < job->desc->memories; i++) {
     int32_t count = segments_of_part(job, sequence, i, keys);
     if (index < count) {
       int32_t begin = index * keys, all = bny_attention_keys(bny_attention_part(job->desc, i), sequence);
@@ -95,17 +94,17 @@ bny_key_run bny_job_segment_at(const bny_job *job, int32_t sequence, int32_t ind
 /* ---- one row block ----------------------------------------------------------------------------------------------- */
 
 int32_t bny_job_chunks(const bny_job *job, int32_t sequence) {
-  int64_t rows = (int64_t)bny_attention_queries(job->desc, sequence).count * job->group;
+  int64_t rows = (int64_t)bny_attention_queries(job->desc, sequence).count * job->desc->group;
   return (int32_t)((rows + ROWS_MAX - 1) / ROWS_MAX);
 }
 
 /* The query token and head of row `index` of a row block. */
 static int32_t token_of(const bny_job *job, const bny_row_task *rows, int32_t index) {
-  return bny_attention_queries(job->desc, rows->block.sequence).first + (rows->first + index) / job->group;
+  return bny_attention_queries(job->desc, rows->block.sequence).first + (rows->first + index) / job->desc->group;
 }
 
 static int32_t head_of(const bny_job *job, const bny_row_task *rows, int32_t index) {
-  return rows->block.kv_head * job->group + (rows->first + index) % job->group;
+  return rows->block.kv_head * job->desc->group + (rows->first + index) % job->desc->group;
 }
 
 int64_t bny_job_row(const bny_job *job, const bny_row_task *rows, int32_t index) {
@@ -113,16 +112,16 @@ int64_t bny_job_row(const bny_job *job, const bny_row_task *rows, int32_t index)
 }
 
 void bny_job_set_rows(const bny_job *job, const bny_row_block *block, bny_row_task *rows) {
-  const banyan_attention_desc *desc = job->desc;
-  int32_t all = bny_attention_queries(desc, block->sequence).count * job->group;
+  const bny_attention_desc *desc = job->desc;
+  int32_t all = bny_attention_queries(desc, block->sequence).count * job->desc->group;
   rows->block = *block;
   rows->part = -1;
   rows->first = block->chunk * ROWS_MAX;
   rows->task = (bny_attention_task){
       .heads = smaller(all - rows->first, ROWS_MAX),
-      .group = job->group,
+      .group = job->desc->group,
       .head_dim = desc->head_dim,
-      .value_dim = job->value_dim,
+      .value_dim = job->desc->value_dim,
       .scale_log2 = job->scale_log2,
       .soft_cap = (float)fmin((double)desc->soft_cap * log2_e, (double)FLT_MAX),
       .q_dtype = desc->q_dtype,
@@ -134,7 +133,7 @@ void bny_job_set_rows(const bny_job *job, const bny_row_block *block, bny_row_ta
         bny_attention_moved(desc->q, token * desc->q_batch_stride + head * desc->q_head_stride, desc->q_dtype);
     rows->task.q_rope[i] = bny_attention_moved(
         desc->rope.q, token * desc->rope.batch_stride + head * desc->rope.head_stride, desc->q_dtype);
-    if (!bny_attention_hides_keys(desc)) continue;
+    if (!desc->queries.query_start) continue;
     bool same_token = i > 0 && token_of(job, rows, i - 1) == token;
     rows->sights[i] = same_token ? rows->sights[i - 1] : bny_attention_sight_of(desc, block->sequence, (int32_t)token);
   }
@@ -144,7 +143,7 @@ void bny_job_set_rows(const bny_job *job, const bny_row_block *block, bny_row_ta
 static void set_sights(const bny_job *job, bny_row_task *rows, int32_t first) {
   const uint8_t *mask = bny_attention_mask(job->desc, rows->block.sequence);
   rows->task.key_mask = mask ? mask + first : NULL;
-  if (!bny_attention_hides_keys(job->desc)) return;
+  if (!job->desc->queries.query_start) return;
   rows->task.sights = job->desc->parts ? rows->part_sights : rows->sights;
   for (int32_t i = 0; job->desc->parts && i < rows->task.heads; i++)
     rows->part_sights[i] = bny_attention_part_sight(rows->sights[i], first, rows->task.keys);
@@ -272,13 +271,13 @@ static bny_exact_row *exact_row(const bny_job *job, void *rows, int32_t index) {
 /* Adds some keys to rows. Each block of keys is one contribution to each row, and a function of its keys and the query
  * alone. Segments, parts and shards begin at block boundaries. */
 void bny_job_deposit(const bny_job *job, const bny_attention_task *task, bny_attention_sums *block, void *to) {
-  int32_t stride = bny_attention_padded(job->value_dim);
+  int32_t stride = bny_attention_padded(job->desc->value_dim);
   for (int32_t i = 0; i < task->heads; i++) {
     bny_exact_row *row = exact_row(job, to, i);
     if (is_nan_row(block, i) || row->d_hi == nan_row)
       row->d_hi = nan_row;
     else if (block->d[i] > 0)
-      job->kernels->exact_deposit(row, block->m[i], block->d[i], block->n + i * stride, job->value_dim);
+      job->kernels->exact_deposit(row, block->m[i], block->d[i], block->n + i * stride, job->desc->value_dim);
   }
 }
 
@@ -311,7 +310,7 @@ static void add_exact(const bny_job *job, int32_t heads, void *rows, void *other
     if (row->d_hi == nan_row || other->d_hi == nan_row)
       row->d_hi = nan_row;
     else
-      job->kernels->exact_add(row, other, job->value_dim);
+      job->kernels->exact_add(row, other, job->desc->value_dim);
   }
 }
 
@@ -329,20 +328,20 @@ static void note_row(const bny_job *job, int64_t row, const bny_pruned *pruned, 
                      const float *n) {
   const banyan_prune *prune = &job->desc->prune;
   if (job->certificate)
-    bny_prune_certify(pruned, index, m, d, n, job->value_dim, job->certificate, row);
+    bny_prune_certify(pruned, index, m, d, n, job->desc->value_dim, job->certificate, row);
   else if (prune->error)
-    prune->error[row] = (float)bny_prune_error(pruned, index, m, d, n, job->value_dim);
+    prune->error[row] = (float)bny_prune_error(pruned, index, m, d, n, job->desc->value_dim);
 }
 
 static void note_exact_row(const bny_job *job, int64_t row, const bny_pruned *pruned, int32_t index,
                            bny_exact_row *of) {
   float m = 0, d = of->d_hi || of->d_lo ? 1 : 0, n[BNY_ATTENTION_VALUE_DIM_MAX];
   banyan_partial to;
-  banyan_partial_init(&to, n, BANYAN_F32, &m, BANYAN_F32, 1, job->value_dim);
+  banyan_partial_init(&to, n, BANYAN_F32, &m, BANYAN_F32, 1, job->desc->value_dim);
   to.values_kind = BANYAN_VALUES_NUMERATOR, to.stats_kind = BANYAN_STATS_MAX_SUM, to.base = BANYAN_BASE_2;
   float sum = 0;
   to.sum = &sum;
-  bny_box box = {1, 1, job->value_dim};
+  bny_box box = {1, 1, job->desc->value_dim};
   bny_wire_view view = {.m = &(float){0}, .d = &d, .n = (char *)of, .token_stride = 1};
   job->kernels->merge_finish(&box, BNY_WIRE_EXACT, 1, &view, false, &to, 0, 0);
   note_row(job, row, pruned, index, m, sum, n);
@@ -356,7 +355,7 @@ static void write_exact(const bny_job *job, const bny_row_task *task, const bny_
     int32_t token = token_of(job, task, i), head = head_of(job, task, i);
     double sink = job->desc->sinks ? bny_job_sink(job, task, i) : -INFINITY;
     if (row->d_hi != nan_row && sink > -INFINITY)
-      job->kernels->exact_deposit(row, ceil(sink), exp2(sink - ceil(sink)), zeros, job->value_dim);
+      job->kernels->exact_deposit(row, ceil(sink), exp2(sink - ceil(sink)), zeros, job->desc->value_dim);
     if (pruned) note_exact_row(job, bny_job_row(job, task, i), pruned, i, row);
     put_exact(job, token, head, row);
   }
@@ -366,7 +365,7 @@ static void write_exact(const bny_job *job, const bny_row_task *task, const bny_
 
 /* Counts the sink of each row: a logit without a value. */
 static void add_sinks(const bny_job *job, const bny_row_task *rows, bny_attention_sums *sums) {
-  int32_t stride = bny_attention_padded(job->value_dim);
+  int32_t stride = bny_attention_padded(job->desc->value_dim);
   for (int32_t i = 0; i < rows->task.heads; i++) {
     double sink = bny_job_sink(job, rows, i);
     if (sink > sums->m[i]) {
@@ -390,12 +389,12 @@ void bny_job_write(bny_job *job, const bny_row_task *rows, const bny_pruned *pru
   if (job->desc->sinks) add_sinks(job, rows, sums);
   bny_attention_finish(task, sums, m, d, n);
   for (int32_t i = 0; pruned && i < task->heads; i++)
-    note_row(job, bny_job_row(job, rows, i), pruned, i, m[i], d[i], n + (int64_t)i * job->value_dim);
+    note_row(job, bny_job_row(job, rows, i), pruned, i, m[i], d[i], n + (int64_t)i * job->desc->value_dim);
   for (int32_t i = 0, count; i < task->heads; i += count) {
     int32_t token = token_of(job, rows, i), head = head_of(job, rows, i);
-    count = smaller(task->heads - i, (rows->block.kv_head + 1) * job->group - head);
-    bny_box box = {1, count, job->value_dim};
-    bny_wire_view view = {.m = m + i, .d = d + i, .n = n + (int64_t)i * job->value_dim, .token_stride = count};
+    count = smaller(task->heads - i, (rows->block.kv_head + 1) * job->desc->group - head);
+    bny_box box = {1, count, job->desc->value_dim};
+    bny_wire_view view = {.m = m + i, .d = d + i, .n = n + (int64_t)i * job->desc->value_dim, .token_stride = count};
     int64_t lost = job->kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, job->out, token, head);
     if (lost < 0) continue;
     int64_t row = (int64_t)token * job->desc->heads + head + lost;
@@ -410,7 +409,7 @@ static const bny_pruned none_left_out = {.mass = {-INFINITY}, .moment = {-INFINI
 static void write_padding(const bny_job *job, int32_t first, int32_t end) {
   _Alignas(LINE_BYTES) char exact[EXACT_ROW_BYTES_MAX];
   float m = -INFINITY, d = 0, n[BNY_ATTENTION_VALUE_DIM_MAX] = {0};
-  bny_box box = {1, 1, job->value_dim};
+  bny_box box = {1, 1, job->desc->value_dim};
   bny_wire_view view = {.m = &m, .d = &d, .n = n, .token_stride = 1};
   if (job->is_exact) job->kernels->exact_clear(exact, job->row_bytes);
   for (int32_t token = first; token < end; token++)
@@ -426,8 +425,10 @@ static void write_padding(const bny_job *job, int32_t first, int32_t end) {
 }
 
 void bny_job_write_padding(const bny_job *job) {
-  write_padding(job, 0, bny_attention_first(job->desc));
-  write_padding(job, bny_attention_padding(job->desc), bny_attention_tokens(job->desc));
+  const bny_attention_desc *desc = job->desc;
+  const int32_t *loc = desc->queries.query_start_loc;
+  if (loc) write_padding(job, 0, loc[0]);
+  write_padding(job, loc ? loc[desc->batch] : desc->batch, desc->tokens);
 }
 
 static __attribute__((noinline)) void run_exact_block(bny_job *job, bny_row_task *rows) {

@@ -16,11 +16,9 @@ typedef struct bny_part_range {
 typedef struct bny_job {
   const bny_attention_kernels *attention;
   const bny_kernels *kernels;
-  const banyan_attention_desc *desc;
+  const bny_attention_desc *desc;
   const banyan_partial *out;
   double scale_log2;
-  int32_t value_dim;
-  int32_t group; /* query heads of a KV head */
   int32_t threads;
   int32_t part_segments;  /* segments in a part: a power of two, BNY_JOB_SEGMENTS_MAX for whole row blocks */
   int32_t *part_first;    /* by sequence, batch + 1 of them: number of its first part */
@@ -30,6 +28,7 @@ typedef struct bny_job {
   bool is_exact;          /* the output has rows of the exact order */
   size_t row_bytes;       /* bytes of such a row */
   bool prunes;
+  bny_bounds bounds;                  /* of pages, if it does */
   bool has_many;                      /* kernels take sequences of many queries together */
   int32_t many;                       /* most row blocks of a group, in such sequences; 1 without one */
   char *rooms;                        /* by thread */

@@ -31,7 +31,7 @@ static int32_t levels_of(int32_t segments) {
 
 static size_t kernel_bytes(const bny_job *job) {
   return bny_job_aligned(
-      job->attention->many_bytes(job->many * BNY_ATTENTION_HEADS_MAX, job->desc->head_dim, job->value_dim));
+      job->attention->many_bytes(job->many * BNY_ATTENTION_HEADS_MAX, job->desc->head_dim, job->desc->value_dim));
 }
 
 size_t bny_job_set_many(bny_job *job, int32_t threads) {

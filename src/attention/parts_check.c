@@ -7,7 +7,7 @@
 #include "attention/queries.h"
 
 /* Layouts of rows other than PLAIN have one shape. */
-static banyan_status check_rows(const banyan_attention_desc *desc, const banyan_kv_part *part) {
+static banyan_status check_rows(const bny_attention_desc *desc, const banyan_kv_part *part) {
   if (bny_dtype_bytes(part->dtype) == 0)
     return bny_attention_reject(
         "kv_dtype is %d, must be BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3, BANYAN_E5M2 or BANYAN_I8",
@@ -21,12 +21,11 @@ static banyan_status check_rows(const banyan_attention_desc *desc, const banyan_
                                 "BANYAN_E5M2 and BANYAN_I8 have separate scales",
                                 part->scales.k ? "k_scale" : "v_scale", (int)part->dtype, (int)part->rows);
   if (part->rows == BANYAN_KV_ROWS_PLAIN) return BANYAN_OK;
-  if (part->dtype != BANYAN_E4M3 || desc->head_dim != BNY_FLASHMLA_DIM ||
-      bny_attention_value_dim(desc) != BNY_FLASHMLA_CODES)
+  if (part->dtype != BANYAN_E4M3 || desc->head_dim != BNY_FLASHMLA_DIM || desc->value_dim != BNY_FLASHMLA_CODES)
     return bny_attention_reject(
         "kv_rows is BANYAN_KV_ROWS_FLASHMLA_FP8, with kv_dtype %d, head_dim %d and value_dim %d; "
         "must be BANYAN_E4M3, %d and %d",
-        (int)part->dtype, desc->head_dim, bny_attention_value_dim(desc), BNY_FLASHMLA_DIM, BNY_FLASHMLA_CODES);
+        (int)part->dtype, desc->head_dim, desc->value_dim, BNY_FLASHMLA_DIM, BNY_FLASHMLA_CODES);
   if (part->v && part->v != part->k)
     return bny_attention_reject(
         "v is not k, but values are part of the rows of BANYAN_KV_ROWS_FLASHMLA_FP8. Let v be k or NULL");
@@ -34,7 +33,7 @@ static banyan_status check_rows(const banyan_attention_desc *desc, const banyan_
 }
 
 /* Checks scales, which are in host memory. */
-static banyan_status check_scales(const banyan_attention_desc *desc, const banyan_kv_part *part) {
+static banyan_status check_scales(const bny_attention_desc *desc, const banyan_kv_part *part) {
   if (part->scales.token_stride != 0) return BANYAN_OK; /* there are as many scales as keys, so they are not checked */
   for (int32_t i = 0; i < 2; i++) {
     const float *scales = i == 0 ? part->scales.k : part->scales.v;
@@ -66,11 +65,11 @@ static bool is_far(int64_t count, int64_t stride) { return count > 1 && bny_exte
 
 /* Rejects strides for which address arithmetic would overflow. `longest` is the largest number of keys of a
  * sequence. */
-static banyan_status check_range(const banyan_attention_desc *desc, const banyan_kv_part *part, int32_t longest) {
+static banyan_status check_range(const bny_attention_desc *desc, const banyan_kv_part *part, int32_t longest) {
   int64_t outer = !part->pages.table      ? desc->batch
                   : part->pages.count > 0 ? part->pages.count
                                           : 2,
-          tokens = bny_attention_tokens(desc);
+          tokens = desc->tokens;
   bool has_scale = part->scales.k || part->scales.v;
   bool has_rows_of_v = part->rows == BANYAN_KV_ROWS_PLAIN, has_table = part->pages.table && !part->pages.indptr;
   int64_t keys = part->pages.table && part->pages.keys < longest ? part->pages.keys : longest;
@@ -139,8 +138,8 @@ static banyan_status check_page_ids(const banyan_kv_part *part, int32_t b) {
   return BANYAN_OK;
 }
 
-static banyan_status check_strides(const banyan_attention_desc *desc, const banyan_kv_part *part, int32_t longest) {
-  if (desc->batch == 0 || bny_attention_tokens(desc) == 0) return BANYAN_OK;
+static banyan_status check_strides(const bny_attention_desc *desc, const banyan_kv_part *part, int32_t longest) {
+  if (desc->batch == 0 || desc->tokens == 0) return BANYAN_OK;
   int32_t neighbours = part->pages.table && part->pages.keys < longest ? part->pages.keys : longest;
   bool is_plain = part->rows == BANYAN_KV_ROWS_PLAIN;
   int32_t k_row = is_plain ? desc->head_dim : BNY_FLASHMLA_BYTES;
@@ -153,16 +152,15 @@ static banyan_status check_strides(const banyan_attention_desc *desc, const bany
   if (status == BANYAN_OK && longest > 0)
     status = check_head_stride("k_head_stride", part->k_head_stride, desc->kv_heads, k_row);
   if (!is_plain) return status;
-  if (status == BANYAN_OK)
-    status = check_stride("v_token_stride", part->v_token_stride, neighbours, bny_attention_value_dim(desc));
+  if (status == BANYAN_OK) status = check_stride("v_token_stride", part->v_token_stride, neighbours, desc->value_dim);
   if (status == BANYAN_OK && longest > 0)
-    status = check_head_stride("v_head_stride", part->v_head_stride, desc->kv_heads, bny_attention_value_dim(desc));
+    status = check_head_stride("v_head_stride", part->v_head_stride, desc->kv_heads, desc->value_dim);
   return status;
 }
 
 /* ---- memory of the host ------------------------------------------------------------------------------------------ */
 
-static banyan_status check_page_list(const banyan_attention_desc *desc, const banyan_kv_part *part) {
+static banyan_status check_page_list(const bny_attention_desc *desc, const banyan_kv_part *part) {
   for (int32_t b = 0; b < desc->batch; b++) {
     int64_t pages = (int64_t)part->pages.indptr[b + 1] - part->pages.indptr[b];
     if (part->pages.indptr[b] < 0 || pages < 0)
@@ -182,9 +180,9 @@ static banyan_status check_page_list(const banyan_attention_desc *desc, const ba
 }
 
 /* Checks what the keys of a run need; `longest`: the most keys of a sequence. */
-static banyan_status check_bounds(const banyan_attention_desc *desc, const banyan_kv_part *part, int32_t longest) {
+static banyan_status check_bounds(const bny_attention_desc *desc, const banyan_kv_part *part, int32_t longest) {
   const banyan_prune *prune = &desc->prune;
-  if (!bny_prune_is_wanted(desc) || longest == 0) return BANYAN_OK;
+  if (!bny_prune_is_wanted(&desc->prune) || longest == 0) return BANYAN_OK;
   if (!prune->bounds)
     return bny_attention_reject("prune.bounds is NULL, other fields of prune are set, and there are keys");
   if (!part->pages.table && (prune->keys < 1 || (longest - 1) / prune->keys >= prune->batch_pages))
@@ -194,10 +192,10 @@ static banyan_status check_bounds(const banyan_attention_desc *desc, const banya
 }
 
 /* Checks the arrays of a part, which are in host memory. */
-static banyan_status check_memory(const banyan_attention_desc *desc, const banyan_kv_part *part) {
+static banyan_status check_memory(const bny_attention_desc *desc, const banyan_kv_part *part) {
   int32_t longest = 0;
   banyan_status status = part->pages.indptr ? check_page_list(desc, part) : BANYAN_OK;
-  if (status != BANYAN_OK || desc->batch == 0 || bny_attention_tokens(desc) == 0) return status;
+  if (status != BANYAN_OK || desc->batch == 0 || desc->tokens == 0) return status;
   if (!part->seq_lens && !part->pages.last_len) return bny_attention_reject("seq_lens is NULL");
   for (int32_t b = 0; b < desc->batch; b++) {
     int32_t keys = bny_attention_keys(part, b);
@@ -215,7 +213,7 @@ static banyan_status check_memory(const banyan_attention_desc *desc, const banya
   return status;
 }
 
-banyan_status bny_attention_check_part(const banyan_attention_desc *desc, const banyan_kv_part *part, bool on_host) {
+banyan_status bny_attention_check_part(const bny_attention_desc *desc, const banyan_kv_part *part, bool on_host) {
   int32_t keys_max = desc->parts ? 0 : desc->keys_max; /* counts all parts */
   banyan_status status = check_rows(desc, part);
   if (status == BANYAN_OK) status = check_pages(part, keys_max);

@@ -72,24 +72,20 @@ static size_t all_bytes(const room *room, int32_t blocks, int32_t parts, size_t 
 }
 
 static int32_t most_rows(const bny_job *job, int32_t sequence) {
-  int64_t rows = (int64_t)bny_attention_queries(job->desc, sequence).count * job->group;
+  int64_t rows = (int64_t)bny_attention_queries(job->desc, sequence).count * job->desc->group;
   return rows < ROWS ? (int32_t)rows : ROWS;
 }
 
 /* Returns the most memory of a block in any run of an operation. Unknown numbers of pages are 0. */
-static room room_of(const banyan_attention_desc *desc, int64_t rows) {
+static room room_of(const bny_attention_desc *desc, int64_t rows) {
   const banyan_pages *pages = &desc->kv.pages;
   int64_t known = pages->count;
   if (pages->table && pages->table_stride > 0) known = pages->table_stride;
   if (pages->table && known == 0 && pages->keys > 0) known = bny_job_divide_up(desc->keys_max, pages->keys);
   return (room){.pages = pages->table ? known : desc->prune.batch_pages,
-                .page_keys = bny_bounds_keys(desc),
+                .page_keys = bny_attention_bounds(desc).page_keys,
                 .rows = rows < ROWS ? (int32_t)rows : ROWS,
-                .masks = desc->queries && desc->queries->key_mask};
-}
-
-static int64_t rows_of_head(const banyan_attention_desc *desc) {
-  return (int64_t)bny_attention_tokens(desc) * (desc->heads / desc->kv_heads);
+                .masks = desc->queries.key_mask != NULL};
 }
 
 static banyan_status out_of_memory(size_t bytes) {
@@ -99,12 +95,12 @@ static banyan_status out_of_memory(size_t bytes) {
                   bytes);
 }
 
-banyan_status bny_attention_reserve(const banyan_attention_desc *desc, bool is_exact, bny_pool *pool) {
-  int64_t rows = rows_of_head(desc);
+banyan_status bny_attention_reserve(const bny_attention_desc *desc, bool is_exact, bny_pool *pool) {
+  int64_t rows = (int64_t)desc->tokens * desc->group;
   int32_t threads = bny_pool_threads(pool), blocks = BLOCKS_PER_THREAD * threads;
   if (desc->prune.top_pages > 0 && rows > (int64_t)blocks * ROWS) blocks = (int32_t)((rows + ROWS - 1) / ROWS);
   room room = room_of(desc, rows);
-  size_t sums = bny_job_sums_bytes(bny_attention_value_dim(desc), is_exact), bytes = 0, more;
+  size_t sums = bny_job_sums_bytes(desc->value_dim, is_exact), bytes = 0, more;
   for (int32_t n = 1; n <= blocks; n++) /* fewer blocks have more parts */
     bytes = (more = all_bytes(&room, n, parts_of(n, threads), sums)) > bytes ? more : bytes;
   pool = bny_pool_take(pool);
@@ -121,7 +117,7 @@ static void set_block(const wave *wave, const bny_row_block *at, int32_t index) 
   bny_job *job = wave->job;
   bny_prune_block *b = &wave->blocks[index];
   bny_row_task *rows = &wave->rows[index];
-  b->desc = job->desc, b->kernels = job->attention;
+  b->bounds = &job->bounds, b->kernels = job->attention;
   b->stage = BNY_PRUNE_WEIGH;
   b->done = b->count = b->forced = 0;
   memset(b->rest, 0, sizeof b->rest);
@@ -135,10 +131,10 @@ static void set_block(const wave *wave, const bny_row_block *at, int32_t index) 
     b->sinks[h] = job->desc->sinks && h < task->heads ? bny_job_sink(job, rows, h) : -INFINITY;
     atomic_store_explicit(&b->errors[h], 0, memory_order_relaxed);
   }
-  b->page_keys = bny_bounds_keys(job->desc);
+  b->page_keys = job->bounds.page_keys;
   b->drafts = b->drafts_end = 0;
-  if (job->desc->queries && job->desc->queries->tree_mask) {
-    int64_t start = job->desc->queries->query_start[at->sequence];
+  if (job->desc->queries.tree_mask) {
+    int64_t start = job->desc->queries.query_start[at->sequence];
     b->drafts = bny_attention_keys_below(job->desc, at->sequence, start);
     b->drafts_end = bny_attention_keys_below(job->desc, at->sequence, start + DRAFTS_MAX);
   }
@@ -245,7 +241,7 @@ static void end_stage(const wave *wave, bny_prune_block *b) {
     bny_job_clear(job, b->task, b->sums);
     bny_prune_choose(b);
   } else {
-    bool lossy = b->stage == BNY_PRUNE_READ && bny_prune_is_lossy(job->desc);
+    bool lossy = b->stage == BNY_PRUNE_READ && bny_prune_is_lossy(&job->desc->prune);
     bny_job_merge(job, b->task, b->first_part, b->parts, 1);
     if (lossy)
       bny_job_add(job, b->task, b->sums, bny_job_sums(job, b->first_part));
@@ -278,10 +274,10 @@ static void run_stages(void *context, int32_t place) {
 
 /* Writes what all row blocks of the KV head of `b` have read. */
 static void write_reads(const wave *wave, const bny_prune_block *b) {
-  const banyan_attention_desc *desc = wave->job->desc;
+  const bny_attention_desc *desc = wave->job->desc;
   const banyan_prune *prune = &desc->prune;
   bny_query_range queries = bny_attention_queries(desc, b->sequence);
-  int32_t count = 0, group = wave->job->group;
+  int32_t count = 0, group = wave->job->desc->group;
   for (int32_t page = 0; page < b->pages; page++) {
     if (!wave->read[page]) continue;
     count++;
@@ -307,7 +303,7 @@ static void count_reads(const wave *wave) {
 
 /* Moves to the next row block. Returns false after the last. */
 static bool next_block(const bny_job *job, bny_row_block *at) {
-  const banyan_attention_desc *desc = job->desc;
+  const bny_attention_desc *desc = job->desc;
   for (at->chunk++; at->sequence < desc->batch; at->sequence++, at->kv_head = 0)
     for (; at->kv_head < desc->kv_heads; at->kv_head++, at->chunk = 0)
       if (at->chunk < bny_job_chunks(job, at->sequence)) return true;
@@ -316,10 +312,10 @@ static bool next_block(const bny_job *job, bny_row_block *at) {
 
 /* Measures a job: the pages and rows of a block, the row blocks, and those of a KV head that choose together. */
 static int64_t measure(const bny_job *job, room *room, int32_t *together) {
-  const banyan_attention_desc *desc = job->desc;
+  const bny_attention_desc *desc = job->desc;
   int64_t blocks = 0;
   *together = 0;
-  *room = (struct room){.page_keys = bny_bounds_keys(desc), .masks = desc->queries && desc->queries->key_mask};
+  *room = (struct room){.page_keys = job->bounds.page_keys, .masks = desc->queries.key_mask != NULL};
   for (int32_t b = 0; b < desc->batch; b++) {
     if (desc->prune.top_pages > 0 && bny_job_chunks(job, b) > *together) *together = bny_job_chunks(job, b);
     int32_t keys = bny_attention_keys(&desc->kv, b), rows = most_rows(job, b);
@@ -393,8 +389,7 @@ banyan_status bny_job_prune(bny_job *job, bny_pool *pool) {
 struct bny_top_pages {
   bny_job job;
   wave wave;
-  banyan_attention_desc desc;
-  banyan_queries queries;
+  bny_attention_desc desc;
   banyan_partial out;
   bny_certificate certificate;
   char *memory;
@@ -425,30 +420,29 @@ static banyan_status make_room(bny_top_pages *of, size_t bytes, bool grows) {
   return BANYAN_OK;
 }
 
-banyan_status bny_top_pages_reserve(bny_top_pages **made, const banyan_attention_desc *desc,
+banyan_status bny_top_pages_reserve(bny_top_pages **made, const bny_attention_desc *desc,
                                     const bny_top_pages_most *most) {
   if (!*made) *made = calloc(1, sizeof **made);
   if (!*made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
-  int64_t group = desc->heads / desc->kv_heads, rows = most->tokens * group;
+  int64_t group = desc->group, rows = most->tokens * group;
   int64_t several = rows / ROWS + most->sequences < rows ? rows / ROWS + most->sequences : rows;
-  bool is_apart = !desc->queries || !desc->queries->query_start_loc;
+  bool is_apart = !desc->queries.query_start_loc;
   int64_t blocks = desc->kv_heads * (is_apart ? most->sequences * ((group + ROWS - 1) / ROWS) : several);
   room room = room_of(desc, is_apart ? group : rows);
   if (blocks > BLOCKS_MOST) blocks = BLOCKS_MOST;
   /* parts_of() doubles parts only below this number of them */
   int64_t parts = 2 * PARTS_PER_THREAD * (most->threads > 1 ? most->threads : 0);
   if (parts > blocks * SEGMENTS_MAX) parts = blocks * SEGMENTS_MAX;
-  size_t sums = bny_job_sums_bytes(bny_attention_value_dim(desc), most->is_exact);
+  size_t sums = bny_job_sums_bytes(desc->value_dim, most->is_exact);
   make_room(*made, all_bytes(&room, (int32_t)blocks, 1, sums) + (size_t)parts * sums, (*made)->bytes > 0);
   return BANYAN_OK; /* a system that limits addresses may still have what runs need */
 }
 
 /* Sets up a wave of all row blocks. */
 static banyan_status set_up(bny_top_pages *of, const bny_attention_kernels *attention, const bny_kernels *kernels,
-                            const banyan_attention_desc *desc, const banyan_partial *out,
+                            const bny_attention_desc *desc, const banyan_partial *out,
                             const bny_certificate *certificate, bny_pool *pool) {
   of->desc = *desc, of->out = *out, of->certificate = *certificate;
-  if (desc->queries) of->queries = *desc->queries, of->desc.queries = &of->queries;
   of->job = (bny_job){.attention = attention,
                       .kernels = kernels,
                       .desc = &of->desc,
@@ -475,7 +469,7 @@ static banyan_status set_up(bny_top_pages *of, const bny_attention_kernels *atte
 }
 
 banyan_status bny_top_pages_weigh(bny_top_pages *of, const bny_attention_kernels *attention, const bny_kernels *kernels,
-                                  const banyan_attention_desc *desc, const banyan_partial *out,
+                                  const bny_attention_desc *desc, const banyan_partial *out,
                                   const bny_certificate *certificate, bny_pool *pool, float *tops) {
   bny_pool *mine = bny_pool_take(pool);
   banyan_status status = set_up(of, attention, kernels, desc, out, certificate, mine);
@@ -483,7 +477,7 @@ banyan_status bny_top_pages_weigh(bny_top_pages *of, const bny_attention_kernels
   if (status == BANYAN_OK) run_wave(&of->wave, mine);
   bny_pool_give(mine);
   if (status != BANYAN_OK) return status;
-  int64_t rows = (int64_t)bny_attention_tokens(desc) * desc->heads;
+  int64_t rows = (int64_t)desc->tokens * desc->heads;
   for (int64_t i = 0; i < rows; i++) tops[i] = -INFINITY;
   for (int32_t i = 0; i < wave->count; i++)
     for (int32_t h = 0; wave->blocks[i].stage == BNY_PRUNE_CHOOSE && h < wave->blocks[i].task->heads; h++)
@@ -492,7 +486,7 @@ banyan_status bny_top_pages_weigh(bny_top_pages *of, const bny_attention_kernels
 }
 
 void bny_top_pages_offer(bny_top_pages *of, const float *tops, const bny_page_lists *to) {
-  const banyan_attention_desc *desc = &of->desc;
+  const bny_attention_desc *desc = &of->desc;
   int64_t lists = (int64_t)desc->batch * desc->kv_heads, k = desc->prune.top_pages;
   for (int64_t i = 0; i < lists * k; i++) to->indices[i] = -1;
   for (int32_t i = 0, count; i < of->wave.count; i += count) {
@@ -505,14 +499,14 @@ void bny_top_pages_offer(bny_top_pages *of, const float *tops, const bny_page_li
         b[j].top[h] = (double)tops[bny_job_row(&of->job, rows_of(&of->wave, &b[j]), h)];
     int32_t offers = bny_prune_offer(b, count, of->job.kernels, to->scores + at, to->pages + at);
     for (int32_t j = 0; j < offers; j++)
-      to->indices[at + j] = bny_attention_hides_keys(desc)
+      to->indices[at + j] = desc->queries.query_start
                                 ? bny_attention_position(desc, b->sequence, to->pages[at + j] * b->page_keys)
                                 : ((int64_t)to->rank << 31) + to->pages[at + j];
   }
 }
 
 banyan_status bny_top_pages_read(bny_top_pages *of, const bny_page_lists *chosen, bny_pool *pool) {
-  const banyan_attention_desc *desc = &of->desc;
+  const bny_attention_desc *desc = &of->desc;
   for (int32_t i = 0, count; i < of->wave.count; i += count) {
     bny_prune_block *b = &of->wave.blocks[i];
     int64_t list = (int64_t)b->sequence * desc->kv_heads + b->kv_head;

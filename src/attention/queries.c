@@ -33,9 +33,8 @@ static int64_t pattern_below(const banyan_queries *queries, int64_t rest) {
 }
 
 /* Positions grow with keys. */
-int32_t bny_attention_keys_below(const banyan_attention_desc *desc, int32_t sequence, int64_t position) {
-  static const banyan_queries none = {0};
-  const banyan_queries *queries = desc->queries ? desc->queries : &none;
+int32_t bny_attention_keys_below(const bny_attention_desc *desc, int32_t sequence, int64_t position) {
+  const banyan_queries *queries = &desc->queries;
   int64_t keys = bny_attention_keys(&desc->kv, sequence), below = position;
   if (queries->key_start) below -= queries->key_start[sequence];
   if (below <= 0) return 0;
@@ -49,8 +48,8 @@ int32_t bny_attention_keys_below(const banyan_attention_desc *desc, int32_t sequ
   return (int32_t)(below < keys ? below : keys);
 }
 
-int64_t bny_attention_position(const banyan_attention_desc *desc, int32_t sequence, int32_t key) {
-  const banyan_queries *queries = desc->queries;
+int64_t bny_attention_position(const bny_attention_desc *desc, int32_t sequence, int32_t key) {
+  const banyan_queries *queries = &desc->queries;
   int64_t start = queries->key_start ? queries->key_start[sequence] : 0;
   if (queries->key_block == 0) return start + key;
   int64_t block = key / queries->key_block, period = block, offset = 0;
@@ -62,9 +61,9 @@ int64_t bny_attention_position(const banyan_attention_desc *desc, int32_t sequen
 }
 
 /* The drafts of `mask`, of keys from sight->tree_first on. */
-static uint64_t tree_bits(const banyan_attention_desc *desc, int32_t sequence, uint64_t mask,
+static uint64_t tree_bits(const bny_attention_desc *desc, int32_t sequence, uint64_t mask,
                           const bny_attention_sight *sight) {
-  int64_t start = desc->queries->query_start[sequence];
+  int64_t start = desc->queries.query_start[sequence];
   uint64_t bits = 0;
   for (int32_t j = 0; j < TREE_BITS; j++) {
     if (!(mask >> j & 1)) continue;
@@ -87,8 +86,8 @@ static uint64_t windowed(uint64_t mask, int32_t depth, int32_t window) {
   return mask;
 }
 
-bny_attention_sight bny_attention_sight_of(const banyan_attention_desc *desc, int32_t sequence, int32_t token) {
-  const banyan_queries *queries = desc->queries;
+bny_attention_sight bny_attention_sight_of(const bny_attention_desc *desc, int32_t sequence, int32_t token) {
+  const banyan_queries *queries = &desc->queries;
   int32_t index = token - bny_attention_queries(desc, sequence).first;
   uint64_t mask = queries->tree_mask ? queries->tree_mask[token] : 0;
   int32_t depth = queries->tree_mask ? depth_of(mask, index) : index;
@@ -120,8 +119,8 @@ bny_attention_sight bny_attention_part_sight(bny_attention_sight sight, int32_t 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
 /* If values are part of keys, they are read with them. */
-static uint64_t part_key_bytes(const banyan_attention_desc *desc, const banyan_kv_part *part) {
-  int64_t value_dim = bny_attention_value_dim(desc), row = desc->head_dim + value_dim;
+static uint64_t part_key_bytes(const bny_attention_desc *desc, const banyan_kv_part *part) {
+  int64_t value_dim = desc->value_dim, row = desc->head_dim + value_dim;
   bool is_latent = part->v == part->k && part->v_token_stride == part->k_token_stride &&
                    (part->v_head_stride == part->k_head_stride || desc->kv_heads == 1) &&
                    (part->v_batch_stride == part->k_batch_stride || (desc->batch == 1 && !part->pages.table));
@@ -130,21 +129,21 @@ static uint64_t part_key_bytes(const banyan_attention_desc *desc, const banyan_k
   return (uint64_t)row * bny_dtype_bytes(part->dtype) + (part->scales.token_stride != 0 ? 2 * sizeof(float) : 0);
 }
 
-uint64_t bny_attention_key_bytes(const banyan_attention_desc *desc) {
+uint64_t bny_attention_key_bytes(const bny_attention_desc *desc) {
   uint64_t most = 0;
-  for (int32_t i = 0; i < bny_attention_parts(desc); i++) {
+  for (int32_t i = 0; i < desc->memories; i++) {
     uint64_t bytes = part_key_bytes(desc, bny_attention_part(desc, i));
     most = bytes > most ? bytes : most;
   }
   return most;
 }
 
-uint64_t bny_attention_bytes(const banyan_attention_desc *desc) {
+uint64_t bny_attention_bytes(const bny_attention_desc *desc) {
   uint64_t bytes = 0;
-  for (int32_t i = 0; i < bny_attention_parts(desc); i++) {
+  for (int32_t i = 0; i < desc->memories; i++) {
     const banyan_kv_part *part = bny_attention_part(desc, i);
     int64_t keys = 0;
-    for (int32_t b = 0; b < desc->batch && bny_attention_tokens(desc) > 0; b++) keys += bny_attention_keys(part, b);
+    for (int32_t b = 0; b < desc->batch && desc->tokens > 0; b++) keys += bny_attention_keys(part, b);
     bytes += (uint64_t)(keys * desc->kv_heads) * part_key_bytes(desc, part);
   }
   return bytes;

@@ -9,9 +9,10 @@
 
 enum { TREE_TOKENS_MAX = 64 };
 
-static banyan_status check_queries_shape(const banyan_queries *queries) {
-  if (queries->tokens < 0) return bny_attention_reject("queries.tokens is %d, negative", queries->tokens);
-  if (queries->tokens == 0) return BANYAN_OK;
+static banyan_status check_queries_shape(const bny_attention_desc *desc) {
+  const banyan_queries *queries = &desc->queries;
+  if (desc->tokens < 0) return bny_attention_reject("queries.tokens is %d, negative", desc->tokens);
+  if (desc->tokens == 0) return BANYAN_OK;
   if (queries->window < 0) return bny_attention_reject("queries.window is %d, negative", queries->window);
   if (!queries->query_start && (queries->window > 0 || queries->tree_mask || queries->key_start))
     return bny_attention_reject("queries.%s is given, and query_start is NULL: queries have no positions",
@@ -34,23 +35,22 @@ static banyan_status check_queries_shape(const banyan_queries *queries) {
   return BANYAN_OK;
 }
 
-static banyan_status check_two_parts(const banyan_attention_desc *desc) {
+static banyan_status check_two_parts(const bny_attention_desc *desc) {
   if (desc->rope.dim < 0 || desc->rope.dim >= desc->head_dim)
     return bny_attention_reject("rope_dim is %d, must be 0 to head_dim - 1, which is %d", desc->rope.dim,
                                 desc->head_dim - 1);
-  if ((desc->rope.dim > 0) != (desc->rope.q != NULL) && bny_attention_tokens(desc) > 0)
+  if ((desc->rope.dim > 0) != (desc->rope.q != NULL) && desc->tokens > 0)
     return bny_attention_reject("rope_dim is %d and q_rope is %s", desc->rope.dim, desc->rope.q ? "given" : "NULL");
   return BANYAN_OK;
 }
 
-static banyan_status check_shape(const banyan_attention_desc *desc) {
-  banyan_status status = desc->queries ? check_queries_shape(desc->queries) : BANYAN_OK;
+static banyan_status check_shape(const bny_attention_desc *desc) {
+  banyan_status status = desc->has_queries ? check_queries_shape(desc) : BANYAN_OK;
   if (status == BANYAN_OK) status = check_two_parts(desc);
   if (status != BANYAN_OK) return status;
-  if (desc->queries && desc->queries->tokens > 0 && !desc->queries->query_start_loc &&
-      desc->queries->tokens != desc->batch)
+  if (desc->has_queries && desc->tokens > 0 && !desc->queries.query_start_loc && desc->tokens != desc->batch)
     return bny_attention_reject(
-        "queries.tokens is %d and batch %d: without query_start_loc each sequence has one token", desc->queries->tokens,
+        "queries.tokens is %d and batch %d: without query_start_loc each sequence has one token", desc->tokens,
         desc->batch);
   if (!(desc->soft_cap >= 0) || isinf(desc->soft_cap))
     return bny_attention_reject("soft_cap is %g, must be positive, or 0 for none", (double)desc->soft_cap);
@@ -73,14 +73,14 @@ static banyan_status check_pattern(const banyan_queries *queries) {
   return BANYAN_OK;
 }
 
-static banyan_status check_starts(const banyan_attention_desc *desc) {
-  const banyan_queries *queries = desc->queries;
+static banyan_status check_starts(const bny_attention_desc *desc) {
+  const banyan_queries *queries = &desc->queries;
   const int32_t *loc = queries->query_start_loc;
   for (int32_t b = 0; loc && b <= desc->batch; b++)
-    if (loc[b] < (b > 0 ? loc[b - 1] : 0) || loc[b] > queries->tokens)
+    if (loc[b] < (b > 0 ? loc[b - 1] : 0) || loc[b] > desc->tokens)
       return bny_attention_reject("queries.query_start_loc[%d] is %d: starts must not be negative or decrease, or pass "
                                   "the %d tokens of this run",
-                                  b, loc[b], queries->tokens);
+                                  b, loc[b], desc->tokens);
   for (int32_t b = 0; b < desc->batch; b++) {
     int32_t count = bny_attention_queries(desc, b).count;
     if (queries->query_start && queries->query_start[b] < 0)
@@ -94,19 +94,19 @@ static banyan_status check_starts(const banyan_attention_desc *desc) {
   return BANYAN_OK;
 }
 
-static banyan_status check_memory(const banyan_attention_desc *desc) {
-  bool has_queries = desc->queries && desc->queries->tokens > 0;
+static banyan_status check_memory(const bny_attention_desc *desc) {
+  bool has_queries = desc->has_queries && desc->tokens > 0;
   banyan_status status = has_queries ? check_starts(desc) : BANYAN_OK;
-  if (status == BANYAN_OK && has_queries) status = check_pattern(desc->queries);
+  if (status == BANYAN_OK && has_queries) status = check_pattern(&desc->queries);
   if (status != BANYAN_OK) return status;
   for (int32_t h = 0; desc->sinks && h < desc->heads; h++)
     if (isnan(desc->sinks[h]) || (isinf(desc->sinks[h]) && desc->sinks[h] > 0))
       return bny_attention_reject("sinks[%d] is %g, must be a number or -inf", h, (double)desc->sinks[h]);
-  if (!desc->q && desc->batch > 0 && bny_attention_tokens(desc) > 0) return bny_attention_reject("q is NULL");
+  if (!desc->q && desc->batch > 0 && desc->tokens > 0) return bny_attention_reject("q is NULL");
   return BANYAN_OK;
 }
 
-banyan_status bny_attention_check_queries(const banyan_attention_desc *desc, bool on_host) {
+banyan_status bny_attention_check_queries(const bny_attention_desc *desc, bool on_host) {
   banyan_status status = check_shape(desc);
   return status == BANYAN_OK && on_host ? check_memory(desc) : status;
 }
@@ -121,7 +121,7 @@ static banyan_status check_multiple(const char *field, int32_t index, int64_t po
       field, at, position, BNY_ATTENTION_EXACT_KEYS);
 }
 
-static banyan_status check_part_blocks(const banyan_attention_desc *desc) {
+static banyan_status check_part_blocks(const bny_attention_desc *desc) {
   for (int32_t b = 0; desc->parts && b < desc->batch; b++) {
     int32_t first = 0;
     for (int32_t i = 0; i < desc->part_count; first += bny_attention_keys(&desc->parts[i++], b))
@@ -134,23 +134,21 @@ static banyan_status check_part_blocks(const banyan_attention_desc *desc) {
 }
 
 /* The blocks of all ranks fit into the integers that add them up. Their positions bound their number. */
-static banyan_status check_positions(const banyan_attention_desc *desc, int32_t b) {
+static banyan_status check_positions(const bny_attention_desc *desc, int32_t b) {
   int32_t keys = bny_attention_keys(&desc->kv, b);
   if (bny_attention_keys_below(desc, b, BNY_ATTENTION_EXACT_KEYS_MAX) == keys) return BANYAN_OK;
   return bny_attention_reject(
       "queries.key_start[%d] is %d and it has %d keys: in the exact order a sequence has at most "
       "%d positions; use another order",
-      b, desc->queries && desc->queries->key_start ? desc->queries->key_start[b] : 0, keys,
-      BNY_ATTENTION_EXACT_KEYS_MAX);
+      b, desc->queries.key_start ? desc->queries.key_start[b] : 0, keys, BNY_ATTENTION_EXACT_KEYS_MAX);
 }
 
-banyan_status bny_attention_check_blocks(const banyan_attention_desc *desc) {
-  const banyan_queries *queries = desc->queries;
-  if (bny_attention_tokens(desc) == 0) return BANYAN_OK;
+banyan_status bny_attention_check_blocks(const bny_attention_desc *desc) {
+  const banyan_queries *queries = &desc->queries;
+  if (desc->tokens == 0) return BANYAN_OK;
   banyan_status status = check_part_blocks(desc);
   for (int32_t b = 0; b < desc->batch && status == BANYAN_OK; b++) status = check_positions(desc, b);
-  if (!queries || status != BANYAN_OK) return status;
-  status = check_multiple("key_block", -1, queries->key_block);
+  if (status == BANYAN_OK) status = check_multiple("key_block", -1, queries->key_block);
   if (status == BANYAN_OK && queries->key_block > 0) status = check_multiple("key_stride", -1, queries->key_stride);
   for (int32_t b = 0; queries->key_start && b < desc->batch && status == BANYAN_OK; b++)
     if (bny_attention_keys(&desc->kv, b) > 0) status = check_multiple("key_start", b, queries->key_start[b]);

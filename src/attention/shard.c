@@ -23,23 +23,23 @@ typedef struct shard_parts {
 
 static size_t lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-static size_t head_bytes(const banyan_attention_desc *desc, int32_t batch) {
+static size_t head_bytes(const bny_attention_desc *desc, int32_t batch) {
   size_t words = 2 * (size_t)batch + 2 * (size_t)desc->kv_heads + (size_t)desc->heads;
   return lines(sizeof(shard_head) + words * sizeof(int32_t));
 }
 
-static size_t page_bytes(const banyan_attention_desc *desc, banyan_dtype dtype, int32_t dim) {
+static size_t page_bytes(const bny_attention_desc *desc, banyan_dtype dtype, int32_t dim) {
   return (size_t)desc->kv_heads * BNY_SHARD_KEYS * (size_t)dim * bny_dtype_bytes(dtype);
 }
 
 /* MLA: values are in the rows of keys. */
-static bool is_latent(const banyan_attention_desc *desc) {
+static bool is_latent(const bny_attention_desc *desc) {
   const banyan_kv_part *kv = &desc->kv;
   return kv->v == kv->k && kv->v_batch_stride == kv->k_batch_stride && kv->v_head_stride == kv->k_head_stride &&
-         kv->v_token_stride == kv->k_token_stride && bny_attention_value_dim(desc) <= desc->head_dim;
+         kv->v_token_stride == kv->k_token_stride && desc->value_dim <= desc->head_dim;
 }
 
-static shard_parts parts_of(const banyan_attention_desc *desc, int32_t batch, int64_t pages, banyan_dtype dtype,
+static shard_parts parts_of(const bny_attention_desc *desc, int32_t batch, int64_t pages, banyan_dtype dtype,
                             const void *message) {
   char *at = (char *)(uintptr_t)message;
   shard_parts parts = {.lens = (int32_t *)(void *)(at + sizeof(shard_head))};
@@ -54,37 +54,37 @@ static shard_parts parts_of(const banyan_attention_desc *desc, int32_t batch, in
 
 static int32_t pages_of(int32_t keys) { return keys / BNY_SHARD_KEYS + (keys % BNY_SHARD_KEYS != 0); }
 
-const char *bny_shard_reject(const banyan_attention_desc *desc) {
-  const banyan_queries *queries = desc->queries;
+const char *bny_shard_reject(const bny_attention_desc *desc) {
+  const banyan_queries *queries = &desc->queries;
   if (desc->parts) return "keys are in several memories";
   if (desc->kv.rows != BANYAN_KV_ROWS_PLAIN || desc->kv.scales.token_stride != 0) return "rows of keys have own scales";
-  if (bny_prune_is_wanted(desc)) return "pages are left out";
+  if (bny_prune_is_wanted(&desc->prune)) return "pages are left out";
   if (desc->gather) return "q is gathered";
-  if (queries && (queries->tree_mask || queries->key_mask || queries->key_pattern_len > 0))
+  if (queries->tree_mask || queries->key_mask || queries->key_pattern_len > 0)
     return "queries have a mask, or keys a pattern";
   return NULL;
 }
 
-int64_t bny_shard_pages(const banyan_attention_desc *desc) {
+int64_t bny_shard_pages(const bny_attention_desc *desc) {
   int64_t pages = 0;
   for (int32_t b = 0; b < desc->batch; b++) pages += pages_of(bny_attention_keys(&desc->kv, b));
   return pages;
 }
 
-size_t bny_shard_bytes(const banyan_attention_desc *desc, int32_t batch, int64_t pages) {
-  int32_t columns = desc->head_dim + (is_latent(desc) ? 0 : bny_attention_value_dim(desc));
+size_t bny_shard_bytes(const bny_attention_desc *desc, int32_t batch, int64_t pages) {
+  int32_t columns = desc->head_dim + (is_latent(desc) ? 0 : desc->value_dim);
   return head_bytes(desc, batch) + lines((size_t)pages * page_bytes(desc, desc->kv.dtype, columns));
 }
 
-uint64_t bny_shard_alike(const banyan_attention_desc *desc, bool of_run) {
-  const banyan_queries *queries = desc->queries;
-  const bool has_positions = bny_attention_hides_keys(desc);
+uint64_t bny_shard_alike(const bny_attention_desc *desc, bool of_run) {
+  const banyan_queries *queries = &desc->queries;
+  const bool has_positions = queries->query_start != NULL;
   const uint64_t shape[] = {(uint64_t)desc->heads, (uint64_t)desc->kv_heads, (uint64_t)desc->head_dim,
-                            (uint64_t)bny_attention_value_dim(desc)};
+                            (uint64_t)desc->value_dim};
   uint64_t hash = BNY_HASH_START;
   for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) hash = bny_hash_add(hash, shape[i]);
   if (!of_run) return hash | 1;
-  hash = bny_hash_add_double(hash, (double)desc->scale);
+  hash = bny_hash_add_double(hash, desc->scale);
   hash = bny_hash_add_double(hash, (double)desc->soft_cap);
   hash = bny_hash_add(hash, desc->empty);
   hash = bny_hash_add(hash, has_positions ? (uint64_t)queries->window + 1 : 0);
@@ -105,7 +105,7 @@ typedef struct row_strides {
   int64_t batch, head, token;
 } row_strides;
 
-static void pack_rows(const banyan_attention_desc *desc, const void *from, row_strides by, int32_t dim, char *to) {
+static void pack_rows(const bny_attention_desc *desc, const void *from, row_strides by, int32_t dim, char *to) {
   const banyan_kv_part *kv = &desc->kv;
   const size_t row = (size_t)dim * bny_dtype_bytes(kv->dtype);
   for (int32_t b = 0; b < desc->batch; b++) {
@@ -125,15 +125,15 @@ static void pack_rows(const banyan_attention_desc *desc, const void *from, row_s
   }
 }
 
-void bny_shard_pack(const banyan_attention_desc *desc, bool can, size_t room, void *message) {
+void bny_shard_pack(const bny_attention_desc *desc, bool can, size_t room, void *message) {
   const banyan_kv_part *kv = &desc->kv;
-  const banyan_queries *queries = desc->queries;
+  const banyan_queries *queries = &desc->queries;
   shard_head *head = message;
   *head = (shard_head){.alike = 0};
   if (!can || bny_shard_reject(desc)) return;
   int64_t pages = bny_shard_pages(desc);
   if (bny_shard_bytes(desc, desc->batch, pages) > room) return;
-  bool has_positions = bny_attention_hides_keys(desc);
+  bool has_positions = queries->query_start != NULL;
   *head = (shard_head){.alike = bny_shard_alike(desc, true),
                        .batch = desc->batch,
                        .dtype = (int32_t)kv->dtype,
@@ -157,22 +157,22 @@ void bny_shard_pack(const banyan_attention_desc *desc, bool can, size_t room, vo
   pack_rows(desc, kv->k, (row_strides){kv->k_batch_stride, kv->k_head_stride, kv->k_token_stride}, desc->head_dim,
             to.k);
   if (!head->is_latent)
-    pack_rows(desc, kv->v, (row_strides){kv->v_batch_stride, kv->v_head_stride, kv->v_token_stride},
-              bny_attention_value_dim(desc), to.v);
+    pack_rows(desc, kv->v, (row_strides){kv->v_batch_stride, kv->v_head_stride, kv->v_token_stride}, desc->value_dim,
+              to.v);
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-banyan_attention_desc bny_shard_open(const banyan_attention_desc *run, const void *message, bny_shard_room *room) {
+bny_attention_desc bny_shard_open(const bny_attention_desc *run, const void *message, bny_shard_room *room) {
   const shard_head *head = message;
-  banyan_attention_desc desc = *run;
+  bny_attention_desc desc = *run;
   banyan_kv_part *kv = &desc.kv;
   const banyan_dtype dtype = (banyan_dtype)head->dtype;
   const int32_t *lens = parts_of(run, head->batch, 0, dtype, message).lens;
   room->indptr[0] = 0;
   for (int32_t b = 0; b < head->batch; b++) room->indptr[b + 1] = room->indptr[b] + pages_of(lens[b]);
   int64_t pages = room->indptr[head->batch], k_head = (int64_t)BNY_SHARD_KEYS * run->head_dim;
-  int32_t value_dim = head->is_latent ? run->head_dim : bny_attention_value_dim(run);
+  int32_t value_dim = head->is_latent ? run->head_dim : run->value_dim;
   shard_parts parts = parts_of(run, head->batch, pages, dtype, message);
   *kv =
       (banyan_kv_part){.dtype = dtype,
@@ -191,19 +191,16 @@ banyan_attention_desc bny_shard_open(const banyan_attention_desc *run, const voi
                                   .head_stride = 1}};
   desc.sinks = head->has_sinks ? parts.sinks : NULL;
   desc.keys_max = 0;
-  if (!run->queries) return desc;
-  room->queries = *run->queries;
-  room->queries.key_start = head->has_start ? parts.start : NULL;
-  room->queries.key_block = head->key_block;
-  room->queries.key_stride = head->key_stride;
-  desc.queries = &room->queries;
+  desc.queries.key_start = head->has_start ? parts.start : NULL;
+  desc.queries.key_block = head->key_block;
+  desc.queries.key_stride = head->key_stride;
   return desc;
 }
 
-void bny_shard_widen(const banyan_attention_desc *run, int32_t *first, int32_t *tokens) {
-  const int32_t group = run->heads / run->kv_heads, begin = *first, end = *first + *tokens;
+void bny_shard_widen(const bny_attention_desc *run, int32_t *first, int32_t *tokens) {
+  const int32_t begin = *first, end = *first + *tokens;
   int32_t need = 1, wide_end = end;
-  while (!bny_attention_is_many(need, group)) need++;
+  while (!bny_attention_is_many(need, run->group)) need++;
   for (int32_t b = 0; b < run->batch; b++) {
     bny_query_range all = bny_attention_queries(run, b);
     int32_t from = all.first > begin ? all.first : begin,
@@ -217,31 +214,28 @@ void bny_shard_widen(const banyan_attention_desc *run, int32_t *first, int32_t *
 
 static int32_t clamp(int32_t value, int32_t most) { return value < 0 ? 0 : value < most ? value : most; }
 
-void bny_shard_take_tokens(banyan_attention_desc *desc, bny_shard_room *room, int32_t first, int32_t tokens) {
+void bny_shard_take_tokens(bny_attention_desc *desc, bny_shard_room *room, int32_t first, int32_t tokens) {
   int32_t end = 0;
   for (int32_t b = 0; b < desc->batch; b++) {
     bny_query_range range = bny_attention_queries(desc, b);
     end = range.first + range.count;
     room->loc[b] = clamp(range.first - first, tokens);
-    if (bny_attention_hides_keys(desc))
-      room->start[b] = desc->queries->query_start[b] + clamp(first - range.first, range.count);
+    if (desc->queries.query_start)
+      room->start[b] = desc->queries.query_start[b] + clamp(first - range.first, range.count);
   }
   room->loc[desc->batch] = clamp(end - first, tokens);
-  if (!desc->queries) room->queries = (banyan_queries)BANYAN_QUERIES_INIT;
-  if (bny_attention_hides_keys(desc)) room->queries.query_start = room->start;
-  room->queries.query_start_loc = room->loc;
-  room->queries.tokens = tokens;
-  desc->queries = &room->queries;
+  if (desc->queries.query_start) desc->queries.query_start = room->start;
+  desc->queries.query_start_loc = room->loc;
+  desc->tokens = tokens;
   desc->q = bny_attention_moved(desc->q, first * desc->q_batch_stride, desc->q_dtype);
   desc->rope.q = bny_attention_moved(desc->rope.q, first * desc->rope.batch_stride, desc->q_dtype);
 }
 
-void bny_shard_take_heads(banyan_attention_desc *desc, int32_t first, int32_t heads) {
+void bny_shard_take_heads(bny_attention_desc *desc, int32_t first, int32_t heads) {
   banyan_kv_part *kv = &desc->kv;
-  int32_t group = desc->heads / desc->kv_heads;
-  int64_t kv_first = first / group;
+  int64_t kv_first = first / desc->group;
   desc->heads = heads;
-  desc->kv_heads = heads / group;
+  desc->kv_heads = heads / desc->group;
   desc->q = bny_attention_moved(desc->q, first * desc->q_head_stride, desc->q_dtype);
   desc->rope.q = bny_attention_moved(desc->rope.q, first * desc->rope.head_stride, desc->q_dtype);
   kv->k = bny_attention_moved(kv->k, kv_first * kv->k_head_stride, kv->dtype);

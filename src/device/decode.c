@@ -3,7 +3,6 @@
 #include "device/decode.h"
 
 #include <inttypes.h>
-#include <math.h>
 
 #include "merge_math.h"
 #include "op.h"
@@ -13,7 +12,7 @@
 
 /* ---- what is asked ----------------------------------------------------------------------------------------------- */
 
-static bool same_rows(const banyan_attention_desc *desc) {
+static bool same_rows(const bny_attention_desc *desc) {
   return desc->kv.v == desc->kv.k && desc->kv.v_batch_stride == desc->kv.k_batch_stride &&
          desc->kv.v_head_stride == desc->kv.k_head_stride && desc->kv.v_token_stride == desc->kv.k_token_stride;
 }
@@ -22,19 +21,15 @@ static bool is_power_of_two(int32_t value) { return value > 0 && (value & (value
 
 /* Returns the kind of rows that a kernel must read. LEAN rows have one query token that sees all keys, and use nothing
  * of bny_decode_general. */
-static bny_decode_rows rows_of(const banyan_attention_desc *desc) {
+static bny_decode_rows rows_of(const bny_attention_desc *desc) {
   if (desc->kv.rows == BANYAN_KV_ROWS_FLASHMLA_FP8) return BNY_ROWS_flashmla;
   if (desc->kv.dtype == BANYAN_E4M3) return BNY_ROWS_e4m3;
-  bool lean = !desc->queries && desc->soft_cap == 0 && !desc->sinks && desc->rope.dim == 0 && !desc->kv.pages.indptr &&
-              (!desc->kv.pages.table || is_power_of_two(desc->kv.pages.keys));
+  bool lean = !desc->has_queries && desc->soft_cap == 0 && !desc->sinks && desc->rope.dim == 0 &&
+              !desc->kv.pages.indptr && (!desc->kv.pages.table || is_power_of_two(desc->kv.pages.keys));
   return lean ? BNY_ROWS_lean : BNY_ROWS_general;
 }
 
-static int32_t tokens_of(const banyan_attention_desc *desc) {
-  return desc->queries ? desc->queries->tokens : desc->batch;
-}
-
-static banyan_status check_types(const banyan_attention_desc *desc) {
+static banyan_status check_types(const bny_attention_desc *desc) {
   if (desc->q_dtype != BANYAN_F16 && desc->q_dtype != BANYAN_BF16)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "q_dtype is %d; it must be BANYAN_F16 or BANYAN_BF16",
                     (int)desc->q_dtype);
@@ -55,24 +50,24 @@ static banyan_status check_types(const banyan_attention_desc *desc) {
   return BANYAN_OK;
 }
 
-static banyan_status check_two_parts(const banyan_attention_desc *desc) {
+static banyan_status check_two_parts(const bny_attention_desc *desc) {
   if (desc->rope.dim % 8 == 0) return BANYAN_OK;
   return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "rope_dim is %" PRId32 "; it must be a multiple of 8", desc->rope.dim);
 }
 
-static banyan_status request_of(const banyan_attention_desc *desc, bny_decode_request *request) {
+static banyan_status request_of(const bny_attention_desc *desc, bny_decode_request *request) {
   if (desc->parts)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
                     WHERE "parts is set; keys of devices are in one memory of the device: attend to other parts on the "
                           "host, and combine the partials");
   banyan_status status = check_types(desc);
   if (status == BANYAN_OK) status = check_two_parts(desc);
-  if (status == BANYAN_OK && desc->queries && desc->queries->key_pattern_len > 0)
+  if (status == BANYAN_OK && desc->queries.key_pattern_len > 0)
     status = bny_fail(BANYAN_ERR_UNSUPPORTED,
                       WHERE "queries.key_pattern_len is %" PRId64
                             "; it must be 0: take RANGES, equal weights, or weights that divide their sum",
-                      desc->queries->key_pattern_len);
-  if (status == BANYAN_OK && desc->queries && desc->queries->key_mask)
+                      desc->queries.key_pattern_len);
+  if (status == BANYAN_OK && desc->queries.key_mask)
     status =
         bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "queries.key_mask is given; devices serve sequences without padding: "
                                                "leave it out of queries and keys");
@@ -82,18 +77,18 @@ static banyan_status request_of(const banyan_attention_desc *desc, bny_decode_re
                     WHERE "keys_max is %" PRId32 "; say how many keys a sequence has at most, as seq_lens "
                           "is not read here",
                     desc->keys_max);
-  int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
   *request = (bny_decode_request){
       .batch = desc->batch,
       .heads = desc->heads,
       .kv_heads = desc->kv_heads,
       .head_dim = desc->head_dim,
-      .value_dim = value_dim,
-      .values_in_keys = value_dim < desc->head_dim && (same_rows(desc) || desc->kv.rows == BANYAN_KV_ROWS_FLASHMLA_FP8),
+      .value_dim = desc->value_dim,
+      .values_in_keys =
+          desc->value_dim < desc->head_dim && (same_rows(desc) || desc->kv.rows == BANYAN_KV_ROWS_FLASHMLA_FP8),
       .dtype = desc->q_dtype,
       .keys_max = desc->keys_max,
       .kv = rows_of(desc),
-      .tokens = tokens_of(desc),
+      .tokens = desc->tokens,
   };
   return BANYAN_OK;
 }
@@ -103,9 +98,9 @@ static bny_decode_cache cache_of(const void *base, int64_t bytes, int64_t page, 
       .base = base, .page_stride = bytes * page, .token_stride = bytes * token, .head_stride = bytes * head};
 }
 
-static bny_decode_general general_of(const banyan_attention_desc *desc) {
+static bny_decode_general general_of(const bny_attention_desc *desc) {
   bny_decode_general general = {
-      .tokens = tokens_of(desc),
+      .tokens = desc->tokens,
       .soft_cap_log2 = (float)((double)desc->soft_cap * BNY_LOG2_E),
       .nope_bytes = desc->rope.dim ? 2 * (desc->head_dim - desc->rope.dim) : INT32_MAX,
       .sinks = desc->sinks,
@@ -117,33 +112,29 @@ static bny_decode_general general_of(const banyan_attention_desc *desc) {
       .q_rope_head_stride = desc->rope.dim ? 2 * desc->rope.head_stride : 0,
       .page_indptr = desc->kv.pages.table ? desc->kv.pages.indptr : NULL,
       .last_page_len = desc->kv.pages.table && desc->kv.pages.indptr ? desc->kv.pages.last_len : NULL,
+      .query_start_loc = desc->queries.query_start_loc,
+      .query_start = desc->queries.query_start,
+      .tree_mask = desc->queries.tree_mask,
+      .key_start = desc->queries.key_start,
+      .key_block = desc->queries.key_block,
+      .key_stride = desc->queries.key_stride,
+      .window = desc->queries.window,
   };
-  const banyan_queries *queries = desc->queries;
-  if (queries) {
-    general.query_start_loc = queries->query_start_loc;
-    general.query_start = queries->query_start;
-    general.tree_mask = queries->tree_mask;
-    general.key_start = queries->key_start;
-    general.key_block = queries->key_block;
-    general.key_stride = queries->key_stride;
-    general.window = queries->window;
-  }
   bny_decode_divide_pages(&general,
                           desc->kv.pages.table && desc->kv.pages.keys > 0 ? (uint32_t)desc->kv.pages.keys : 1);
   return general;
 }
 
-static bny_decode_call call_of(const banyan_attention_desc *desc, const bny_decode_plan *plan) {
-  double scale = desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim);
+static bny_decode_call call_of(const bny_attention_desc *desc, const bny_decode_plan *plan) {
   const bool lean = plan->kernel->kv == BNY_ROWS_lean, flashmla = plan->kernel->kv == BNY_ROWS_flashmla;
   const int64_t bytes = desc->kv.dtype == BANYAN_E4M3 ? 1 : 2;
   bny_decode_call call = {
       .batch = desc->batch,
       .kv_heads = desc->kv_heads,
-      .group = desc->heads / desc->kv_heads,
+      .group = desc->group,
       .row_tiles = plan->row_tiles,
       .keys_max = desc->keys_max,
-      .scale_log2 = (float)(scale * BNY_LOG2_E),
+      .scale_log2 = (float)(desc->scale * BNY_LOG2_E),
       .q = desc->q,
       .q_batch_stride = 2 * desc->q_batch_stride,
       .q_head_stride = 2 * desc->q_head_stride,
@@ -211,7 +202,7 @@ static banyan_status make_plan(bny_decode *decode, const bny_decode_request *req
   return status;
 }
 
-banyan_status bny_decode_make(bny_engine *engine, const banyan_attention_desc *desc, const banyan_partial *out,
+banyan_status bny_decode_make(bny_engine *engine, const bny_attention_desc *desc, const banyan_partial *out,
                               bny_decode *decode) {
   bny_decode made = {.engine = engine, .apart.group = engine->group};
   void *scratch = NULL, *counters = NULL;
@@ -238,7 +229,7 @@ static bool same_request(const bny_decode_request *a, const bny_decode_request *
          a->keys_max == b->keys_max && a->kv == b->kv && a->tokens == b->tokens;
 }
 
-bool bny_decode_rebind(bny_decode *decode, const banyan_attention_desc *desc) {
+bool bny_decode_rebind(bny_decode *decode, const bny_attention_desc *desc) {
   bny_decode_request request = {0};
   if (request_of(desc, &request) != BANYAN_OK || !same_request(&request, &decode->request)) return false;
   bny_decode_call call = call_of(desc, &decode->plan);

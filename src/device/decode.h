@@ -3,6 +3,7 @@
  * rows to other ranks. */
 #pragma once
 
+#include "attention/call.h"
 #include "device/decode_plan.h"
 #include "device/engine.h"
 
@@ -18,11 +19,11 @@ typedef struct bny_decode {
 
 /* Loads the kernel and takes scratch memory from the engine, so it is not hot. `out` is NULL if the kernel pushes rows.
  * The caller frees nothing. Returns BANYAN_ERR_UNSUPPORTED if no kernel serves the description. */
-banyan_status bny_decode_make(bny_engine *engine, const banyan_attention_desc *desc, const banyan_partial *out,
+banyan_status bny_decode_make(bny_engine *engine, const bny_attention_desc *desc, const banyan_partial *out,
                               bny_decode *decode);
 
 /* Binds other memory for the same request. Returns false if the request differs or a kernel cannot use the memory. */
-bool bny_decode_rebind(bny_decode *decode, const banyan_attention_desc *desc);
+bool bny_decode_rebind(bny_decode *decode, const bny_attention_desc *desc);
 
 /* Launches the kernel. Hot, may be captured. It pushes the rows of `combine`, which a run that merges must follow. If
  * that is NULL, rows are written to `out`. */

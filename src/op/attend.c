@@ -12,9 +12,9 @@
 #include "attention/queries.h"
 #include "base/status.h"
 
-banyan_partial bny_attention_rows(const banyan_attention_desc *desc) {
+banyan_partial bny_attention_rows(const bny_attention_desc *desc) {
   banyan_partial rows;
-  banyan_partial_init(&rows, NULL, BANYAN_F32, NULL, BANYAN_F32, desc->heads, bny_attention_value_dim(desc));
+  banyan_partial_init(&rows, NULL, BANYAN_F32, NULL, BANYAN_F32, desc->heads, desc->value_dim);
   rows.values_kind = BANYAN_VALUES_NUMERATOR;
   rows.stats_kind = BANYAN_STATS_MAX_SUM;
   rows.base = BANYAN_BASE_2;
@@ -25,8 +25,7 @@ banyan_partial bny_attention_rows(const banyan_attention_desc *desc) {
  * the host, only the rows that runs compute touch memory, however large the upper bound is. */
 static banyan_status make_rows(bny_attention *attention) {
   size_t rows = (size_t)(attention->tokens_max > 0 ? attention->tokens_max : 1) * (size_t)attention->desc.heads;
-  size_t row_bytes = bny_wire_row_bytes(attention->is_exact ? BNY_WIRE_EXACT : BNY_WIRE_F32,
-                                        bny_attention_value_dim(&attention->desc));
+  size_t row_bytes = bny_wire_row_bytes(attention->is_exact ? BNY_WIRE_EXACT : BNY_WIRE_F32, attention->desc.value_dim);
   size_t values = rows * row_bytes, bytes = values + 2 * rows * sizeof(float);
   void *memory = NULL;
   if (attention->engine) {
@@ -85,7 +84,7 @@ void bny_attention_write_errors(const bny_attention *attention, int64_t rows) {
 
 banyan_status bny_attention_bind_lists(bny_attention *attention, int32_t tokens, int32_t sequences, bny_lists *tops,
                                        bny_lists *pages) {
-  const banyan_attention_desc *desc = &attention->desc;
+  const bny_attention_desc *desc = &attention->desc;
   bny_page_lists *lists = &attention->lists;
   int32_t k = desc->prune.top_pages;
   size_t rows = (size_t)(tokens > 0 ? tokens : 1) * (size_t)desc->heads;
@@ -144,19 +143,11 @@ static void describe(bny_attention *attention, const char *why_apart, bool alone
 
 /* Copies the caller's description. A sink counts once over all ranks, so all ranks but the first leave it out if
  * `combines`. */
-static void keep(const banyan_comm *comm, bny_attention *attention, const banyan_attention_desc *desc, bool combines) {
+static void keep(const banyan_comm *comm, bny_attention *attention, const bny_attention_desc *desc, bool combines) {
   attention->desc = *desc;
   attention->combines = combines;
-  if (desc->queries) {
-    attention->queries = *desc->queries;
-    attention->desc.queries = &attention->queries;
-  }
   for (int32_t i = 0; desc->parts && i < desc->part_count; i++) attention->parts[i] = desc->parts[i];
   if (desc->parts) attention->desc.parts = attention->parts;
-  if (desc->select) {
-    attention->select = *desc->select;
-    attention->desc.select = &attention->select;
-  }
   if (combines && comm->rank > 0) attention->desc.sinks = NULL;
   if (!desc->stream) attention->desc.stream = comm->stream;
 }
@@ -171,10 +162,10 @@ static banyan_status make_pool(banyan_comm *comm, bool prunes) {
   return status;
 }
 
-static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
+static banyan_status make(banyan_comm *comm, const bny_attention_desc *desc, const banyan_partial *out,
                           int32_t tokens_max, bool is_exact, const char *why_apart, bny_attention **attention) {
   bool within = !out && !why_apart;
-  if (comm->device.engine && bny_prune_is_wanted(desc))
+  if (comm->device.engine && bny_prune_is_wanted(&desc->prune))
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "desc.prune is set, and devices read all pages: leave it 0");
   bny_attention *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
@@ -186,9 +177,9 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
   made->is_exact = is_exact;
   made->over_ranks = !out && comm->nranks > 1 && desc->prune.top_pages > 0;
   made->lists.rank = comm->rank;
-  banyan_status status = made->engine ? BANYAN_OK : make_pool(comm, bny_prune_is_wanted(desc));
+  banyan_status status = made->engine ? BANYAN_OK : make_pool(comm, bny_prune_is_wanted(&desc->prune));
   made->pool = comm->pool;
-  if (status == BANYAN_OK && bny_prune_is_wanted(desc) && !made->over_ranks)
+  if (status == BANYAN_OK && bny_prune_is_wanted(&desc->prune) && !made->over_ranks)
     status = bny_attention_reserve(desc, is_exact, made->pool);
   if (status != BANYAN_OK) {
     bny_attention_free(made);
@@ -198,7 +189,7 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
     made->out = *out;
   else if (!within)
     status = make_rows(made);
-  made->certifies = !out && bny_prune_is_lossy(desc);
+  made->certifies = !out && bny_prune_is_lossy(&desc->prune);
   if (status == BANYAN_OK && made->certifies) status = make_certificate(made);
   if (status == BANYAN_OK && made->engine)
     status = bny_decode_make(made->engine, &made->desc, within ? NULL : &made->out, &made->decode);
@@ -211,25 +202,23 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
   return BANYAN_OK;
 }
 
-banyan_status bny_attention_make(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
+banyan_status bny_attention_make(banyan_comm *comm, const bny_attention_desc *desc, const banyan_partial *out,
                                  bny_attention **attention) {
-  return make(comm, desc, out, bny_attention_tokens(desc), false, NULL, attention);
+  return make(comm, desc, out, desc->tokens, false, NULL, attention);
 }
 
-banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens_max,
+banyan_status bny_attention_make_input(banyan_comm *comm, const bny_attention_desc *desc, int32_t tokens_max,
                                        bool is_exact, const char *why_apart, bny_attention **attention) {
   return make(comm, desc, NULL, tokens_max, is_exact, why_apart, attention);
 }
 
-bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, const banyan_attention_desc *desc) {
-  const banyan_attention_desc *old = &attention->desc;
-  if (attention->engine && (desc->batch != old->batch || bny_attention_tokens(desc) != bny_attention_tokens(old)))
+bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, const bny_attention_desc *desc) {
+  const bny_attention_desc *old = &attention->desc;
+  if (attention->engine && (desc->batch != old->batch || desc->tokens != old->tokens)) return false;
+  if (desc->tokens > attention->tokens_max || desc->heads != old->heads || desc->value_dim != old->value_dim ||
+      bny_prune_is_wanted(&desc->prune) != bny_prune_is_wanted(&old->prune))
     return false;
-  if (bny_attention_tokens(desc) > attention->tokens_max || desc->heads != old->heads ||
-      bny_attention_value_dim(desc) != bny_attention_value_dim(old) ||
-      bny_prune_is_wanted(desc) != bny_prune_is_wanted(old))
-    return false;
-  banyan_attention_desc mine = *desc;
+  bny_attention_desc mine = *desc;
   if (attention->combines && comm->rank > 0) mine.sinks = NULL;
   if (attention->engine && !bny_decode_rebind(&attention->decode, &mine)) return false;
   keep(comm, attention, desc, attention->combines);
@@ -241,22 +230,17 @@ void bny_attention_set_valid(bny_attention *attention, const banyan_valid_rows *
   attention->decode.call.token_mask = valid->token_mask;
 }
 
-banyan_attention_desc bny_attention_of_tokens(const banyan_attention_desc *given, int32_t tokens,
-                                              banyan_queries *room) {
-  banyan_attention_desc desc = *given;
-  if (bny_attention_tokens(&desc) <= tokens) return desc;
-  if (!desc.queries || !desc.queries->query_start_loc) desc.batch = tokens;
-  if (!desc.queries) return desc;
-  *room = *desc.queries;
-  room->tokens = tokens;
-  desc.queries = room;
+bny_attention_desc bny_attention_of_tokens(const bny_attention_desc *given, int32_t tokens) {
+  bny_attention_desc desc = *given;
+  if (desc.tokens <= tokens) return desc;
+  if (!desc.queries.query_start_loc) desc.batch = tokens;
+  desc.tokens = tokens;
   return desc;
 }
 
 banyan_status bny_attention_start(bny_attention *attention, const bny_device_combine *combine, int32_t tokens) {
-  banyan_queries room;
   if (attention->engine) return bny_decode_start(&attention->decode, combine, attention->desc.stream);
-  banyan_attention_desc desc = bny_attention_of_tokens(&attention->desc, tokens, &room);
+  bny_attention_desc desc = bny_attention_of_tokens(&attention->desc, tokens);
   if (attention->combines) desc.prune.error = NULL; /* bny_attention_write_errors() writes it, by row of the result */
   if (attention->over_ranks)
     return bny_top_pages_weigh(attention->top, attention->kernels, attention->finish, &desc, &attention->out,
@@ -266,8 +250,7 @@ banyan_status bny_attention_start(bny_attention *attention, const bny_device_com
 }
 
 banyan_status bny_attention_start_chosen(bny_attention *attention, int32_t tokens) {
-  banyan_queries room;
-  banyan_attention_desc desc = bny_attention_of_tokens(&attention->desc, tokens, &room);
+  bny_attention_desc desc = bny_attention_of_tokens(&attention->desc, tokens);
   bny_chosen_mark(&desc);
   return bny_attention_start(attention, NULL, tokens);
 }
@@ -281,30 +264,28 @@ banyan_status bny_attention_read_chosen(bny_attention *attention) {
 }
 
 int32_t bny_attention_sequences(const bny_attention *attention, int32_t tokens) {
-  banyan_queries room;
-  return bny_attention_of_tokens(&attention->desc, tokens, &room).batch;
+  const bny_attention_desc *desc = &attention->desc;
+  return desc->queries.query_start_loc || desc->tokens <= tokens ? desc->batch : tokens;
 }
 
-static banyan_status check(const banyan_attention_desc *desc, bool is_exact) {
-  bool is_list = desc->select && bny_chosen_is_list(desc);
+static banyan_status check(const bny_attention_desc *desc, bool is_exact) {
+  bool is_list = desc->selects && bny_chosen_is_list(desc);
   banyan_status status = is_list ? bny_chosen_offer(desc) : BANYAN_OK;
   if (status == BANYAN_OK) status = bny_attention_check_fields(desc, true);
-  if (status == BANYAN_OK && desc->select && !is_list) status = bny_chosen_offer(desc);
+  if (status == BANYAN_OK && desc->selects && !is_list) status = bny_chosen_offer(desc);
   return status == BANYAN_OK && is_exact ? bny_attention_check_blocks(desc) : status;
 }
 
 banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens) {
-  banyan_queries room;
-  banyan_attention_desc desc = bny_attention_of_tokens(&attention->desc, tokens, &room);
+  bny_attention_desc desc = bny_attention_of_tokens(&attention->desc, tokens);
   banyan_status status = check(&desc, attention->is_exact);
   if (status != BANYAN_OK || attention->combines) return status;
   return bny_attention_check_scale(&desc, &attention->out);
 }
 
-banyan_status bny_attention_check_desc(const banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens,
+banyan_status bny_attention_check_desc(const banyan_comm *comm, const bny_attention_desc *desc, int32_t tokens,
                                        bool is_exact) {
-  banyan_queries room;
-  banyan_attention_desc run = bny_attention_of_tokens(desc, tokens, &room);
+  bny_attention_desc run = bny_attention_of_tokens(desc, tokens);
   if (comm->rank > 0) run.sinks = NULL;
   return check(&run, is_exact);
 }
@@ -326,17 +307,18 @@ static void skip_keys(banyan_kv_part *part, int32_t first) {
 }
 
 banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t first, int32_t count) {
-  banyan_attention_desc desc = attention->desc;
+  bny_attention_desc desc = attention->desc;
   banyan_kv_part parts[BNY_ATTENTION_PARTS_MAX];
   banyan_partial out = attention->out;
   bny_certificate certificate = attention->certificate;
+  const bny_bounds bounds = bny_attention_bounds(&desc);
   int64_t row = (int64_t)first * desc.heads;
-  desc.batch = count;
+  desc.batch = desc.tokens = count;
   desc.prune.error = NULL; /* as above */
   if (desc.prune.read) desc.prune.read += row;
   if (desc.prune.page_reads && !desc.kv.pages.table) desc.prune.page_reads += (int64_t)first * desc.prune.batch_pages;
   if (desc.prune.bounds && !desc.kv.pages.table)
-    desc.prune.bounds += (int64_t)first * desc.prune.batch_pages * desc.kv_heads * bny_prune_floats(&desc);
+    desc.prune.bounds += (int64_t)first * desc.prune.batch_pages * desc.kv_heads * bny_bounds_floats(&bounds);
   if (attention->certifies)
     certificate =
         (bny_certificate){certificate.values + row * BNY_CERTIFICATE_VALUES, certificate.m + row, certificate.d + row};
@@ -348,7 +330,7 @@ banyan_status bny_attention_start_slice(const bny_attention *attention, int32_t 
     skip_keys(&parts[i], first);
   }
   if (desc.parts) desc.parts = parts;
-  int64_t row_bytes = (int64_t)bny_wire_row_bytes(BNY_WIRE_EXACT, bny_attention_value_dim(&desc));
+  int64_t row_bytes = (int64_t)bny_wire_row_bytes(BNY_WIRE_EXACT, desc.value_dim);
   if (attention->is_exact)
     out.values = (char *)out.values + first * out.stats_token_stride * row_bytes;
   else

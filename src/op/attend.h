@@ -13,11 +13,9 @@
 #include "base/status.h"
 
 typedef struct bny_attention {
-  bny_engine *engine;         /* NULL: on the host */
-  banyan_attention_desc desc; /* desc.queries is NULL or points to `queries` below */
-  banyan_queries queries;
+  bny_engine *engine; /* NULL: on the host */
+  bny_attention_desc desc;
   banyan_kv_part parts[BNY_ATTENTION_PARTS_MAX]; /* desc.parts is NULL or points here */
-  banyan_select_desc select;                     /* desc.select is NULL or points here */
   bool combines;                                 /* a combine takes its rows */
   bool is_exact;                                 /* `out` has rows of the exact order */
   int32_t tokens_max;                            /* number of tokens for which `out` has room */
@@ -41,31 +39,31 @@ typedef struct bny_attention {
 } bny_attention;
 
 /* Makes attention that writes to `out`. */
-banyan_status bny_attention_make(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
+banyan_status bny_attention_make(banyan_comm *comm, const bny_attention_desc *desc, const banyan_partial *out,
                                  bny_attention **attention);
 
 /* Makes attention whose rows a combine reads, in the exact order or in f32. If `why_apart` is NULL, the same kernel
  * sends them. Otherwise they go to library memory, made->out, with room for tokens_max, and the text says why ("":
  * no reason to report). */
-banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens_max,
+banyan_status bny_attention_make_input(banyan_comm *comm, const bny_attention_desc *desc, int32_t tokens_max,
                                        bool is_exact, const char *why_apart, bny_attention **attention);
 
 /* Binds other memory of a shape that fits. Returns false, and changes nothing, if it does not fit or the memory is not
  * suitable. */
-bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, const banyan_attention_desc *desc);
+bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, const bny_attention_desc *desc);
 
 /* Makes each run on a device read its number of tokens and its mask from `valid`. */
 void bny_attention_set_valid(bny_attention *attention, const banyan_valid_rows *valid);
 
 /* Describes the rows in wire form, which a combine reads without conversion. */
-banyan_partial bny_attention_rows(const banyan_attention_desc *desc);
+banyan_partial bny_attention_rows(const bny_attention_desc *desc);
 
 /* Returns the description of a run of `tokens` tokens. */
-banyan_attention_desc bny_attention_of_tokens(const banyan_attention_desc *given, int32_t tokens, banyan_queries *room);
+bny_attention_desc bny_attention_of_tokens(const bny_attention_desc *given, int32_t tokens);
 
 /* Check a run of `tokens` tokens on the host, by its description or by the attention that was made. The caller checks
  * each run before it starts it. */
-banyan_status bny_attention_check_desc(const banyan_comm *comm, const banyan_attention_desc *desc, int32_t tokens,
+banyan_status bny_attention_check_desc(const banyan_comm *comm, const bny_attention_desc *desc, int32_t tokens,
                                        bool is_exact);
 banyan_status bny_attention_check(const bny_attention *attention, int32_t tokens);
 
@@ -80,16 +78,16 @@ banyan_status bny_attention_read_chosen(bny_attention *attention);
 
 /* Return the memory of a selection, and whether its results are the page table; otherwise attention has a mask. */
 bny_lists bny_chosen_lists(const banyan_select_desc *desc);
-static inline bool bny_chosen_is_list(const banyan_attention_desc *desc) {
-  return desc->kv.pages.table != NULL && desc->kv.pages.table == desc->select->own;
+static inline bool bny_chosen_is_list(const bny_attention_desc *desc) {
+  return desc->kv.pages.table != NULL && desc->kv.pages.table == desc->select.own;
 }
 
 /* Checks the rows of desc->select that this rank offers, and lists all of them as chosen, so that the description can
  * be checked before the run selects. */
-banyan_status bny_chosen_offer(const banyan_attention_desc *desc);
+banyan_status bny_chosen_offer(const bny_attention_desc *desc);
 
 /* Marks the chosen keys in the mask, if attention has one. */
-void bny_chosen_mark(const banyan_attention_desc *desc);
+void bny_chosen_mark(const bny_attention_desc *desc);
 
 /* Starts a run after its keys have been selected. */
 banyan_status bny_attention_start_chosen(bny_attention *attention, int32_t tokens);

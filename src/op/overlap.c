@@ -24,7 +24,7 @@ static const double look_ns = 20000;
 
 /* Without lengths it uses keys_max, if that is set. */
 static double attention_ns(const bny_attention *attention, bool has_lengths) {
-  const banyan_attention_desc *desc = &attention->desc;
+  const bny_attention_desc *desc = &attention->desc;
   int32_t threads = attention->pool ? bny_pool_threads(attention->pool) : 1;
   double bytes = (double)desc->batch * desc->keys_max * desc->kv_heads * (double)bny_attention_key_bytes(desc);
   if (has_lengths && desc->keys_max == 0) bytes = (double)bny_attention_bytes(desc);
@@ -134,7 +134,7 @@ static banyan_status choose_slices(const banyan_op *op, const outlook *longest, 
 banyan_status bny_op_overlap(banyan_op *op, bool has_lengths) {
   banyan_comm *comm = op->comm;
   const bny_attention *attention = op->attention;
-  if (attention->engine || comm->nranks == 1 || !comm->transport->ops->connect || attention->desc.queries ||
+  if (attention->engine || comm->nranks == 1 || !comm->transport->ops->connect || attention->desc.has_queries ||
       op->first < BNY_STAGE_ROWS || op->call.all_tokens < 2 || op->call.all_heads == 0)
     return BANYAN_OK;
   outlook own = {attention_ns(attention, has_lengths), comm->transport->network == BNY_NETWORK_TCP}, longest = {0, 0};

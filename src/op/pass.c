@@ -17,7 +17,7 @@ void bny_pass_free(bny_pass *pass) {
 
 bny_slice bny_pass_share(const banyan_op *op, int32_t rank, int32_t tokens) {
   const bny_call *call = &op->call;
-  const banyan_attention_desc *desc = &op->attention->desc;
+  const bny_attention_desc *desc = &op->attention->desc;
   int32_t nranks = op->comm->nranks;
   bny_slice share = {.tokens = tokens, .heads = call->all_heads};
   if (call->scatter == BANYAN_SCATTER_TOKENS)
@@ -25,10 +25,9 @@ bny_slice bny_pass_share(const banyan_op *op, int32_t rank, int32_t tokens) {
   else if (call->scatter == BANYAN_SCATTER_HEADS)
     bny_slice_split(call->all_heads, nranks, rank, &share.head0, &share.heads);
   else {
-    int32_t group = desc->heads / desc->kv_heads;
     bny_slice_split(desc->kv_heads, nranks, rank, &share.head0, &share.heads);
-    share.head0 *= group;
-    share.heads *= group;
+    share.head0 *= desc->group;
+    share.heads *= desc->group;
   }
   return share;
 }
@@ -40,8 +39,7 @@ static const void *message_of(const banyan_op *op, int32_t rank) {
 }
 
 void bny_pass_pack(banyan_op *op) {
-  banyan_queries room;
-  banyan_attention_desc desc = bny_attention_of_tokens(&op->attention->desc, op->tokens, &room);
+  bny_attention_desc desc = bny_attention_of_tokens(&op->attention->desc, op->tokens);
   bny_pass *pass = op->pass;
   bool can = op->tokens > 0 && desc.batch <= pass->batch_most && desc.kv_heads == pass->kv_heads &&
              bny_shard_pages(&desc) <= pass->pages_most && !bny_valid_selects(&op->valid);
@@ -68,12 +66,12 @@ static bny_wire_view slot_of(const banyan_op *op, int32_t rank, const bny_box *b
 }
 
 /* Attends to the shard of a rank for the rows of a share, and encodes them as that rank would send them. */
-static banyan_status attend_to(banyan_op *op, const banyan_attention_desc *run, int32_t rank, const bny_slice *share,
+static banyan_status attend_to(banyan_op *op, const bny_attention_desc *run, int32_t rank, const bny_slice *share,
                                const bny_wire_view *to) {
   int32_t first = share->token0, tokens = share->tokens;
   bny_attention *attention = op->attention;
   bny_shard_room *room = &op->pass->room;
-  banyan_attention_desc desc = bny_shard_open(run, message_of(op, rank), room);
+  bny_attention_desc desc = bny_shard_open(run, message_of(op, rank), room);
   bny_shard_widen(run, &first, &tokens);
   if (tokens < op->tokens) bny_shard_take_tokens(&desc, room, first, tokens);
   if (share->heads < op->call.all_heads) bny_shard_take_heads(&desc, share->head0, share->heads);
@@ -117,8 +115,7 @@ static banyan_partial results_of(const banyan_op *op) {
 
 static banyan_status attend_to_all(banyan_op *op) {
   banyan_comm *comm = op->comm;
-  banyan_queries queries;
-  banyan_attention_desc run = bny_attention_of_tokens(&op->attention->desc, op->tokens, &queries);
+  bny_attention_desc run = bny_attention_of_tokens(&op->attention->desc, op->tokens);
   bny_slice share = bny_pass_share(op, comm->rank, op->tokens);
   bny_wire_view views[BNY_MERGE_SOURCES_MAX];
   bny_box box = {share.tokens, share.heads, op->call.value_dim};

@@ -45,8 +45,7 @@ typedef struct offer {
 
 /* Lengths may grow by a quarter before ranks choose again. */
 static offer offer_of(const banyan_op *op, bool has_lengths) {
-  banyan_queries room;
-  banyan_attention_desc desc = bny_attention_of_tokens(&op->attention->desc, op->tokens, &room);
+  bny_attention_desc desc = bny_attention_of_tokens(&op->attention->desc, op->tokens);
   if (bny_shard_reject(&desc) || bny_valid_selects(&op->valid) || (!has_lengths && desc.keys_max == 0))
     return (offer){0};
   offer made = {.alike = bny_shard_alike(&desc, false), .batch = desc.batch, .kv_heads = desc.kv_heads};

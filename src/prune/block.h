@@ -23,7 +23,7 @@ enum { BNY_PRUNE_CHUNK = 64 };
 typedef struct bny_prune_block {
   const bny_attention_task *task; /* the rows, and all keys of their sequence */
   int32_t sequence, kv_head;
-  const banyan_attention_desc *desc;
+  const bny_bounds *bounds;
   const bny_attention_kernels *kernels;
   bny_pruned pruned;
   double sinks[BNY_ATTENTION_HEADS_MAX]; /* log2 */
@@ -79,10 +79,6 @@ int32_t bny_prune_listed(const bny_prune_block *block, int32_t key, bny_listed *
 
 /* ---- bounds of pages --------------------------------------------------------------------------------------------- */
 
-static inline int32_t bny_bounds_keys(const banyan_attention_desc *desc) {
-  return desc->kv.pages.table ? desc->kv.pages.keys : desc->prune.keys;
-}
-
 /* The bounds of a page and KV head: BNY_BOUNDS_REACH, the largest length that a product with a query meets;
  * BNY_BOUNDS_VALUE, the length of the longest value; then codes: the scale of each key, the length of what codes lose
  * of each key, and the codes as in bny_code_keys, with room for a multiple of 8 elements. */
@@ -91,10 +87,10 @@ enum { BNY_BOUNDS_REACH, BNY_BOUNDS_VALUE, BNY_BOUNDS_HEAD };
 static inline int32_t bny_bounds_codes(int32_t head_dim) { return (head_dim + 7) / 8 * 8; }
 
 /* Returns the bounds of page `page` of a sequence, which has these pages; NULL: keys are not paged. */
-static inline float *bny_bounds_at(const banyan_attention_desc *desc, const int32_t *pages, int32_t sequence,
-                                   int32_t page, int32_t kv_head) {
-  int64_t number = pages ? pages[page] : (int64_t)sequence * desc->prune.batch_pages + page;
-  return desc->prune.bounds + (number * desc->kv_heads + kv_head) * bny_prune_floats(desc);
+static inline float *bny_bounds_at(const bny_bounds *of, const int32_t *pages, int32_t sequence, int32_t page,
+                                   int32_t kv_head) {
+  int64_t number = pages ? pages[page] : (int64_t)sequence * of->prune->batch_pages + page;
+  return of->prune->bounds + (number * of->kv_heads + kv_head) * bny_bounds_floats(of);
 }
 
 /* Converts elements to f32, times a scale, as kernels do. */

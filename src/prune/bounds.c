@@ -68,30 +68,30 @@ static float encode(float *body, int32_t keys, int32_t index, int32_t dim, const
 }
 
 /* Keys [first, end) of a sequence, which are of one page. */
-static void update_page(const banyan_attention_desc *desc, int32_t b, const int32_t *pages, int32_t head, int32_t first,
+static void update_page(const bny_bounds *of, int32_t b, const int32_t *pages, int32_t head, int32_t first,
                         int32_t end) {
-  int32_t keys = bny_bounds_keys(desc), page = first / keys, dim = desc->head_dim,
-          values = desc->value_dim ? desc->value_dim : dim;
-  const banyan_kv_scales *scales = &desc->kv.scales;
+  const banyan_kv_part *kv = of->kv;
+  const banyan_kv_scales *scales = &kv->scales;
+  int32_t keys = of->page_keys, page = first / keys, dim = of->head_dim, values = of->value_dim;
   int64_t outer = pages ? pages[page] : b;
-  float *bounds = bny_bounds_at(desc, pages, b, page, head), *body = bounds + BNY_BOUNDS_HEAD, length = 0,
+  float *bounds = bny_bounds_at(of, pages, b, page, head), *body = bounds + BNY_BOUNDS_HEAD, length = 0,
         k[BNY_ATTENTION_HEAD_DIM_MAX], v[BNY_ATTENTION_VALUE_DIM_MAX];
-  size_t element = bny_dtype_bytes(desc->kv.dtype);
-  if (first % keys == 0) memset(bounds, 0, (size_t)bny_prune_floats(desc) * sizeof *bounds);
+  size_t element = bny_dtype_bytes(kv->dtype);
+  if (first % keys == 0) memset(bounds, 0, (size_t)bny_bounds_floats(of) * sizeof *bounds);
   for (int32_t t = first; t < end; t++) {
     int64_t key = pages ? t % keys : t;
     int64_t scale = outer * scales->batch_stride + head * scales->head_stride + key * scales->token_stride;
     bool scaled = scales->token_stride != 0;
-    const char *k_row = (const char *)desc->kv.k + (outer * desc->kv.k_batch_stride + head * desc->kv.k_head_stride +
-                                                    key * desc->kv.k_token_stride) *
-                                                       (int64_t)element;
-    const char *v_row = (const char *)desc->kv.v + (outer * desc->kv.v_batch_stride + head * desc->kv.v_head_stride +
-                                                    key * desc->kv.v_token_stride) *
-                                                       (int64_t)element;
-    bool is_plain = desc->kv.rows == BANYAN_KV_ROWS_PLAIN;
+    const char *k_row =
+        (const char *)kv->k +
+        (outer * kv->k_batch_stride + head * kv->k_head_stride + key * kv->k_token_stride) * (int64_t)element;
+    const char *v_row =
+        (const char *)kv->v +
+        (outer * kv->v_batch_stride + head * kv->v_head_stride + key * kv->v_token_stride) * (int64_t)element;
+    bool is_plain = kv->rows == BANYAN_KV_ROWS_PLAIN;
     if (is_plain) {
-      bny_bounds_read(k_row, desc->kv.dtype, dim, scaled && scales->k ? scales->k[scale] : 1, k);
-      bny_bounds_read(v_row, desc->kv.dtype, values, scaled && scales->v ? scales->v[scale] : 1, v);
+      bny_bounds_read(k_row, kv->dtype, dim, scaled && scales->k ? scales->k[scale] : 1, k);
+      bny_bounds_read(v_row, kv->dtype, values, scaled && scales->v ? scales->v[scale] : 1, v);
     } else {
       read_flashmla(k_row, k);
     }
@@ -101,11 +101,10 @@ static void update_page(const banyan_attention_desc *desc, int32_t b, const int3
   bounds[BNY_BOUNDS_REACH] = fmaxf(bounds[BNY_BOUNDS_REACH], length);
 }
 
-void bny_bounds_update(const banyan_attention_desc *desc, int32_t sequence, const int32_t *pages, int32_t first,
-                       int32_t keys) {
+void bny_bounds_update(const bny_bounds *of, int32_t sequence, const int32_t *pages, int32_t first, int32_t keys) {
   for (int32_t t = first, end; t < keys; t = end) {
-    int32_t page_keys = bny_bounds_keys(desc), left = page_keys - t % page_keys;
+    int32_t left = of->page_keys - t % of->page_keys;
     end = left < keys - t ? t + left : keys;
-    for (int32_t head = 0; head < desc->kv_heads; head++) update_page(desc, sequence, pages, head, t, end);
+    for (int32_t head = 0; head < of->kv_heads; head++) update_page(of, sequence, pages, head, t, end);
   }
 }

@@ -153,7 +153,7 @@ static void leave_out(const bny_prune_block *b, const double *budget, double *re
 /* Returns how many pages are needed if masses are as large as codes predict. Real masses are only a few percent
  * less. */
 static int32_t guess(const bny_prune_block *b, const double *total) {
-  double epsilon = (double)b->desc->prune.epsilon, budget[ROWS], rest[ROWS] = {0};
+  double epsilon = (double)b->bounds->prune->epsilon, budget[ROWS], rest[ROWS] = {0};
   int32_t end = b->pages;
   for (int32_t h = 0; h < b->task->heads; h++)
     budget[h] = b->top[h] == -INFINITY ? 0 : epsilon / (1 + epsilon) * (total[h] + exp2(b->sinks[h] - b->top[h]));
@@ -183,7 +183,7 @@ static void note_rest(bny_prune_block *b) {
 
 /* Lists more pages to read, until the rest cannot hold more than epsilon. `guessed`: the least number of pages. */
 static void read_more(bny_prune_block *b, int32_t guessed) {
-  double budget[ROWS], epsilon = (double)b->desc->prune.epsilon * (1 - 0x1p-20);
+  double budget[ROWS], epsilon = (double)b->bounds->prune->epsilon * (1 - 0x1p-20);
   for (int32_t h = 0; h < b->task->heads; h++)
     budget[h] = b->top[h] == -INFINITY ? 0 : epsilon * exp2(mass_of(b, h) - b->pruned.error[h] - b->top[h]);
   leave_out(b, budget, b->rest, &b->end);
@@ -242,14 +242,14 @@ void bny_prune_choose(bny_prune_block *b) {
   double total[ROWS];
   int32_t heads = b->task->heads;
   for (int32_t h = 0; h < heads; h++) b->pruned.error[h] = (double)bny_float_of_bits(b->errors[h]);
-  if (!bny_prune_is_lossy(b->desc)) {
+  if (!bny_prune_is_lossy(b->bounds->prune)) {
     read_best(b);
     return;
   }
   find_tops(b);
   b->end = b->pages;
   b->stage = BNY_PRUNE_CHOOSE;
-  if (b->desc->prune.top_pages > 0) return;
+  if (b->bounds->prune->top_pages > 0) return;
   make_weights(b, total);
   sort_pages(b);
   read_more(b, guess(b, total));
@@ -259,7 +259,7 @@ int32_t bny_prune_offer(bny_prune_block *blocks, int32_t count, const bny_kernel
                         int32_t *pages) {
   float *all = scores_of(blocks);
   double total[ROWS];
-  int32_t k = smaller(blocks->desc->prune.top_pages, blocks->pages), offers = 0;
+  int32_t k = smaller(blocks->bounds->prune->top_pages, blocks->pages), offers = 0;
   for (int32_t i = 0; i < count; i++) make_weights(&blocks[i], total);
   for (int32_t i = 1; i < count; i++)
     for (int32_t page = 0; page < blocks->pages; page++) all[page] = fmaxf(all[page], scores_of(&blocks[i])[page]);
@@ -295,12 +295,12 @@ int32_t bny_prune_listed(const bny_prune_block *b, int32_t key, bny_listed *at) 
 }
 
 void bny_prune_go_on(bny_prune_block *b, int32_t segment_keys) {
-  if (!bny_prune_is_lossy(b->desc)) {
+  if (!bny_prune_is_lossy(b->bounds->prune)) {
     find_zeros(b, segment_keys);
     return;
   }
   b->done += b->count;
-  if (b->desc->prune.top_pages > 0)
+  if (b->bounds->prune->top_pages > 0)
     note_rest(b);
   else
     read_more(b, 0);

@@ -28,21 +28,25 @@ typedef struct bny_pruned {
   uint64_t segments;                      /* with epsilon 0: one bit for each segment that need not be read */
 } bny_pruned;
 
-static inline bool bny_prune_is_wanted(const banyan_attention_desc *desc) {
-  const banyan_prune *prune = &desc->prune;
+static inline bool bny_prune_is_wanted(const banyan_prune *prune) {
   return prune->bounds || prune->epsilon != 0 || prune->top_pages != 0 || prune->error || prune->read ||
          prune->page_reads;
 }
 
 /* Returns true if pages with mass may be left out, so that there is something to certify. */
-static inline bool bny_prune_is_lossy(const banyan_attention_desc *desc) {
-  return desc->prune.epsilon > 0 || desc->prune.top_pages > 0;
-}
+static inline bool bny_prune_is_lossy(const banyan_prune *prune) { return prune->epsilon > 0 || prune->top_pages > 0; }
+
+/* The bounds of all pages of a shard, and the keys that they are of. */
+typedef struct bny_bounds {
+  const banyan_prune *prune;
+  const banyan_kv_part *kv;
+  int32_t kv_heads, head_dim, value_dim;
+  int32_t page_keys;
+} bny_bounds;
 
 /* Returns the floats of bounds of a page and KV head. */
-static inline int64_t bny_prune_floats(const banyan_attention_desc *desc) {
-  int64_t keys = desc->kv.pages.table ? desc->kv.pages.keys : desc->prune.keys;
-  return 2 + keys * (2 + 2 * (((int64_t)desc->head_dim + 7) / 8));
+static inline int64_t bny_bounds_floats(const bny_bounds *bounds) {
+  return 2 + bounds->page_keys * (2 + 2 * (((int64_t)bounds->head_dim + 7) / 8));
 }
 
 /* Returns how far row `index` of a block, (m, d, n), can be from that of all keys; or writes the values that a combine
@@ -55,5 +59,4 @@ void bny_prune_certify(const bny_pruned *pruned, int32_t index, float m, float d
 float bny_prune_error_of(const float *values);
 
 /* Updates the bounds of keys [first, keys) of a sequence, which has these pages; NULL: keys are not paged. */
-void bny_bounds_update(const banyan_attention_desc *desc, int32_t sequence, const int32_t *pages, int32_t first,
-                       int32_t keys);
+void bny_bounds_update(const bny_bounds *of, int32_t sequence, const int32_t *pages, int32_t first, int32_t keys);

@@ -107,7 +107,7 @@ static void note_errors(bny_prune_block *b, const float *errors) {
 }
 
 static const float *bounds_of(const bny_prune_block *b, int32_t page) {
-  return bny_bounds_at(b->desc, b->task->pages, b->sequence, page, b->kv_head);
+  return bny_bounds_at(b->bounds, b->task->pages, b->sequence, page, b->kv_head);
 }
 
 static void weigh_page(const bny_prune_block *b, int32_t page, const queries *queries, float *refs, float *errors) {
@@ -139,7 +139,7 @@ static void weigh_page(const bny_prune_block *b, int32_t page, const queries *qu
 void bny_prune_weigh(bny_prune_block *b, int32_t first, int32_t end) {
   queries queries;
   float refs[ROWS], errors[ROWS] = {0};
-  bool alone = b->desc->prune.top_pages > 0; /* bits must not depend on which pages a rank has */
+  bool alone = b->bounds->prune->top_pages > 0; /* bits must not depend on which pages a rank has */
   read_queries(b->task, &queries);
   for (int32_t page = first; page < end; page++) {
     for (int32_t h = 0; (alone || page % BNY_PRUNE_CHUNK == 0) && h < ROWS; h++) refs[h] = -INFINITY;

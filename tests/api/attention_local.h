@@ -141,6 +141,30 @@ static inline void problem_free(problem *p) {
   munmap(p->v.map, p->v.map_bytes);
 }
 
+/* ---- as the library reads it ------------------------------------------------------------------------------------- */
+
+static inline bny_attention_desc read_desc(const banyan_attention_desc *desc) {
+  bny_attention_desc own;
+  ck_assert_msg(bny_attention_read(desc, &own) == BANYAN_OK, "%s", banyan_last_error());
+  return own;
+}
+
+static inline int32_t tokens_of(const banyan_attention_desc *desc) { return read_desc(desc).tokens; }
+
+/* Returns the floats of bounds of a page and KV head. */
+static inline size_t bounds_floats(const banyan_attention_desc *desc) {
+  const bny_attention_desc own = read_desc(desc);
+  const bny_bounds bounds = bny_attention_bounds(&own);
+  return (size_t)bny_bounds_floats(&bounds);
+}
+
+/* Attends by a table of kernels. */
+static inline banyan_status attend_by(const bny_attention_kernels *kernels, const banyan_attention_desc *desc,
+                                      const banyan_partial *out, bny_pool *pool) {
+  const bny_attention_desc own = read_desc(desc);
+  return bny_attention_run(kernels, bny_kernels_find(NULL), &own, out, NULL, pool);
+}
+
 typedef struct result {
   float *values; /* [batch][heads][value_dim] */
   float *lse;    /* [batch][heads] */
@@ -149,7 +173,7 @@ typedef struct result {
 
 static inline result result_make(const banyan_attention_desc *desc, banyan_partial *out) {
   int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
-  size_t rows = (size_t)bny_attention_tokens(desc) * (size_t)desc->heads;
+  size_t rows = (size_t)tokens_of(desc) * (size_t)desc->heads;
   result r = {.values_bytes = rows * (size_t)value_dim * sizeof(float), .lse_bytes = rows * sizeof(float)};
   r.values = malloc(r.values_bytes + 1);
   r.lse = malloc(r.lse_bytes + 1);
@@ -171,12 +195,15 @@ static inline void result_free(result *r) {
   for (const bny_attention_kernels *const *at_ = bny_attention_table, *table = *at_; table; table = *++at_) \
     if (table->supported())
 
-static inline result run(const bny_attention_kernels *table, const banyan_attention_desc *desc) {
+static inline result run_by(const bny_attention_kernels *table, const banyan_attention_desc *desc, bny_pool *pool) {
   banyan_partial out;
   result r = result_make(desc, &out);
-  banyan_status status = bny_attention_run(table, bny_kernels_find(NULL), desc, &out, NULL, NULL);
-  ck_assert_msg(status == BANYAN_OK, "%s: %s", table->name, banyan_last_error());
+  ck_assert_msg(attend_by(table, desc, &out, pool) == BANYAN_OK, "%s: %s", table->name, banyan_last_error());
   return r;
+}
+
+static inline result run(const bny_attention_kernels *table, const banyan_attention_desc *desc) {
+  return run_by(table, desc, NULL);
 }
 
 /* Returns true if both numbers are finite, both are NaN, or both are the same infinity. */
@@ -191,7 +218,7 @@ static inline void compare(const char *name, const banyan_attention_desc *desc, 
                            double bound) {
   static attention_row row;
   const int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
-  for (int32_t b = 0; b < bny_attention_tokens(desc); b++) {
+  for (int32_t b = 0; b < tokens_of(desc); b++) {
     for (int32_t h = 0; h < desc->heads; h++) {
       attention_oracle(desc, b, h, &row);
       const float *values = r->values + ((int64_t)b * desc->heads + h) * value_dim;

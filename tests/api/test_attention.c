@@ -199,8 +199,7 @@ TEST(other_convention) {
     out.stats_token_stride = 1, out.stats_head_stride = 3;
     out.values_kind = BANYAN_VALUES_NUMERATOR, out.stats_kind = BANYAN_STATS_MAX_SUM, out.base = BANYAN_BASE_2;
     out.sum = d, out.empty = empties[i], out.empty_below = -49994;
-    ck_assert_msg(bny_attention_run(table, bny_kernels_find(NULL), &p.desc, &out, NULL, NULL) == BANYAN_OK, "%s",
-                  banyan_last_error());
+    ck_assert_msg(attend_by(table, &p.desc, &out, NULL) == BANYAN_OK, "%s", banyan_last_error());
     for (int32_t b = 0; b < 3; b++) {
       for (int32_t h = 0; h < 4; h++) {
         attention_oracle(&p.desc, b, h, &row);

@@ -18,14 +18,6 @@
 #include "tests/support/lone.h"
 #include "tests/support/space.h"
 
-static result run_by(const bny_attention_kernels *kernels, const banyan_attention_desc *desc, bny_pool *pool) {
-  banyan_partial out;
-  result r = result_make(desc, &out);
-  banyan_status status = bny_attention_run(kernels, bny_kernels_find(NULL), desc, &out, NULL, pool);
-  ck_assert_msg(status == BANYAN_OK, "%s", banyan_last_error());
-  return r;
-}
-
 static result run_with(const banyan_attention_desc *desc, bny_pool *pool) {
   return run_by(bny_attention_kernels_find(getenv("BANYAN_KERNELS")), desc, pool);
 }
@@ -54,9 +46,8 @@ TEST(first_lost_row_is_named) {
   banyan_partial_init(&out, values, BANYAN_F32, lse, BANYAN_F16, HEADS, 1);
   ck_assert_int_eq(bny_pool_make(3, NULL, &pool), BANYAN_OK);
   for (int i = 0; i < 50; i++) {
-    banyan_status status = bny_attention_run(bny_attention_kernels_find(getenv("BANYAN_KERNELS")),
-                                             bny_kernels_find(NULL), &p.desc, &out, NULL, pool);
-    ASSERT_FAILS(status, BANYAN_ERR_DATA, "token 0, head 2;");
+    ASSERT_FAILS(attend_by(bny_attention_kernels_find(getenv("BANYAN_KERNELS")), &p.desc, &out, pool), BANYAN_ERR_DATA,
+                 "token 0, head 2;");
   }
   bny_pool_free(pool);
   problem_free(&p);

@@ -52,7 +52,7 @@ static float *prune(world_rank *self, const sharding *how, const drawn *s, banya
   const banyan_pages *pages = &desc->kv.pages;
   if (!pages->table) prune->keys = how->unit, prune->batch_pages = s->longest / how->unit + 1;
   const int64_t all = pages->table ? pages->count : prune->batch_pages * how->batch;
-  prune->bounds = calloc((size_t)(all * desc->kv_heads * bny_prune_floats(desc)), sizeof(float));
+  prune->bounds = calloc((size_t)(all * desc->kv_heads) * bounds_floats(desc), sizeof(float));
   world_ok(self, banyan_page_bounds_update(desc, NULL), "bounds");
   prune->top_pages = how->top_pages;
   return prune->bounds;

@@ -30,8 +30,8 @@ static void draw(world *w, uint64_t seed) {
   w->page_keys = d->kv.pages.table ? d->kv.pages.keys : random_range(1, 12);
   if (!d->kv.pages.table) prune->keys = w->page_keys, prune->batch_pages = w->p.longest / w->page_keys + 1;
   w->pages = d->kv.pages.table ? d->kv.pages.count : (int64_t)d->batch * prune->batch_pages;
-  w->rows = (size_t)(bny_attention_tokens(d) * d->heads);
-  w->bounds_bytes = (size_t)(w->pages * d->kv_heads * bny_prune_floats(d)) * sizeof(float);
+  w->rows = (size_t)(tokens_of(d) * d->heads);
+  w->bounds_bytes = (size_t)(w->pages * d->kv_heads) * bounds_floats(d) * sizeof(float);
   prune->bounds = malloc(w->bounds_bytes), w->again = malloc(w->bounds_bytes);
   prune->error = w->error = malloc(w->rows * sizeof(float)), prune->read = w->read = malloc(w->rows * sizeof(float));
   prune->page_reads = w->page_reads = calloc((size_t)w->pages, sizeof *w->page_reads);
@@ -73,8 +73,7 @@ static void check_row(const world *w, int32_t token, int32_t head, const char *t
 static void attend(world *w, const bny_attention_kernels *kernels, bny_pool *pool) {
   banyan_partial out;
   banyan_partial_init(&out, w->out, BANYAN_F32, w->lse, BANYAN_F32, w->p.desc.heads, w->p.desc.value_dim);
-  ck_assert_msg(bny_attention_run(kernels, bny_kernels_find(NULL), &w->p.desc, &out, NULL, pool) == BANYAN_OK, "%s",
-                banyan_last_error());
+  ck_assert_msg(attend_by(kernels, &w->p.desc, &out, pool) == BANYAN_OK, "%s", banyan_last_error());
 }
 
 /* Each KV head reads the share of its pages that its rows report, and each page read is counted. */
@@ -177,7 +176,7 @@ TEST(top_pages_of_many_heads) {
   banyan_attention_desc desc =
       attention_desc_of(1, ROWS, 1, keys, LENGTH, LENGTH, BANYAN_F32, BANYAN_F32, q, k, k, &keys);
   desc.prune = (banyan_prune){.keys = EACH, .batch_pages = PAGES};
-  bounds = malloc(PAGES * (size_t)bny_prune_floats(&desc) * sizeof(float));
+  bounds = malloc(PAGES * bounds_floats(&desc) * sizeof(float));
   desc.prune.bounds = bounds, desc.prune.read = read, desc.prune.page_reads = reads;
   ck_assert_int_eq(banyan_page_bounds_update(&desc, NULL), BANYAN_OK);
   desc.prune.top_pages = TOP;

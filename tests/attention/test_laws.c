@@ -18,17 +18,16 @@ typedef struct rows {
 
 static rows run_rows(const bny_attention_kernels *table, const banyan_attention_desc *desc, bool is_exact,
                      bny_pool *pool) {
-  const size_t row_bytes = bny_wire_row_bytes(is_exact ? BNY_WIRE_EXACT : BNY_WIRE_F32, bny_attention_value_dim(desc));
-  const size_t all = (size_t)bny_attention_tokens(desc) * (size_t)desc->heads;
+  const size_t row_bytes = bny_wire_row_bytes(is_exact ? BNY_WIRE_EXACT : BNY_WIRE_F32, read_desc(desc).value_dim);
+  const size_t all = (size_t)tokens_of(desc) * (size_t)desc->heads;
   rows made = {.count = all * (row_bytes + 2 * sizeof(float))};
   made.bytes = calloc(made.count + 1, 1);
   float *m = (float *)(void *)(made.bytes + all * row_bytes);
   banyan_partial out;
-  banyan_partial_init(&out, made.bytes, BANYAN_F32, m, BANYAN_F32, desc->heads, bny_attention_value_dim(desc));
+  banyan_partial_init(&out, made.bytes, BANYAN_F32, m, BANYAN_F32, desc->heads, read_desc(desc).value_dim);
   out.stats_kind = BANYAN_STATS_MAX_SUM, out.sum = m + all;
   if (is_exact) out.values_dtype = BNY_EXACT_ROWS;
-  const banyan_status status = bny_attention_run(table, bny_kernels_find(NULL), desc, &out, NULL, pool);
-  ck_assert_msg(status == BANYAN_OK, "%s: %s", table->name, banyan_last_error());
+  ck_assert_msg(attend_by(table, desc, &out, pool) == BANYAN_OK, "%s: %s", table->name, banyan_last_error());
   return made;
 }
 
@@ -41,7 +40,8 @@ static void check_same(const rows *want, rows got, const char *what, const drawn
 
 static void make(drawn *p, int seed, int layout, int32_t must, int32_t may) {
   drawn_make(p, random_seed() * 1000 + (uint64_t)seed, (uint64_t)layout, must, may);
-  ck_assert_msg(bny_attention_check_fields(&p->desc, true) == BANYAN_OK, "problem %d (features %#x): %s", seed,
+  const bny_attention_desc own = read_desc(&p->desc);
+  ck_assert_msg(bny_attention_check_fields(&own, true) == BANYAN_OK, "problem %d (features %#x): %s", seed,
                 (unsigned)p->features, banyan_last_error());
 }
 
@@ -102,7 +102,7 @@ TEST_RANDOM(special_numbers_are_as_in_plain_c, OF(120)) {
   count = 0;
   EACH_TABLE(table) {
     result r = run(table, d);
-    for (int32_t i = 0; i < bny_attention_tokens(d) * d->heads * d->value_dim; i++) {
+    for (int32_t i = 0; i < tokens_of(d) * d->heads * d->value_dim; i++) {
       const int32_t row = i / d->value_dim;
       const bool is_other = !which && row != b * d->heads + h;
       ck_assert_msg(is_alike((double)plain.lse[row], (double)r.lse[row]) &&
@@ -260,7 +260,7 @@ static void prune(drawn *p) {
   const banyan_pages *pages = &p->desc.kv.pages;
   if (!pages->table) prune->keys = random_range(1, 40), prune->batch_pages = p->longest;
   const int64_t all = pages->table ? pages->count : (int64_t)p->desc.batch * prune->batch_pages;
-  prune->bounds = calloc((size_t)(all * p->desc.kv_heads * bny_prune_floats(&p->desc)), sizeof(float));
+  prune->bounds = calloc((size_t)(all * p->desc.kv_heads) * bounds_floats(&p->desc), sizeof(float));
   ck_assert_msg(banyan_page_bounds_update(&p->desc, NULL) == BANYAN_OK, "%s", banyan_last_error());
 }
 
