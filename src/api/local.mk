@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 libbanyan_core_la_SOURCES += \
-  %D%/allgather.c \
   %D%/allgather_heads.c \
   %D%/allreduce.c \
   %D%/api.h \
@@ -8,13 +7,11 @@ libbanyan_core_la_SOURCES += \
   %D%/attention_claims.c \
   %D%/attention_gather.c \
   %D%/attention_select.c \
-  %D%/barrier.c \
-  %D%/broadcast.c \
+  %D%/bytes.c \
   %D%/check.c \
   %D%/combine.c \
   %D%/comm.c \
   %D%/comm_split.c \
   %D%/operation.c \
   %D%/preset.c \
-  %D%/select.c \
-  %D%/shift.c
+  %D%/select.c
