@@ -67,29 +67,7 @@ typedef struct bny_flight {
 bny_flight *bny_flight_make(int32_t rank, int32_t nranks); /* NULL without memory */
 void bny_flight_free(bny_flight *flight);                  /* NULL is allowed */
 
-static inline void bny_flight_begin(bny_flight *flight, uint64_t operation, int64_t tag, const bny_flight_note *note) {
-  bny_flight_entry *entry = &flight->entries[operation % BNY_FLIGHT_ENTRIES];
-  entry->operation = operation;
-  entry->begin = bny_clock_ticks();
-  entry->end = 0;
-  entry->tag = tag;
-  entry->note = *note;
-  atomic_store_explicit(&flight->run, operation, memory_order_release);
-}
-
-static inline bny_flight_entry *bny_flight_end(bny_flight *flight, uint64_t operation, bool timed) {
-  bny_flight_entry *entry = &flight->entries[operation % BNY_FLIGHT_ENTRIES];
-  entry->end = timed ? bny_clock_ticks() : 1;
-  flight->counts[entry->note.kind].runs++;
-  flight->counts[entry->note.kind].input_bytes += entry->note.bytes;
-  return entry;
-}
-
-/* Record the begin and the end of a wait that is long enough to enter the kernel. */
-static inline void bny_flight_wait_begin(bny_flight *flight, uint64_t waiting, int64_t now_ns) {
-  atomic_store_explicit(&flight->waiting_ns, now_ns, memory_order_relaxed);
-  atomic_store_explicit(&flight->waiting, waiting, memory_order_release);
-}
+/* Records the end of a wait that was long enough to enter the kernel. */
 void bny_flight_wait_end(bny_flight *flight);
 
 /* "combine" and so on, or "agree"; static. */

@@ -12,7 +12,6 @@
 
 #include "exec/notice.h"
 #include "exec/record.h"
-#include "exec/store.h"
 #include "plan/slice.h"
 #include "select.h"
 
@@ -41,6 +40,13 @@ typedef struct bny_failure {
   int32_t culprit;      /* -1: none known */
   char text[512];
 } bny_failure;
+
+/* The choice of stores for messages that peers read (payload.c). */
+typedef struct bny_store {
+  float ticks_per_line[2]; /* moving means: plain, streaming */
+  uint32_t count;
+  bool stream;
+} bny_store;
 
 /* The ranks that received slots in the last run of a half. */
 typedef struct bny_readers {

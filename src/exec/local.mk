@@ -8,5 +8,4 @@ libbanyan_core_la_SOURCES += \
   %D%/valid.c \
   %D%/record.c %D%/record.h \
   %D%/run.c %D%/run.h \
-  %D%/store.h \
   %D%/wait.c %D%/wait.h

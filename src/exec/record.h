@@ -79,14 +79,23 @@ static inline void bny_record_step(bny_record *record, bny_run_record *run, uint
 static inline uint64_t bny_record_wait_begin(const bny_record *record) { return record->trace ? bny_clock_ticks() : 0; }
 
 static inline void bny_record_begin(bny_record *record, bny_run_record *run, uint64_t operation) {
-  if (record->flight) bny_flight_begin(record->flight, operation, record->tag, &run->note);
+  bny_flight *flight = record->flight;
   run->phase = -1;
+  if (flight) {
+    bny_flight_entry *entry = &flight->entries[operation % BNY_FLIGHT_ENTRIES];
+    *entry =
+        (bny_flight_entry){.operation = operation, .begin = bny_clock_ticks(), .tag = record->tag, .note = run->note};
+    atomic_store_explicit(&flight->run, operation, memory_order_release);
+  }
   BNY_PROBE_6(start, record->rank, operation, run->name, run->algorithm, run->note.bytes, record->tag);
 }
 
 /* Record the begin and the end of a wait that polls have not ended. `waiting` is as in bny_rank_line. */
 static inline void bny_record_long_wait(bny_record *record, uint64_t operation, uint64_t waiting, int64_t now_ns) {
-  if (record->flight) bny_flight_wait_begin(record->flight, waiting, now_ns);
+  if (record->flight) {
+    atomic_store_explicit(&record->flight->waiting_ns, now_ns, memory_order_relaxed);
+    atomic_store_explicit(&record->flight->waiting, waiting, memory_order_release);
+  }
   BNY_PROBE_4(wait, record->rank, operation, (int32_t)(waiting >> 32) - 1, record->tag);
 }
 
@@ -117,8 +126,12 @@ void bny_metrics_look(struct bny_metrics *metrics, const bny_flight *flight);
 
 static inline void bny_record_end(bny_record *record, bny_run_record *run, uint64_t operation) {
   BNY_PROBE_4(end, record->rank, operation, run->name, record->tag);
-  if (!record->flight) return;
-  const bny_flight_entry *entry = bny_flight_end(record->flight, operation, record->trace != NULL);
+  bny_flight *flight = record->flight;
+  if (!flight) return;
+  bny_flight_entry *entry = &flight->entries[operation % BNY_FLIGHT_ENTRIES];
+  entry->end = record->trace ? bny_clock_ticks() : 1;
+  flight->counts[entry->note.kind].runs++;
+  flight->counts[entry->note.kind].input_bytes += entry->note.bytes;
   if (record->trace) bny_record_trace(record, run, operation, entry->begin, entry->end);
-  if (record->metrics) bny_metrics_look(record->metrics, record->flight);
+  if (record->metrics) bny_metrics_look(record->metrics, flight);
 }

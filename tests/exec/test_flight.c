@@ -186,13 +186,16 @@ TEST(metrics_while_a_rank_waits) {
 
 TEST(it_goes_round) {
   bny_flight *flight = bny_flight_make(0, 1);
-  bny_flight_note note = {.kind = BNY_COMBINE, .algorithm = "tree", .bytes = 4096};
+  bny_record record = {.flight = flight};
+  bny_run_record run = {.note = {.kind = BNY_COMBINE, .algorithm = "tree", .bytes = 4096}};
   ck_assert_ptr_nonnull(flight);
   static char said[TEXT_BYTES];
   ck_assert_uint_eq(bny_flight_print(flight, 0, BNY_FLIGHT_ENTRIES, said, sizeof said), 0);
   for (uint64_t i = 1; i <= 1000; i++) {
-    bny_flight_begin(flight, i, i == 1000 ? 3 : BANYAN_TAG_NONE, &note);
-    if (i < 1000) bny_flight_end(flight, i, i % 2);
+    record.tag = i == 1000 ? 3 : BANYAN_TAG_NONE;
+    bny_record_begin(&record, &run, i);
+    if (i < 1000) bny_record_end(&record, &run, i);
+    if (i % 2) flight->entries[i % BNY_FLIGHT_ENTRIES].end = bny_clock_ticks();
   }
   size_t length = bny_flight_print(flight, 1000, BNY_FLIGHT_ENTRIES, said, sizeof said);
   ck_assert_uint_eq(length, strlen(said));
