@@ -123,7 +123,7 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
   if (status == BANYAN_OK) status = check_memory_attention(comm, &own);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &(bny_box){own.tokens, own.heads, 1}, true);
   if (status == BANYAN_OK) status = bny_comm_check(comm);
-  if (status == BANYAN_OK) status = bny_attention_make(comm, &own, out, &attention);
+  if (status == BANYAN_OK) status = bny_attention_make(comm, &own, out, own.tokens, false, NULL, &attention);
   if (status == BANYAN_OK) status = bny_op_make_attention(comm, attention, op);
   if (status != BANYAN_OK) bny_attention_free(attention);
   return status;
@@ -170,12 +170,12 @@ static banyan_status call_of_both(banyan_comm *comm, const bny_attention_desc *d
   if (status == BANYAN_OK) status = bny_api_check_memory_valid(comm, *valid);
   if (status != BANYAN_OK) return status;
   made.attends = true;
-  made.prunes = bny_prune_is_lossy(&desc->prune);
+  made.prunes = desc->is_lossy;
   made.has_starts = comm->device.engine && desc->selects && desc->queries.query_start_loc;
   made.dim = desc->selects ? desc->select.k : desc->prune.top_pages;
   if (desc->selects || (made.dim > 0 && comm->nranks > 1))
     made.sequences = blocking && !made.counts_tokens ? bny_valid_class(desc->batch, desc->kv_heads) : desc->batch;
-  if (bny_prune_is_wanted(&desc->prune) && desc->prune.top_pages == 0 && made.order == BANYAN_ORDER_EXACT)
+  if (desc->prunes && desc->prune.top_pages == 0 && made.order == BANYAN_ORDER_EXACT)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "desc.prune.epsilon is used with BANYAN_ORDER_EXACT: what is left out "
                                             "depends on the ranks. Use another order, or top_pages");
   bny_call within = made;
@@ -285,8 +285,8 @@ static banyan_status attend(banyan_comm *comm, banyan_op *op, const bny_attentio
   bool is_new = !attention;
   banyan_status status = BANYAN_OK;
   if (is_new || !bny_attention_rebind(comm, attention, desc))
-    status = bny_attention_make_input(comm, desc, call->all_tokens, call->order == BANYAN_ORDER_EXACT,
-                                      call->within_kernel ? NULL : why_apart, &attention);
+    status = bny_attention_make(comm, desc, NULL, call->all_tokens, call->order == BANYAN_ORDER_EXACT,
+                                call->within_kernel ? NULL : why_apart, &attention);
   if (status != BANYAN_OK && !comm->device.engine) bny_op_reject(comm, status, false);
   if (is_new && comm->device.engine) {
     banyan_status own = status;

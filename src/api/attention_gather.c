@@ -6,32 +6,30 @@
 #include "base/sized.h"
 #include "base/status.h"
 
-static banyan_status check_field(const char *field, int64_t given, const char *of_q, int64_t wanted) {
-  if (given == wanted) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_ARGUMENT, "desc.gather has %s %" PRId64 ", and %s is %" PRId64, field, given, of_q,
-                  wanted);
-}
-
-/* The result is q, so its strides are those of q, explicit or not. */
+/* The result is q, so its shape and its strides are those of q. Strides may be left out. */
 static banyan_status check_shape(const bny_attention_desc *desc, const banyan_heads_desc *gather) {
   bool says_strides = gather->all_token_stride != 0 || gather->all_head_stride != 0;
-  banyan_status status =
-      check_field("tokens", gather->tokens, desc->has_queries ? "queries.tokens" : "batch", desc->tokens);
-  if (status == BANYAN_OK) status = check_field("heads", gather->heads, "heads", desc->heads);
-  if (status == BANYAN_OK)
-    status = desc->rope.dim ? check_field("dim", gather->dim, "head_dim without rope_dim",
-                                          (int64_t)desc->head_dim - desc->rope.dim)
-                            : check_field("dim", gather->dim, "head_dim", desc->head_dim);
-  if (status == BANYAN_OK) status = check_field("dtype", gather->dtype, "q_dtype", desc->q_dtype);
-  if (status == BANYAN_OK && says_strides)
-    status = check_field("all_token_stride", gather->all_token_stride, "q_batch_stride", desc->q_batch_stride);
-  if (status == BANYAN_OK && says_strides)
-    status = check_field("all_head_stride", gather->all_head_stride, "q_head_stride", desc->q_head_stride);
-  if (status == BANYAN_OK && desc->q_batch_stride == 0 && desc->tokens > 1)
-    status = bny_fail(BANYAN_ERR_ARGUMENT, "q_batch_stride is 0: tokens of a gathered q would overlap");
-  if (status == BANYAN_OK && gather->stream && gather->stream != desc->stream)
-    status = bny_fail(BANYAN_ERR_ARGUMENT, "desc.gather.stream is not that of attention");
-  return status;
+  const struct {
+    const char *field;
+    int64_t given;
+    const char *of_q;
+    int64_t wanted;
+  } all[] = {{"tokens", gather->tokens, desc->has_queries ? "queries.tokens" : "batch", desc->tokens},
+             {"heads", gather->heads, "heads", desc->heads},
+             {"dim", gather->dim, desc->rope.dim ? "head_dim without rope_dim" : "head_dim",
+              (int64_t)desc->head_dim - desc->rope.dim},
+             {"dtype", gather->dtype, "q_dtype", desc->q_dtype},
+             {"all_token_stride", gather->all_token_stride, "q_batch_stride", desc->q_batch_stride},
+             {"all_head_stride", gather->all_head_stride, "q_head_stride", desc->q_head_stride}};
+  for (size_t i = 0; i < sizeof all / sizeof all[0] - (says_strides ? 0 : 2); i++)
+    if (all[i].given != all[i].wanted)
+      return bny_fail(BANYAN_ERR_ARGUMENT, "desc.gather has %s %" PRId64 ", and %s is %" PRId64, all[i].field,
+                      all[i].given, all[i].of_q, all[i].wanted);
+  if (desc->q_batch_stride == 0 && desc->tokens > 1)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "q_batch_stride is 0: tokens of a gathered q would overlap");
+  if (gather->stream && gather->stream != desc->stream)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.gather.stream is not that of attention");
+  return BANYAN_OK;
 }
 
 banyan_status bny_api_attention_gather(banyan_comm *comm, const bny_attention_desc *desc, bool blocking,

@@ -46,8 +46,7 @@ banyan_status bny_api_attention_select(banyan_comm *comm, const bny_attention_de
     return REJECT("it has tokens %d and heads %d, must be batch, which is %d, and 0 or 1", select->tokens,
                   select->heads, desc->batch);
   if (select->valid) return REJECT("valid must be NULL: combine.valid has the tokens of a run");
-  if (bny_prune_is_wanted(&desc->prune))
-    return bny_fail(BANYAN_ERR_UNSUPPORTED, "desc.select is set next to desc.prune: use one of them");
+  if (desc->prunes) return bny_fail(BANYAN_ERR_UNSUPPORTED, "desc.select is set next to desc.prune: use one of them");
   bny_lists lists;
   banyan_status status = bny_api_select_check(comm, select, &lists);
   if (status != BANYAN_OK) return bny_fail(status, "desc.select: %s", banyan_last_error());

@@ -31,7 +31,7 @@ banyan_status bny_attention_run(const bny_attention_kernels *attention, const bn
       .attention = attention, .kernels = kernels, .desc = desc, .out = out, .certificate = certificate, .lost = -1};
   bny_job_set_up(&job);
   bny_pool *mine = bny_pool_take(pool);
-  banyan_status status = job.prunes ? bny_job_prune(&job, mine) : bny_job_run(&job, mine);
+  banyan_status status = desc->prunes ? bny_job_prune(&job, mine) : bny_job_run(&job, mine);
   bny_pool_give(mine);
   return status == BANYAN_OK ? bny_job_end(&job, since) : status;
 }

@@ -32,6 +32,7 @@ typedef struct bny_attention_desc {
   const banyan_heads_desc *gather;
   const float *sinks;
   banyan_prune prune;
+  bool prunes, is_lossy; /* pages may be left out; those with mass */
   int32_t keys_max;
   bool has_value_dim, has_queries, selects; /* the caller gave them */
   void *stream;

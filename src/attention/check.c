@@ -40,6 +40,9 @@ static banyan_status check_shape(const bny_attention_desc *desc) {
 
 static banyan_status check_prune(const bny_attention_desc *desc) {
   const banyan_prune *prune = &desc->prune;
+  if (desc->prunes && desc->parts)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE
+                    "prune is set next to parts: pages are left out of keys in one memory only. Leave one of them 0");
   if (!(prune->epsilon >= 0 && prune->epsilon <= 1))
     return bny_attention_reject("prune.epsilon is %g, must be 0 to 1", (double)prune->epsilon);
   if (prune->top_pages < 0 || prune->top_pages > BNY_SELECT_MOST)
@@ -85,12 +88,6 @@ static banyan_status check_list(const bny_attention_desc *desc) {
   for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
     if (own[i].is_set) return bny_attention_reject("%s is set next to parts: each part has its own", own[i].name);
   return BANYAN_OK;
-}
-
-static banyan_status reject_prune(const bny_attention_desc *desc) {
-  if (!bny_prune_is_wanted(&desc->prune) || !desc->parts) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE
-                  "prune is set next to parts: pages are left out of keys in one memory only. Leave one of them 0");
 }
 
 /* Checks that parts follow one another, and together are the keys of the shard. */
@@ -166,6 +163,8 @@ banyan_status bny_attention_read(const banyan_attention_desc *given, bny_attenti
       .gather = given->gather,
       .sinks = given->sinks,
       .prune = given->prune,
+      .prunes = bny_prune_is_wanted(&given->prune),
+      .is_lossy = bny_prune_is_lossy(&given->prune),
       .keys_max = given->keys_max,
       .has_value_dim = given->value_dim != 0,
       .has_queries = given->queries != NULL,
@@ -182,7 +181,6 @@ banyan_status bny_attention_read(const banyan_attention_desc *given, bny_attenti
 banyan_status bny_attention_check_fields(const bny_attention_desc *desc, bool on_host) {
   banyan_status status = check_shape(desc);
   if (status == BANYAN_OK) status = check_list(desc);
-  if (status == BANYAN_OK) status = reject_prune(desc);
   if (status == BANYAN_OK) status = check_prune(desc);
   if (status == BANYAN_OK) status = bny_attention_check_queries(desc, on_host);
   return status == BANYAN_OK ? check_parts(desc, on_host) : status;

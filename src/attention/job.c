@@ -37,8 +37,7 @@ size_t bny_job_sums_bytes(int32_t value_dim, bool is_exact) {
 void bny_job_set_up(bny_job *job) {
   const bny_attention_desc *desc = job->desc;
   job->is_exact = job->out->values_dtype == BNY_EXACT_ROWS;
-  job->prunes = bny_prune_is_wanted(&desc->prune);
-  job->has_many = job->attention->run_many && !job->is_exact && !job->prunes;
+  job->has_many = job->attention->run_many && !job->is_exact && !desc->prunes;
   job->row_bytes = bny_wire_row_bytes(BNY_WIRE_EXACT, job->desc->value_dim);
   job->sums_bytes = bny_job_sums_bytes(job->desc->value_dim, job->is_exact);
   job->scale_log2 = desc->scale * log2_e;
@@ -419,7 +418,7 @@ static void write_padding(const bny_job *job, int32_t first, int32_t end) {
         put_exact(job, token, head, exact_row(job, exact, 0));
       else
         job->kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, job->out, token, head);
-      if (job->prunes) note_row(job, row, &none_left_out, 0, m, d, n);
+      if (job->desc->prunes) note_row(job, row, &none_left_out, 0, m, d, n);
       if (job->desc->prune.read) job->desc->prune.read[row] = 0;
     }
 }

@@ -27,12 +27,11 @@ typedef struct bny_job {
   _Atomic int32_t *left;  /* by row block or group: its parts that are not complete */
   bool is_exact;          /* the output has rows of the exact order */
   size_t row_bytes;       /* bytes of such a row */
-  bool prunes;
-  bny_bounds bounds;                  /* of pages, if it does */
-  bool has_many;                      /* kernels take sequences of many queries together */
-  int32_t many;                       /* most row blocks of a group, in such sequences; 1 without one */
-  char *rooms;                        /* by thread */
-  size_t room_bytes;                  /* 0: no sequence has many queries */
+  bny_bounds bounds;      /* of pages, if it does */
+  bool has_many;          /* kernels take sequences of many queries together */
+  int32_t many;           /* most row blocks of a group, in such sequences; 1 without one */
+  char *rooms;            /* by thread */
+  size_t room_bytes;      /* 0: no sequence has many queries */
   const bny_certificate *certificate; /* NULL: errors go to desc->prune.error */
   char *sums; /* by part and row block: a bny_attention_sums, cut off after its last row; exact order: 16 rows */
   size_t sums_bytes;

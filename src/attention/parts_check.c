@@ -182,7 +182,7 @@ static banyan_status check_page_list(const bny_attention_desc *desc, const banya
 /* Checks what the keys of a run need; `longest`: the most keys of a sequence. */
 static banyan_status check_bounds(const bny_attention_desc *desc, const banyan_kv_part *part, int32_t longest) {
   const banyan_prune *prune = &desc->prune;
-  if (!bny_prune_is_wanted(&desc->prune) || longest == 0) return BANYAN_OK;
+  if (!desc->prunes || longest == 0) return BANYAN_OK;
   if (!prune->bounds)
     return bny_attention_reject("prune.bounds is NULL, other fields of prune are set, and there are keys");
   if (!part->pages.table && (prune->keys < 1 || (longest - 1) / prune->keys >= prune->batch_pages))

@@ -241,7 +241,7 @@ static void end_stage(const wave *wave, bny_prune_block *b) {
     bny_job_clear(job, b->task, b->sums);
     bny_prune_choose(b);
   } else {
-    bool lossy = b->stage == BNY_PRUNE_READ && bny_prune_is_lossy(&job->desc->prune);
+    bool lossy = b->stage == BNY_PRUNE_READ && job->desc->is_lossy;
     bny_job_merge(job, b->task, b->first_part, b->parts, 1);
     if (lossy)
       bny_job_add(job, b->task, b->sums, bny_job_sums(job, b->first_part));

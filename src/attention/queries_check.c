@@ -35,19 +35,14 @@ static banyan_status check_queries_shape(const bny_attention_desc *desc) {
   return BANYAN_OK;
 }
 
-static banyan_status check_two_parts(const bny_attention_desc *desc) {
+static banyan_status check_shape(const bny_attention_desc *desc) {
+  banyan_status status = desc->has_queries ? check_queries_shape(desc) : BANYAN_OK;
+  if (status != BANYAN_OK) return status;
   if (desc->rope.dim < 0 || desc->rope.dim >= desc->head_dim)
     return bny_attention_reject("rope_dim is %d, must be 0 to head_dim - 1, which is %d", desc->rope.dim,
                                 desc->head_dim - 1);
   if ((desc->rope.dim > 0) != (desc->rope.q != NULL) && desc->tokens > 0)
     return bny_attention_reject("rope_dim is %d and q_rope is %s", desc->rope.dim, desc->rope.q ? "given" : "NULL");
-  return BANYAN_OK;
-}
-
-static banyan_status check_shape(const bny_attention_desc *desc) {
-  banyan_status status = desc->has_queries ? check_queries_shape(desc) : BANYAN_OK;
-  if (status == BANYAN_OK) status = check_two_parts(desc);
-  if (status != BANYAN_OK) return status;
   if (desc->has_queries && desc->tokens > 0 && !desc->queries.query_start_loc && desc->tokens != desc->batch)
     return bny_attention_reject(
         "queries.tokens is %d and batch %d: without query_start_loc each sequence has one token", desc->tokens,

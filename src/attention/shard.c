@@ -58,7 +58,7 @@ const char *bny_shard_reject(const bny_attention_desc *desc) {
   const banyan_queries *queries = &desc->queries;
   if (desc->parts) return "keys are in several memories";
   if (desc->kv.rows != BANYAN_KV_ROWS_PLAIN || desc->kv.scales.token_stride != 0) return "rows of keys have own scales";
-  if (bny_prune_is_wanted(&desc->prune)) return "pages are left out";
+  if (desc->prunes) return "pages are left out";
   if (desc->gather) return "q is gathered";
   if (queries->tree_mask || queries->key_mask || queries->key_pattern_len > 0)
     return "queries have a mask, or keys a pattern";

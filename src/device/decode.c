@@ -47,12 +47,10 @@ static banyan_status check_types(const bny_attention_desc *desc) {
                     WHERE "kv_rows is %d; rows that are not plain must be BANYAN_KV_ROWS_FLASHMLA_FP8, of kv_dtype "
                           "BANYAN_E4M3 with q_dtype BANYAN_BF16",
                     (int)desc->kv.rows);
+  if (desc->rope.dim % 8 != 0)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "rope_dim is %" PRId32 "; it must be a multiple of 8",
+                    desc->rope.dim);
   return BANYAN_OK;
-}
-
-static banyan_status check_two_parts(const bny_attention_desc *desc) {
-  if (desc->rope.dim % 8 == 0) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "rope_dim is %" PRId32 "; it must be a multiple of 8", desc->rope.dim);
 }
 
 static banyan_status request_of(const bny_attention_desc *desc, bny_decode_request *request) {
@@ -61,7 +59,6 @@ static banyan_status request_of(const bny_attention_desc *desc, bny_decode_reque
                     WHERE "parts is set; keys of devices are in one memory of the device: attend to other parts on the "
                           "host, and combine the partials");
   banyan_status status = check_types(desc);
-  if (status == BANYAN_OK) status = check_two_parts(desc);
   if (status == BANYAN_OK && desc->queries.key_pattern_len > 0)
     status = bny_fail(BANYAN_ERR_UNSUPPORTED,
                       WHERE "queries.key_pattern_len is %" PRId64

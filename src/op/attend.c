@@ -125,7 +125,7 @@ banyan_status bny_attention_bind_lists(bny_attention *attention, int32_t tokens,
   return BANYAN_OK;
 }
 
-/* Describes what follows the attention; `why_apart` as for bny_attention_make_input(). */
+/* Describes what follows the attention; `why_apart` as for bny_attention_make(). */
 static void describe(bny_attention *attention, const char *why_apart, bool alone) {
   char then[BNY_ERROR_TEXT_BYTES] = "";
   if (!alone)
@@ -162,10 +162,10 @@ static banyan_status make_pool(banyan_comm *comm, bool prunes) {
   return status;
 }
 
-static banyan_status make(banyan_comm *comm, const bny_attention_desc *desc, const banyan_partial *out,
-                          int32_t tokens_max, bool is_exact, const char *why_apart, bny_attention **attention) {
+banyan_status bny_attention_make(banyan_comm *comm, const bny_attention_desc *desc, const banyan_partial *out,
+                                 int32_t tokens_max, bool is_exact, const char *why_apart, bny_attention **attention) {
   bool within = !out && !why_apart;
-  if (comm->device.engine && bny_prune_is_wanted(&desc->prune))
+  if (comm->device.engine && desc->prunes)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "desc.prune is set, and devices read all pages: leave it 0");
   bny_attention *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
@@ -177,9 +177,9 @@ static banyan_status make(banyan_comm *comm, const bny_attention_desc *desc, con
   made->is_exact = is_exact;
   made->over_ranks = !out && comm->nranks > 1 && desc->prune.top_pages > 0;
   made->lists.rank = comm->rank;
-  banyan_status status = made->engine ? BANYAN_OK : make_pool(comm, bny_prune_is_wanted(&desc->prune));
+  banyan_status status = made->engine ? BANYAN_OK : make_pool(comm, desc->prunes);
   made->pool = comm->pool;
-  if (status == BANYAN_OK && bny_prune_is_wanted(&desc->prune) && !made->over_ranks)
+  if (status == BANYAN_OK && desc->prunes && !made->over_ranks)
     status = bny_attention_reserve(desc, is_exact, made->pool);
   if (status != BANYAN_OK) {
     bny_attention_free(made);
@@ -189,7 +189,7 @@ static banyan_status make(banyan_comm *comm, const bny_attention_desc *desc, con
     made->out = *out;
   else if (!within)
     status = make_rows(made);
-  made->certifies = !out && bny_prune_is_lossy(&desc->prune);
+  made->certifies = !out && desc->is_lossy;
   if (status == BANYAN_OK && made->certifies) status = make_certificate(made);
   if (status == BANYAN_OK && made->engine)
     status = bny_decode_make(made->engine, &made->desc, within ? NULL : &made->out, &made->decode);
@@ -202,21 +202,11 @@ static banyan_status make(banyan_comm *comm, const bny_attention_desc *desc, con
   return BANYAN_OK;
 }
 
-banyan_status bny_attention_make(banyan_comm *comm, const bny_attention_desc *desc, const banyan_partial *out,
-                                 bny_attention **attention) {
-  return make(comm, desc, out, desc->tokens, false, NULL, attention);
-}
-
-banyan_status bny_attention_make_input(banyan_comm *comm, const bny_attention_desc *desc, int32_t tokens_max,
-                                       bool is_exact, const char *why_apart, bny_attention **attention) {
-  return make(comm, desc, NULL, tokens_max, is_exact, why_apart, attention);
-}
-
 bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, const bny_attention_desc *desc) {
   const bny_attention_desc *old = &attention->desc;
   if (attention->engine && (desc->batch != old->batch || desc->tokens != old->tokens)) return false;
   if (desc->tokens > attention->tokens_max || desc->heads != old->heads || desc->value_dim != old->value_dim ||
-      bny_prune_is_wanted(&desc->prune) != bny_prune_is_wanted(&old->prune))
+      desc->prunes != old->prunes)
     return false;
   bny_attention_desc mine = *desc;
   if (attention->combines && comm->rank > 0) mine.sinks = NULL;

@@ -38,15 +38,11 @@ typedef struct bny_attention {
   char text[2 * BNY_ERROR_TEXT_BYTES]; /* how it runs */
 } bny_attention;
 
-/* Makes attention that writes to `out`. */
+/* Makes attention that writes to `out`. If that is NULL, a combine reads its rows, in the exact order or in f32: the
+ * same kernel sends them if `why_apart` is NULL. Otherwise they go to library memory, made->out, with room for
+ * tokens_max, and the text says why ("": no reason to report). */
 banyan_status bny_attention_make(banyan_comm *comm, const bny_attention_desc *desc, const banyan_partial *out,
-                                 bny_attention **attention);
-
-/* Makes attention whose rows a combine reads, in the exact order or in f32. If `why_apart` is NULL, the same kernel
- * sends them. Otherwise they go to library memory, made->out, with room for tokens_max, and the text says why ("":
- * no reason to report). */
-banyan_status bny_attention_make_input(banyan_comm *comm, const bny_attention_desc *desc, int32_t tokens_max,
-                                       bool is_exact, const char *why_apart, bny_attention **attention);
+                                 int32_t tokens_max, bool is_exact, const char *why_apart, bny_attention **attention);
 
 /* Binds other memory of a shape that fits. Returns false, and changes nothing, if it does not fit or the memory is not
  * suitable. */
