@@ -16,7 +16,7 @@ enum { BNY_ATTENTION_PARTS_MAX = 8 };
 typedef struct bny_attention_desc {
   int32_t batch, tokens, heads, kv_heads, head_dim, value_dim;
   int32_t group;    /* query heads of a KV head */
-  int32_t memories; /* that keys are in: 1 without `parts` */
+  int32_t memories; /* number of memories with keys: 1 without `parts` */
   double scale;
   float soft_cap;
   banyan_dtype q_dtype;

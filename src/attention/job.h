@@ -27,7 +27,7 @@ typedef struct bny_job {
   _Atomic int32_t *left;  /* by row block or group: its parts that are not complete */
   bool is_exact;          /* the output has rows of the exact order */
   size_t row_bytes;       /* bytes of such a row */
-  bny_bounds bounds;      /* of pages, if it does */
+  bny_bounds bounds;      /* bounds of pages, if the call prunes */
   bool has_many;          /* kernels take sequences of many queries together */
   int32_t many;           /* most row blocks of a group, in such sequences; 1 without one */
   char *rooms;            /* by thread */
