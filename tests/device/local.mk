@@ -6,13 +6,12 @@ unit_tests += \
   %D%/test_device_attention_fail \
   %D%/test_device_numbers \
   %D%/test_program_replay
-driver_tests = \
-  %D%/test_device_arenas \
-  %D%/test_device_reach
 emulated_tests = \
+  %D%/test_device_arenas \
   %D%/test_device_attention \
   %D%/test_device_calls \
   %D%/test_device_combine \
+  %D%/test_device_reach \
   %D%/test_device_user \
   %D%/test_device_valid \
   %D%/test_device_valid_stops
@@ -22,7 +21,6 @@ node_tests = \
   %D%/test_device_nodes_sends \
   %D%/test_proxy
 if CUDA
-unit_tests += $(driver_tests)
 if CXX17
 unit_tests += $(emulated_tests)
 if UCX

@@ -27,11 +27,16 @@ TEST(unknown_vendors_are_rejected) {
   ck_assert_ptr_nonnull(strstr(banyan_last_error(), "\"abacus\""));
 }
 
-#ifndef HAVE_CUDA
-TEST(builds_without_cuda_say_so) {
-  rejects(&(bny_device_choice){.by = BNY_DEVICE_BY_ORDINAL}, BANYAN_ERR_UNSUPPORTED, "built without CUDA");
-}
+TEST(missing_drivers_are_named) {
+  bny_device_choice choice = {.by = BNY_DEVICE_BY_ORDINAL, .library = "/nowhere/libcuda.so.1"};
+#ifdef HAVE_CUDA
+  rejects(&choice, BANYAN_ERR_UNSUPPORTED, "no NVIDIA driver on this machine");
 #else
+  rejects(&choice, BANYAN_ERR_UNSUPPORTED, "built without CUDA");
+#endif
+}
+
+#if defined HAVE_CUDA && defined HAVE_CXX17
 
 static void machine(const char *words) { setenv("FAKE_CUDA", words, 1); }
 
@@ -57,10 +62,8 @@ static void ck_nothing_is_left(void) {
 
 TEST(what_is_missing_is_named) {
   char other[4096];
-  bny_device_choice choice = {.by = BNY_DEVICE_BY_ORDINAL, .library = "/nowhere/libcuda.so.1"};
-  rejects(&choice, BANYAN_ERR_UNSUPPORTED, "no NVIDIA driver on this machine");
+  bny_device_choice choice = {.by = BNY_DEVICE_BY_ORDINAL, .library = other};
   snprintf(other, sizeof other, "%s/tests/topo/.libs/fake_nvml.so", getenv("top_builddir"));
-  choice.library = other;
   rejects(&choice, BANYAN_ERR_UNSUPPORTED, "not CUDA's driver");
   choice.library = fake_cuda_path();
   machine("cuMemCreate");

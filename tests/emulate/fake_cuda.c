@@ -172,9 +172,7 @@ CUresult fake_enter(bool setup) {
 
 CUresult fake_enter_idle(void) {
   CUresult result = fake_enter(true);
-#ifdef FAKE_CUDA_KERNELS
   if (result == CUDA_SUCCESS && fake_queue_is_on()) fake_queue_settle();
-#endif
   return result;
 }
 
@@ -355,11 +353,7 @@ static const struct {
 } functions[] = {
 #define BNY_CUDA_FUNCTION(name, version) {#name, version, (void (*)(void))name},
 #define BNY_CUDA_OPTIONAL(name, version) {#name, version, (void (*)(void))name},
-#ifdef FAKE_CUDA_KERNELS
 #define BNY_CUDA_PROGRAM(name, version) {#name, version, (void (*)(void))name},
-#else
-#define BNY_CUDA_PROGRAM(name, version)
-#endif
 #include "base/cuda_functions.def"
 #undef BNY_CUDA_FUNCTION
 #undef BNY_CUDA_OPTIONAL

@@ -85,7 +85,6 @@ static void *map_file(int file, size_t bytes, void *at, bool imported) {
 /* Checks that no queued work uses memory that is unmapped. Drivers need not wait for such work unless they free the
  * memory. Work that still uses it faults, which ends all work of the process on the device. */
 static void check_unused(object_kind kind, void *address) {
-#ifdef FAKE_CUDA_KERNELS
   fake_lock();
   const object *found = fake_find(kind, address);
   const void *seen = found ? found->seen : NULL;
@@ -94,9 +93,6 @@ static void check_unused(object_kind kind, void *address) {
   if (kind == ALLOCATION || kind == PHYSICAL || !fake_queue_is_on() || !fake_queue_uses(seen, bytes)) return;
   fprintf(stderr, "fake CUDA: memory is unmapped that a running copy or kernel uses\n");
   abort();
-#else
-  (void)kind, (void)address;
-#endif
 }
 
 static CUresult drop(object_kind kind, void *address, bool unmap) {

@@ -82,7 +82,6 @@ void fake_each_import(void (*visit)(void *context, void *memory, size_t bytes), 
 bool fake_remove(object_kind kind, const void *address);                                        /* closes its file */
 object *fake_covering(const void *address, size_t bytes); /* memory that a device can access */
 
-#ifdef FAKE_CUDA_KERNELS
 /* fake_cuda_kernels.cc: finds kernels of the library by name, NULL if there is none, and launches them. */
 struct fake_cuda_launch;
 const void *fake_kernel_find(const char *name);
@@ -104,7 +103,6 @@ bool fake_queue_uses(const void *address, size_t bytes); /* queued work uses the
 bool fake_queue_is_capturing(const void *stream);
 void fake_queue_copy(const void *stream, void *to, const void *from, size_t bytes);
 void fake_queue_fill(const void *stream, void *to, unsigned char value, size_t bytes);
-#endif
 
 #ifdef __cplusplus
 }

@@ -9,47 +9,6 @@
 #include "tests/emulate/fake_cuda.h"
 #include "tests/emulate/fake_cuda_parts.h"
 
-#ifndef FAKE_CUDA_KERNELS
-CUresult cuEventCreate(CUevent *event, unsigned flags) { return (void)event, (void)flags, CUDA_ERROR_NOT_SUPPORTED; }
-CUresult cuEventDestroy(CUevent event) { return (void)event, CUDA_ERROR_NOT_SUPPORTED; }
-CUresult cuEventRecord(CUevent event, CUstream stream) { return (void)event, (void)stream, CUDA_ERROR_NOT_SUPPORTED; }
-CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to) {
-  return (void)ms, (void)from, (void)to, CUDA_ERROR_NOT_SUPPORTED;
-}
-CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
-  return (void)stream, (void)mode, CUDA_ERROR_NOT_SUPPORTED;
-}
-CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
-  return (void)stream, (void)graph, CUDA_ERROR_NOT_SUPPORTED;
-}
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
-  return (void)exec, (void)graph, (void)flags, CUDA_ERROR_NOT_SUPPORTED;
-}
-CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) { return (void)exec, (void)stream, CUDA_ERROR_NOT_SUPPORTED; }
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) { return (void)exec, (void)stream, CUDA_ERROR_NOT_SUPPORTED; }
-CUresult cuGraphExecDestroy(CUgraphExec exec) { return (void)exec, CUDA_ERROR_NOT_SUPPORTED; }
-CUresult cuGraphDestroy(CUgraph graph) { return (void)graph, CUDA_ERROR_NOT_SUPPORTED; }
-static const void *fake_kernel_find(const char *name) { return (void)name, NULL; }
-static bool fake_kernel_is(const void *function) { return (void)function, false; }
-static void fake_kernel_launch(const void *function, void *stream, bool captured, const fake_cuda_launch *launch) {
-  (void)function, (void)stream, (void)captured, (void)launch;
-}
-static void fake_kernel_forget(const void *stream) { (void)stream; }
-static void fake_kernel_note(const void *function, unsigned what) { (void)function, (void)what; }
-static unsigned fake_kernel_noted(const void *function) { return (void)function, 0; }
-enum { FAKE_KERNEL_LOADED = 1, FAKE_KERNEL_SHARES = 2 };
-static bool fake_queue_is_on(void) { return false; }
-static bool fake_queue_is_broken(void) { return false; }
-static bool fake_queue_is_busy(const void *stream) { return (void)stream, false; }
-static bool fake_queue_is_capturing(const void *stream) { return (void)stream, false; }
-static void fake_queue_copy(const void *stream, void *to, const void *from, size_t bytes) {
-  (void)stream, (void)to, (void)from, (void)bytes;
-}
-static void fake_queue_fill(const void *stream, void *to, unsigned char value, size_t bytes) {
-  (void)stream, (void)to, (void)value, (void)bytes;
-}
-#endif
-
 /* ---- streams ----------------------------------------------------------------------------------------------------- */
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags) {

@@ -17,26 +17,22 @@ libbanyan_emulator_la_CXXFLAGS = $(plain_cxxflags) $(EMULATOR_SANITIZER_CFLAGS)
 
 # The fake CUDA driver, which the library loads in tests.
 if CUDA
+if CXX17
 check_LTLIBRARIES += %D%/fake_cuda.la
 endif
-fake_cuda_sources = \
+endif
+%C%_fake_cuda_la_SOURCES = \
   %D%/fake_cuda.c %D%/fake_cuda.h \
+  %D%/fake_cuda_graph.cc \
+  %D%/fake_cuda_kernels.cc \
   %D%/fake_cuda_memory.c \
   %D%/fake_cuda_parts.h \
-  %D%/fake_cuda_work.c
-%C%_fake_cuda_la_SOURCES = $(fake_cuda_sources)
+  %D%/fake_cuda_queue.cc %D%/fake_cuda_queue.hh \
+  %D%/fake_cuda_work.c \
+  %D%/user_kernel.cuh \
+  %D%/user_kernel.h
 %C%_fake_cuda_la_CPPFLAGS = $(AM_CPPFLAGS)
 %C%_fake_cuda_la_CFLAGS = $(AM_CFLAGS) $(CUDA_CFLAGS)
 %C%_fake_cuda_la_CXXFLAGS = $(plain_cxxflags) $(EMULATOR_SANITIZER_CFLAGS) -fvisibility=hidden $(CUDA_CFLAGS)
-%C%_fake_cuda_la_LIBADD =
-if CXX17
-%C%_fake_cuda_la_SOURCES += \
-  %D%/fake_cuda_graph.cc \
-  %D%/fake_cuda_kernels.cc \
-  %D%/fake_cuda_queue.cc %D%/fake_cuda_queue.hh \
-  %D%/user_kernel.cuh \
-  %D%/user_kernel.h
-%C%_fake_cuda_la_CPPFLAGS += -DFAKE_CUDA_KERNELS
-%C%_fake_cuda_la_LIBADD += libbanyan_emulator.la
-endif
+%C%_fake_cuda_la_LIBADD = libbanyan_emulator.la
 %C%_fake_cuda_la_LDFLAGS = $(module_flags)

@@ -106,7 +106,7 @@ else
 fi
 
 fake=$build/tests/emulate/.libs/fake_cuda.so
-if [ ! -e "$fake" ] || ! nm -D "$fake" | grep -q fake_cuda_run; then
+if [ ! -e "$fake" ]; then
   echo "left out: cuda_graph.c, for no device is emulated here"
 else
   # This image selects the emulator's own kernels.
