@@ -17,8 +17,6 @@ emulated_tests = \
   %D%/test_device_valid_stops
 node_tests = \
   %D%/test_device_nodes \
-  %D%/test_device_nodes_fail \
-  %D%/test_device_nodes_sends \
   %D%/test_proxy
 if CUDA
 if CXX17
@@ -28,10 +26,8 @@ unit_tests += $(node_tests)
 endif
 endif
 endif
-libbanyan_tests_la_SOURCES += \
-  %D%/device_nodes.h \
-  %D%/device_util.h
-%C%_test_device_nodes_sends_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(UCX_CFLAGS)
+libbanyan_tests_la_SOURCES += %D%/device_util.h
+%C%_test_device_nodes_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(UCX_CFLAGS)
 # Drivers return constants that the toolkit defines.
 %C%_test_device_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 # GPUs run a user's kernel compiled by nvcc.

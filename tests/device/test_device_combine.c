@@ -29,6 +29,15 @@ static banyan_status start(world_rank *self, const combine_attempt *attempt, voi
   return banyan_combine(self->comm, &desc, &attempt->of->in[self->rank].partial, out_of(attempt, self->rank));
 }
 
+static banyan_op *init(world_rank *self, const combine_attempt *attempt) {
+  banyan_combine_desc desc = attempt->desc;
+  banyan_partial in = combine_attempt_input(attempt, self->rank);
+  banyan_op *op = NULL;
+  desc.stream = self->stream;
+  world_ok(self, banyan_combine_init(self->comm, &desc, &in, out_of(attempt, self->rank), &op), "init");
+  return op;
+}
+
 static void run(combine_task *task, world_setup setup, world_body body) {
   setup.on = &world_emulated;
   setup.nranks = task->nranks;
@@ -75,14 +84,7 @@ static void start_one_after_another(world_rank *self) {
   const combine_task *task = self->argument;
   banyan_op *ops[COMBINE_ATTEMPTS_MAX] = {NULL};
   bool good = true;
-  for (int32_t i = 0; i < task->nattempts && good; i++) {
-    banyan_combine_desc desc = task->attempts[i].desc;
-    desc.stream = self->stream;
-    good = world_ok(self,
-                    banyan_combine_init(self->comm, &desc, &task->attempts[i].of->in[self->rank].partial,
-                                        out_of(&task->attempts[i], self->rank), &ops[i]),
-                    "init");
-  }
+  for (int32_t i = 0; i < task->nattempts && good; i++) good = (ops[i] = init(self, &task->attempts[i])) != NULL;
   for (int32_t turn = task->nranks - 1; turn >= 0 && good; turn--) {
     for (int32_t i = 0; i < task->nattempts && turn == self->rank; i++) world_ok(self, banyan_start(ops[i]), "start");
     good = world_meet(self);
@@ -110,17 +112,11 @@ static void init_on_a_new_stream(world_rank *self) {
   const bool is_shared = self->setup->one_device;
   for (int time = 0; time < 3; time++) {
     FAKE_CUDA(fake_cuda_capture)(self->stream, time < first_time);
-    banyan_combine_desc desc = task->attempts[0].desc;
-    banyan_op *op = NULL;
-    desc.stream = self->stream;
     if (!world_meet(self)) return;
     uint32_t before = FAKE_CUDA(fake_cuda_fills)();
     if (!world_meet(self)) return;
-    if (!world_ok(self,
-                  banyan_combine_init(self->comm, &desc, &task->attempts[0].of->in[self->rank].partial,
-                                      out_of(&task->attempts[0], self->rank), &op),
-                  "init"))
-      return;
+    banyan_op *op = init(self, &task->attempts[0]);
+    if (!op) return;
     uint32_t fills = FAKE_CUDA(fake_cuda_fills)() - before;
     world_check(self, fills == (is_shared && time == first_time ? 3 : 0), "time %d: %u", time, fills);
     banyan_op_free(op);
@@ -140,18 +136,15 @@ TEST_LOOP(streams_have_work_before_runs, 3) {
 static void count_warps(world_rank *self) {
   const combine_task *task = self->argument;
   for (int32_t i = 0; i < task->nattempts; i++) {
-    const combine_attempt *attempt = &task->attempts[i];
-    banyan_combine_desc desc = attempt->desc;
-    banyan_partial in = combine_attempt_input(attempt, self->rank);
-    banyan_op *op = NULL;
+    const int32_t heads = task->attempts[i].desc.heads;
+    banyan_op *op = init(self, &task->attempts[i]);
     char text[1024];
     int blocks = 0, threads = 0;
-    desc.stream = self->stream;
-    if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, out_of(attempt, self->rank), &op), "init")) return;
+    if (!op) return;
     banyan_op_describe(op, text, sizeof text);
     const char *grid = strstr(text, "by kernel "), *comma = grid ? strchr(grid, ',') : NULL;
     bool found = comma && sscanf(comma, ", %d blocks of %d threads", &blocks, &threads) == 2;
-    world_check(self, found && blocks * (threads / 32) > 2 * desc.heads, "%d heads: %s", desc.heads, text);
+    world_check(self, found && blocks * (threads / 32) > 2 * heads, "%d heads: %s", heads, text);
     banyan_op_free(op);
   }
 }
@@ -172,14 +165,10 @@ static void ask_for_the_choice(world_rank *self) {
   const combine_task *task = self->argument;
   banyan_op_info info = {.size = sizeof info};
   for (int32_t i = 0; i < task->nattempts; i++) {
-    const combine_attempt *attempt = &task->attempts[i];
-    banyan_combine_desc desc = attempt->desc;
-    banyan_partial in = combine_attempt_input(attempt, self->rank);
-    banyan_op *op = NULL;
-    desc.stream = self->stream;
-    if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, out_of(attempt, self->rank), &op), "init")) return;
-    if (world_ok(self, banyan_op_query(op, &info), "query"))
-      world_check(self, strcmp(info.algorithm, "oneshot") == 0, "%d heads: %s", desc.heads, info.algorithm);
+    banyan_op *op = init(self, &task->attempts[i]);
+    if (op && world_ok(self, banyan_op_query(op, &info), "query"))
+      world_check(self, strcmp(info.algorithm, "oneshot") == 0, "%d heads: %s", task->attempts[i].desc.heads,
+                  info.algorithm);
     banyan_op_free(op);
   }
 }
@@ -222,9 +211,10 @@ static void combine_by_aliases(world_rank *self) {
 
 typedef void fill_task(combine_task *task, combine_group *groups);
 
-/* The device gives the bits that another backend, or another protocol, computes from the same partials, and writes
+/* A device gives the bits that another backend, or another protocol, computes from the same partials, and writes
  * nothing beside its rows. */
-static void compare(int32_t nranks, fill_task *fill, const world_backend *with, const char *words, world_body body) {
+static void compare(const world_backend *on, int32_t nranks, fill_task *fill, const world_backend *with,
+                    const char *words, world_body body) {
   combine_task *tasks[2];
   combine_group *groups[2];
   setenv("BANYAN_DEVICE_BLOCKS", nranks > 9 ? "1" : "2", 1); /* more take longer to emulate */
@@ -233,7 +223,7 @@ static void compare(int32_t nranks, fill_task *fill, const world_backend *with, 
     groups[other] = calloc(4, sizeof *groups[other]);
     fill(tasks[other], groups[other]);
     first_turn = nranks + other;
-    world_setup setup = {.on = other ? with : &world_emulated, .nranks = nranks, .argument = tasks[other]};
+    world_setup setup = {.on = other ? with : on, .nranks = nranks, .argument = tasks[other]};
     setup.arena_bytes = 4 << 20, setup.words = words;
     world_run(&setup, body);
   }
@@ -270,7 +260,14 @@ static void add_any(combine_task *task, combine_group *groups) {
   }
 }
 
-TEST_RANGE(bits_are_those_of_the_host, 1, 10) { compare(_i, add_any, &world_threads, NULL, combine_by_turns); }
+TEST_RANGE(bits_are_those_of_the_host, 1, 10) {
+  compare(&world_emulated, _i, add_any, &world_threads, NULL, combine_by_turns);
+}
+
+/* The same on devices of several nodes. */
+TEST_LOOP(bits_across_nodes, 2) {
+  if (world_is_here(&world_staged)) compare(&world_staged, 4, add_any, &world_threads, NULL, combine_by_turns);
+}
 
 static void add_exact(combine_task *task, combine_group *groups) {
   for (int i = 0; i <= BNY_PROTOCOL_COUNT; i++) {
@@ -280,17 +277,19 @@ static void add_exact(combine_task *task, combine_group *groups) {
 }
 
 /* Each protocol has kernels of the exact order. */
-TEST_LOOP(exact_kernels_agree, 4) { compare(1 + 2 * _i, add_exact, &world_emulated, NULL, combine_by_turns); }
+TEST_LOOP(exact_kernels_agree, 4) {
+  compare(&world_emulated, 1 + 2 * _i, add_exact, &world_emulated, NULL, combine_by_turns);
+}
 
 /* Arenas in memory of the host have protocols of smaller words. */
 TEST_LOOP(bits_by_way_of_the_host, 3) {
-  compare(2 + 4 * _i, add_any, &world_threads, "no-vmm,no-ipc", combine_by_way_of_the_host);
+  compare(&world_emulated, 2 + 4 * _i, add_any, &world_threads, "no-vmm,no-ipc", combine_by_way_of_the_host);
 }
 
 /* Stores through one of several addresses of an arena take fences, which kernels have if ranks share a device. Without
  * them runs end by their deadline. */
 TEST_LOOP(aliases_take_fences, 3) {
-  compare(2 + _i, add_any, &world_threads, "aliases,step-ns=20000", combine_by_aliases);
+  compare(&world_emulated, 2 + _i, add_any, &world_threads, "aliases,step-ns=20000", combine_by_aliases);
 }
 
 static void miss_a_fence(world_rank *self) {
@@ -325,7 +324,7 @@ static void add_small(combine_task *task, combine_group *groups) {
 /* The ranks of an NVLink domain, and numbers of ranks whose last group of eight has any size. */
 TEST_LOOP(bits_of_many_ranks, 5) {
   static const int32_t nranks[] = {16, 19, 23, 36, 72};
-  compare(nranks[_i], add_small, &world_threads, NULL, combine_by_turns);
+  compare(&world_emulated, nranks[_i], add_small, &world_threads, NULL, combine_by_turns);
 }
 
 /* ---- two communicators ------------------------------------------------------------------------------------------- */
