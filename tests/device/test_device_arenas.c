@@ -22,12 +22,14 @@ typedef struct task {
   /* The expected outcome. */
   banyan_status status;
   bny_memory_kind kind;
-  bool pcie;           /* links count as PCIe */
-  const char *says;    /* part of every rank's error */
-  int32_t odd_rank;    /* the rank that behaves differently, or -1 */
-  int32_t odd_gathers; /* how many gathers that rank takes part in; -1: all */
+  bool pcie;         /* links count as PCIe */
+  const char *says;  /* part of every rank's error */
+  const char *warns; /* part of a warning, after which the next kind is tried */
+  bool stuck;        /* the device keeps its memory until the process ends */
+  int32_t odd_rank;  /* the rank that behaves differently; 0: none */
   bool odd_bytes, odd_strict;
-  bool silence; /* the error may be that of the bootstrap */
+  bool silence; /* the odd rank falls silent after some gathers. The error may be that of the bootstrap. */
+  int32_t odd_gathers;
 } task;
 
 static int count_files(void) {
@@ -125,12 +127,12 @@ static void share_and_check(world_rank *self, const task *task, bny_device *devi
     nodes[i] = task->nodes_differ ? i : 0;
     processes[i] = task->processes ? i : 0;
   }
-  bool odd = self->rank == task->odd_rank;
+  bool odd = task->odd_rank && self->rank == task->odd_rank, silent = odd && task->silence;
   bny_arenas_config config = {.bytes = odd && task->odd_bytes ? 2 * BYTES : BYTES,
                               .nodes = nodes,
                               .processes = processes,
                               .strict = odd && task->odd_strict ? !task->strict : task->strict};
-  fading fades = {&self->bootstrap, odd && task->odd_gathers >= 0 ? task->odd_gathers : INT32_MAX};
+  fading fades = {&self->bootstrap, silent ? task->odd_gathers : INT32_MAX};
   banyan_bootstrap bootstrap = self->bootstrap;
   bootstrap.context = &fades;
   bootstrap.allgather = gather_fading;
@@ -138,11 +140,10 @@ static void share_and_check(world_rank *self, const task *task, bny_device *devi
                            bny_process()};
   bny_arenas *arenas = NULL;
   banyan_status status = bny_arenas_make(device, &exchange, &config, &arenas);
-  bool silent = odd && task->odd_gathers >= 0; /* the result of the silent rank is not checked */
   if (status == BANYAN_OK) {
     if (world_check(self, task->status == BANYAN_OK, "it worked")) check_share(self, task, arenas);
     bny_arenas_free(arenas);
-  } else if (!silent) {
+  } else if (!silent) { /* the result of that rank is not checked */
     bool fits = status == task->status || (task->silence && status == BANYAN_ERR_BOOTSTRAP);
     world_check(self, fits && strstr(banyan_last_error(), task->says ? task->says : ""),
                 "status %d, \"%s\"; not %d, \"%s\"", (int)status, banyan_last_error(), (int)task->status, task->says);
@@ -162,6 +163,7 @@ static void run_rank(world_rank *self) {
   }
   if (!world_ok(self, open_fake(task->one_device || task->alone ? 0 : self->rank, &device), "open")) return;
   share_and_check(self, task, device);
+  if (task->stuck) return;
   device->ops->close(device);
   if (!task->processes) return;
   char left[256];
@@ -169,14 +171,31 @@ static void run_rank(world_rank *self) {
   world_check(self, count_files() == files, "%d files were open, and %d are", files, count_files());
 }
 
+/* Runs a task within 5 s, or without a limit. Reads what it warns. */
 static void run_task(task task) {
-  char left[256];
+  char left[256], text[8192];
+  FILE *said = task.warns ? tmpfile() : NULL;
+  const int before = dup(STDERR_FILENO);
   setenv("FAKE_CUDA", task.words ? task.words : "", 1);
   FAKE_CUDA(fake_cuda_live)(left, sizeof left);
-  int files = count_files();
+  fflush(stderr);
+  if (said) dup2(fileno(said), STDERR_FILENO);
+  const int files = count_files();
+  const double began = world_now_s();
   WORLD_RUN(run_rank, .nranks = task.nranks, .processes = task.processes, .bare = true, .argument = &task);
+  const double took = world_now_s() - began;
+  ck_assert_msg(!task.deadline_ms || took < 5, "it took %g s", took);
   ck_assert_msg(FAKE_CUDA(fake_cuda_live)(left, sizeof left) == 0, "left: %s", left);
   ck_assert_int_eq(count_files(), files);
+  dup2(before, STDERR_FILENO);
+  close(before);
+  if (!said) return;
+  rewind(said);
+  text[fread(text, 1, sizeof text - 1, said)] = 0;
+  fclose(said);
+  ck_assert_msg(strstr(text, task.warns) && strstr(text, "the next kind is tried"), "%s", text);
+  const bool is_slow = task.kind == BNY_MEMORY_HOST;
+  ck_assert_msg(is_slow == !!strstr(text, "arenas lie in host memory, which is slower"), "%s", text);
 }
 
 /* ---- each kind --------------------------------------------------------------------------------------------------- */
@@ -196,102 +215,80 @@ TEST_LOOP(every_kind, 2 * BNY_MEMORY_KINDS) {
                       .nranks = nranks,
                       .processes = _i >= BNY_MEMORY_KINDS,
                       .one_device = one_device,
-                      .kind = (bny_memory_kind)kind,
-                      .odd_rank = -1});
-}
-
-/* Ranks are on two nodes of one NVLink domain. */
-TEST(nodes_share_by_fabric) {
-  for (int processes = 0; processes < 2; processes++) {
-    task task = {.words = "",
-                 .nranks = 3,
-                 .processes = processes,
-                 .nodes_differ = true,
-                 .kind = BNY_MEMORY_FABRIC,
-                 .odd_rank = -1};
-    run_task(task);
-    task.words = "no-fabric:2";
-    task.status = BANYAN_ERR_UNSUPPORTED;
-    task.says = "ranks 0 and 1 are on different nodes";
-    run_task(task);
-  }
+                      .kind = (bny_memory_kind)kind});
 }
 
 /* Each process sees only its own device. Links count as NVLink if memory is shared by fabric handles or all devices
  * have multicast. Without such evidence they count as PCIe. */
 TEST(links_of_devices_that_are_not_seen) {
-  static const struct {
-    const char *words, *odd_words;
-    bny_memory_kind kind;
-    bool nodes_differ, pcie;
-  } cases[] = {
-      {"", NULL, BNY_MEMORY_FABRIC, false, false},
-      {"", NULL, BNY_MEMORY_FABRIC, true, false},
-      {"multicast", NULL, BNY_MEMORY_FILE, false, false},
-      {"multicast,no-fabric", NULL, BNY_MEMORY_FILE, false, false},
-      {"multicast,no-vmm", NULL, BNY_MEMORY_IPC, false, false},
-      {"multicast,no-fabric", "no-fabric", BNY_MEMORY_FILE, false, true},
-      {"multicast", "", BNY_MEMORY_FABRIC, false, false},
-      {"no-fabric", NULL, BNY_MEMORY_FILE, false, true},
-      {"", "no-fabric", BNY_MEMORY_FILE, false, true},
-      {"no-vmm", NULL, BNY_MEMORY_IPC, false, true},
-      {"multicast,no-vmm,no-ipc", NULL, BNY_MEMORY_HOST, false, true},
+  static const task tasks[] = {
+      {.words = "", .kind = BNY_MEMORY_FABRIC},
+      {.words = "", .kind = BNY_MEMORY_FABRIC, .nodes_differ = true},
+      {.words = "multicast", .kind = BNY_MEMORY_FILE},
+      {.words = "multicast,no-fabric", .kind = BNY_MEMORY_FILE},
+      {.words = "multicast,no-vmm", .kind = BNY_MEMORY_IPC},
+      {.words = "multicast,no-fabric", .odd_words = "no-fabric", .kind = BNY_MEMORY_FILE, .pcie = true},
+      {.words = "multicast", .odd_words = "", .kind = BNY_MEMORY_FABRIC},
+      {.words = "no-fabric", .kind = BNY_MEMORY_FILE, .pcie = true},
+      {.words = "", .odd_words = "no-fabric", .kind = BNY_MEMORY_FILE, .pcie = true},
+      {.words = "no-vmm", .kind = BNY_MEMORY_IPC, .pcie = true},
+      {.words = "multicast,no-vmm,no-ipc", .kind = BNY_MEMORY_HOST, .pcie = true},
   };
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-    run_task((task){.words = cases[i].words,
-                    .odd_words = cases[i].odd_words,
-                    .alone = true,
-                    .nranks = 3,
-                    .processes = true,
-                    .nodes_differ = cases[i].nodes_differ,
-                    .kind = cases[i].kind,
-                    .pcie = cases[i].pcie,
-                    .odd_rank = -1});
-}
-
-/* ---- devices that differ ----------------------------------------------------------------------------------------- */
-
-TEST(one_that_lacks_a_kind_decides) {
-  static const struct {
-    const char *words;
-    bny_memory_kind kind;
-  } cases[] = {
-      {"no-files:1", BNY_MEMORY_FABRIC},
-      {"no-vmm:2", BNY_MEMORY_IPC},
-      {"no-files:0,no-fabric:1", BNY_MEMORY_IPC},
-      {"no-vmm:2,no-ipc:0", BNY_MEMORY_HOST},
-      {"no-peer:1", BNY_MEMORY_HOST},
-  };
-  for (int i = 0; i < 10; i++)
-    run_task((task){
-        .words = cases[i / 2].words, .nranks = 3, .processes = i % 2, .kind = cases[i / 2].kind, .odd_rank = -1});
-}
-
-TEST(nothing_in_common_is_an_error) {
-  for (int processes = 0; processes < 2; processes++) {
-    task task = {.nranks = 3, .processes = processes, .status = BANYAN_ERR_UNSUPPORTED, .odd_rank = -1};
-    task.words = "no-vmm:2,no-ipc:2,no-host:1";
-    task.says = "the device of rank 2 does not share memory by memory files";
-    run_task(task);
-    task.words = "no-peer:1";
-    task.strict = true;
-    task.says =
-        "the device of rank 0 has no peer access to that of rank 1 (BANYAN_DEVICE_FALLBACK is error on some rank)";
-    run_task(task);
-    task.strict = false, task.odd_rank = 2, task.odd_strict = true, task.odd_gathers = -1;
+  for (size_t i = 0; i < sizeof tasks / sizeof tasks[0]; i++) {
+    task task = tasks[i];
+    task.nranks = 3, task.alone = task.processes = true;
     run_task(task);
   }
 }
 
-TEST(sizes_must_agree) {
-  for (int processes = 0; processes < 2; processes++)
-    run_task((task){.nranks = 3,
-                    .processes = processes,
-                    .status = BANYAN_ERR_MISMATCH,
-                    .says = "arenas on devices are of",
-                    .odd_rank = 1,
-                    .odd_gathers = -1,
-                    .odd_bytes = true});
+/* ---- devices that differ or are broken --------------------------------------------------------------------------- */
+
+#define LOST "what rank 1 wrote into the arena of rank 0 by memory files did not arrive"
+#define NOT_IMPORTED "the arena of rank 0 cannot be mapped by rank 2: importing a peer's arena into CUDA device 2"
+#define STRICT " (BANYAN_DEVICE_FALLBACK is error on some rank)"
+
+/* Ranks are threads and processes. */
+static const task outcomes[] = {
+    /* ranks on several nodes of one NVLink domain */
+    {.words = "", .nodes_differ = true, .kind = BNY_MEMORY_FABRIC},
+    {.words = "no-fabric:2",
+     .nodes_differ = true,
+     .status = BANYAN_ERR_UNSUPPORTED,
+     .says = "ranks 0 and 1 are on different nodes"},
+    /* a device that lacks a kind decides for all */
+    {.words = "no-files:1", .kind = BNY_MEMORY_FABRIC},
+    {.words = "no-vmm:2", .kind = BNY_MEMORY_IPC},
+    {.words = "no-files:0,no-fabric:1", .kind = BNY_MEMORY_IPC},
+    {.words = "no-vmm:2,no-ipc:0", .kind = BNY_MEMORY_HOST},
+    {.words = "no-peer:1", .kind = BNY_MEMORY_HOST},
+    /* nothing in common */
+    {.words = "no-vmm:2,no-ipc:2,no-host:1",
+     .status = BANYAN_ERR_UNSUPPORTED,
+     .says = "the device of rank 2 does not share memory by memory files"},
+    {.words = "no-peer:1",
+     .strict = true,
+     .status = BANYAN_ERR_UNSUPPORTED,
+     .says = "the device of rank 0 has no peer access to that of rank 1" STRICT},
+    {.words = "no-peer:1",
+     .odd_rank = 2,
+     .odd_strict = true,
+     .status = BANYAN_ERR_UNSUPPORTED,
+     .says = "the device of rank 0 has no peer access to that of rank 1" STRICT},
+    {.words = "", .odd_rank = 1, .odd_bytes = true, .status = BANYAN_ERR_MISMATCH, .says = "arenas on devices are of"},
+    /* Broken mappings are named. All ranks fail, or all use another kind. Threads use addresses, which are right. */
+    {.words = "lost-writes:1", .strict = true, .status = BANYAN_ERR_SYSTEM, .says = LOST},
+    {.words = "lost-writes:1", .kind = BNY_MEMORY_IPC, .warns = LOST},
+    {.words = "import-fails:2", .strict = true, .status = BANYAN_ERR_SYSTEM, .says = NOT_IMPORTED},
+    {.words = "import-fails:2", .kind = BNY_MEMORY_IPC, .warns = NOT_IMPORTED},
+};
+enum { OUTCOMES = sizeof outcomes / sizeof outcomes[0] };
+
+TEST_LOOP(outcomes_of_devices_that_differ, 2 * OUTCOMES) {
+  task task = outcomes[_i / 2];
+  task.nranks = 3;
+  task.processes = _i % 2;
+  if (task.warns && task.processes) task.kind = BNY_MEMORY_HOST;
+  run_task(task);
 }
 
 TEST(arenas_too_small_are_rejected) {
@@ -306,67 +303,6 @@ TEST(arenas_too_small_are_rejected) {
   config.bytes = BYTES + 8;
   ck_assert_int_eq(bny_arenas_make(device, &exchange, &config, &arenas), BANYAN_ERR_ARGUMENT);
   device->ops->close(device);
-}
-
-/* ---- what is broken ---------------------------------------------------------------------------------------------- */
-
-/* Runs a task and reads its stderr. */
-static void run_and_read(task task, char *text, size_t bytes) {
-  FILE *said = tmpfile();
-  int before = dup(STDERR_FILENO);
-  fflush(stderr);
-  dup2(fileno(said), STDERR_FILENO);
-  run_task(task);
-  dup2(before, STDERR_FILENO);
-  close(before);
-  rewind(said);
-  text[fread(text, 1, bytes - 1, said)] = 0;
-  fclose(said);
-}
-
-/* The writes of rank 1 are lost. The error names the pair, and either all ranks fail or all use another kind of
- * memory. */
-TEST(broken_mappings_are_found) {
-  static const char *const pair = "what rank 1 wrote into the arena of rank 0 by memory files did not arrive";
-  char text[8192];
-  for (int processes = 0; processes < 2; processes++) {
-    task task = {.words = "lost-writes:1",
-                 .nranks = 3,
-                 .processes = processes,
-                 .strict = true,
-                 .status = BANYAN_ERR_SYSTEM,
-                 .says = pair,
-                 .odd_rank = -1};
-    run_task(task);
-    task.strict = false;
-    task.status = BANYAN_OK;
-    task.kind = processes ? BNY_MEMORY_HOST : BNY_MEMORY_IPC; /* ranks of one process use addresses, which are
-                                                               * correct */
-    run_and_read(task, text, sizeof text);
-    ck_assert_msg(strstr(text, pair) && strstr(text, "the next kind is tried"), "%s", text);
-    ck_assert_msg(!processes == !strstr(text, "arenas lie in host memory, which is slower"), "%s", text);
-  }
-}
-
-TEST(imports_that_fail_are_told) {
-  static const char *const pair =
-      "the arena of rank 0 cannot be mapped by rank 2: importing a peer's arena into CUDA device 2";
-  char text[8192];
-  for (int processes = 0; processes < 2; processes++) {
-    task task = {.words = "import-fails:2",
-                 .nranks = 3,
-                 .processes = processes,
-                 .strict = true,
-                 .status = BANYAN_ERR_SYSTEM,
-                 .says = pair,
-                 .odd_rank = -1};
-    run_task(task);
-    task.strict = false;
-    task.status = BANYAN_OK;
-    task.kind = processes ? BNY_MEMORY_HOST : BNY_MEMORY_IPC;
-    run_and_read(task, text, sizeof text);
-    ck_assert_msg(strstr(text, pair), "%s", text);
-  }
 }
 
 /* For any device: arenas by the allowed kinds of memory, where one rank maps other memory than its peer's. */
@@ -448,8 +384,7 @@ TEST_EVERYWHERE(mappings, 24) {
 
 /* One rank leaves after any number of gathers. All others end in time. */
 TEST_LOOP(silent_ranks_are_waited_for_in_vain, 2) {
-  for (int gathers = 0; gathers < 8; gathers++) {
-    double began = world_now_s();
+  for (int gathers = 0; gathers < 8; gathers++)
     run_task((task){.nranks = 3,
                     .processes = _i,
                     .deadline_ms = 250,
@@ -457,29 +392,16 @@ TEST_LOOP(silent_ranks_are_waited_for_in_vain, 2) {
                     .silence = true,
                     .odd_rank = 1,
                     .odd_gathers = gathers});
-    ck_assert_msg(world_now_s() - began < 5, "it took %g s", world_now_s() - began);
-  }
-}
-
-static void run_busy_rank(world_rank *self) {
-  bny_device *device = NULL;
-  if (!world_ok(self, open_fake(self->rank, &device), "open")) return;
-  share_and_check(self, self->argument, device); /* memory that the device still uses stays until this process ends */
 }
 
 TEST(busy_devices_are_not_waited_for) {
-  task task = {.words = "slow-writes:1",
-               .nranks = 3,
-               .processes = true,
-               .deadline_ms = 300,
-               .status = BANYAN_ERR_TIMEOUT,
-               .says = "device 1 (Fake 1) did not finish copies in time",
-               .odd_rank = -1};
-  setenv("FAKE_CUDA", task.words, 1);
-  world_setup setup = {.nranks = 3, .processes = true, .bare = true, .argument = &task};
-  double began = world_now_s();
-  world_run(&setup, run_busy_rank);
-  ck_assert_msg(world_now_s() - began < 5, "it took %g s", world_now_s() - began);
+  run_task((task){.words = "slow-writes:1",
+                  .nranks = 3,
+                  .processes = true,
+                  .stuck = true,
+                  .deadline_ms = 300,
+                  .status = BANYAN_ERR_TIMEOUT,
+                  .says = "device 1 (Fake 1) did not finish copies in time"});
 }
 
 int main(void) { return world_main(suite_of("device_share", 60)); }
