@@ -42,10 +42,11 @@ static void machine(const char *words) { setenv("FAKE_CUDA", words, 1); }
 
 /* ---- choice ------------------------------------------------------------------------------------------------------ */
 
+#define OK(call) ck_assert_msg((call) == BANYAN_OK, "%s", banyan_last_error())
+
 static bny_device *open_or_fail(const bny_device_choice *choice) {
   bny_device *device = NULL;
-  banyan_status status = bny_device_open("cuda", choice, &device);
-  ck_assert_msg(status == BANYAN_OK, "%s", banyan_last_error());
+  OK(bny_device_open("cuda", choice, &device));
   return device;
 }
 
@@ -181,14 +182,14 @@ TEST(links) {
   bny_device *first = open_ordinal(0), *second = open_ordinal(1);
   unsigned char unknown[BNY_DEVICE_UUID_BYTES] = {1, 2, 3};
   bny_device_link link;
-  ck_assert_int_eq(first->ops->link(first, first->facts.uuid, &link), BANYAN_OK);
+  OK(first->ops->link(first, first->facts.uuid, &link));
   ck_assert(link.same && link.visible && link.access && link.atomics && link.lines_whole);
-  ck_assert_int_eq(first->ops->link(first, second->facts.uuid, &link), BANYAN_OK);
+  OK(first->ops->link(first, second->facts.uuid, &link));
   ck_assert(!link.same && link.visible && link.access && link.atomics);
-  ck_assert_int_eq(first->ops->link(first, unknown, &link), BANYAN_OK);
+  OK(first->ops->link(first, unknown, &link));
   ck_assert(!link.same && !link.visible && !link.access);
   machine("no-peer:1");
-  ck_assert_int_eq(first->ops->link(first, second->facts.uuid, &link), BANYAN_OK);
+  OK(first->ops->link(first, second->facts.uuid, &link));
   ck_assert(!link.same && link.visible && !link.access && !link.atomics && !link.lines_whole);
   first->ops->close(first);
   second->ops->close(second);
@@ -228,10 +229,8 @@ TEST(kinds_are_tried) {
 static bny_device_memory *import(bny_device *device, bny_device_memory *memory) {
   bny_device_offer offer = {.kind = memory->kind, .bytes = memory->bytes, .file = -1, .same_process = true};
   bny_device_memory *imported = NULL;
-  banyan_status status = memory->device->ops->memory_export(memory, &offer.handle, &offer.file);
-  ck_assert_msg(status == BANYAN_OK, "%s", banyan_last_error());
-  status = device->ops->memory_import(device, &offer, &imported);
-  ck_assert_msg(status == BANYAN_OK, "%s: %s", bny_memory_kind_name(memory->kind), banyan_last_error());
+  OK(memory->device->ops->memory_export(memory, &offer.handle, &offer.file));
+  OK(device->ops->memory_import(device, &offer, &imported));
   if (offer.file >= 0) close(offer.file);
   ck_assert(imported->imported && imported->bytes == memory->bytes && imported->device == device);
   return imported;
@@ -239,14 +238,14 @@ static bny_device_memory *import(bny_device *device, bny_device_memory *memory) 
 
 static void write_then_read(bny_device *writer, void *to, bny_device *reader, const void *from) {
   bny_device_words words[2];
-  ck_assert_int_eq(writer->ops->words_make(writer, 16, &words[0]), BANYAN_OK);
-  ck_assert_int_eq(reader->ops->words_make(reader, 16, &words[1]), BANYAN_OK);
+  OK(writer->ops->words_make(writer, 16, &words[0]));
+  OK(reader->ops->words_make(reader, 16, &words[1]));
   for (uint64_t i = 0; i < 16; i++) {
     ck_assert_uint_eq(atomic_load(&words[1].host[i]), 0);
     atomic_store(&words[0].host[i], 0x1234567 * (i + 1));
   }
-  ck_assert_int_eq(writer->ops->copy(writer, to, words[0].device, 128, NULL), BANYAN_OK);
-  ck_assert_int_eq(reader->ops->copy(reader, words[1].device, from, 128, NULL), BANYAN_OK);
+  OK(writer->ops->copy(writer, to, words[0].device, 128, NULL));
+  OK(reader->ops->copy(reader, words[1].device, from, 128, NULL));
   for (uint64_t i = 0; i < 16; i++) ck_assert_uint_eq(atomic_load(&words[1].host[i]), 0x1234567 * (i + 1));
   writer->ops->words_free(writer, &words[0]);
   reader->ops->words_free(reader, &words[1]);
@@ -254,15 +253,16 @@ static void write_then_read(bny_device *writer, void *to, bny_device *reader, co
 }
 
 /* Shares each kind of memory between two devices and on one device, with either side freeing first, and with either
- * device current on the thread. */
-TEST_LOOP(memory_is_shared, 4 * BNY_MEMORY_KINDS) {
+ * device current on the thread. Another thread may be capturing, which set-up must not invalidate. */
+TEST_LOOP(memory_is_shared, 8 * BNY_MEMORY_KINDS) {
   bny_memory_kind kind = (bny_memory_kind)(_i % BNY_MEMORY_KINDS);
-  bool owner_first = _i / BNY_MEMORY_KINDS % 2, one_device = _i / BNY_MEMORY_KINDS / 2;
+  bool owner_first = _i / BNY_MEMORY_KINDS % 2, one_device = _i / BNY_MEMORY_KINDS / 2 % 2;
   int current = one_device ? -1 : 3;
+  machine(_i / BNY_MEMORY_KINDS / 4 ? "capturing" : "");
   FAKE_CUDA(fake_cuda_set_device)(current);
   bny_device *owner = open_ordinal(1), *peer = open_ordinal(one_device ? 1 : 2);
   bny_device_memory *memory = NULL;
-  ck_assert_int_eq(owner->ops->memory_make(owner, kind, 100000, &memory), BANYAN_OK);
+  OK(owner->ops->memory_make(owner, kind, 100000, &memory));
   ck_assert(memory->bytes >= 100000 && memory->kind == kind && !memory->imported);
   bny_device_memory *seen = import(peer, memory);
   write_then_read(peer, (char *)seen->address + 99000, owner, (char *)memory->address + 99000);
@@ -292,8 +292,8 @@ TEST(imports_that_fail_leave_nothing) {
       bny_device *owner = open_ordinal(1), *peer = open_ordinal(2);
       bny_device_memory *memory = NULL, *seen = NULL;
       bny_device_offer offer = {.kind = (bny_memory_kind)kind, .file = -1, .same_process = true};
-      ck_assert_int_eq(owner->ops->memory_make(owner, offer.kind, 4096, &memory), BANYAN_OK);
-      ck_assert_int_eq(owner->ops->memory_export(memory, &offer.handle, &offer.file), BANYAN_OK);
+      OK(owner->ops->memory_make(owner, offer.kind, 4096, &memory));
+      OK(owner->ops->memory_export(memory, &offer.handle, &offer.file));
       offer.bytes = memory->bytes;
       machine(words[i]);
       if (peer->ops->memory_import(peer, &offer, &seen) == BANYAN_OK)
@@ -319,7 +319,7 @@ TEST(registered_memory_is_not_inherited) {
   for (int registered = 1; registered >= 0; registered--) {
     void *address = NULL;
     if (registered)
-      ck_assert_int_eq(device->ops->host_register(device, memory, bytes, &address), BANYAN_OK);
+      OK(device->ops->host_register(device, memory, bytes, &address));
     else
       device->ops->host_unregister(device, memory, bytes);
     pid_t child = fork();
@@ -340,16 +340,16 @@ TEST(pointers) {
   bny_device_words words;
   bny_pointer_facts facts;
   int plain = 0;
-  ck_assert_int_eq(device->ops->memory_make(device, BNY_MEMORY_IPC, 4096, &memory), BANYAN_OK);
-  ck_assert_int_eq(device->ops->words_make(device, 1, &words), BANYAN_OK);
-  ck_assert_int_eq(device->ops->pointer(device, (char *)memory->address + 5, &facts), BANYAN_OK);
+  OK(device->ops->memory_make(device, BNY_MEMORY_IPC, 4096, &memory));
+  OK(device->ops->words_make(device, 1, &words));
+  OK(device->ops->pointer(device, (char *)memory->address + 5, &facts));
   ck_assert(facts.kind == BNY_POINTER_DEVICE && facts.same && facts.ordinal == 1 && facts.reached);
   ck_assert(facts.first == (uintptr_t)memory->address && facts.bytes >= 4096);
-  ck_assert_int_eq(other->ops->pointer(other, memory->address, &facts), BANYAN_OK);
+  OK(other->ops->pointer(other, memory->address, &facts));
   ck_assert(facts.kind == BNY_POINTER_DEVICE && !facts.same && facts.ordinal == 1);
-  ck_assert_int_eq(device->ops->pointer(device, words.device, &facts), BANYAN_OK);
+  OK(device->ops->pointer(device, words.device, &facts));
   ck_assert(facts.kind == BNY_POINTER_HOST && !facts.same && facts.ordinal == -1);
-  ck_assert_int_eq(device->ops->pointer(device, &plain, &facts), BANYAN_OK);
+  OK(device->ops->pointer(device, &plain, &facts));
   ck_assert(facts.kind == BNY_POINTER_UNKNOWN && !facts.same && facts.ordinal == -1);
   device->ops->words_free(device, &words);
   device->ops->memory_free(memory);
@@ -370,39 +370,54 @@ static void note(const fake_cuda_launch *launch) { last_launch = *launch; }
 
 static const fake_cuda_image image = {.magic = FAKE_CUDA_MAGIC, .kernels = {{"fill", fill}, {"note", note}}};
 
-TEST(streams) {
-  bny_device *device = open_ordinal(1);
+static bny_device_module *load(bny_device *device, const void *what, size_t bytes, const char *name,
+                               bny_device_kernel *kernel) {
+  bny_device_module *made = NULL;
+  OK(device->ops->module_load(device, what, bytes, &made));
+  OK(device->ops->kernel_find(made, name, kernel));
+  return made;
+}
+
+TEST_LOOP(streams, 2) {
   bny_device_memory *memory = NULL;
   bny_device_words words;
-  void *stream = NULL;
+  void *stream = NULL, *local = NULL;
   bool done = false;
-  ck_assert_int_eq(device->ops->memory_make(device, BNY_MEMORY_FILE, 4096, &memory), BANYAN_OK);
-  ck_assert_int_eq(device->ops->words_make(device, 4, &words), BANYAN_OK);
-  ck_assert_int_eq(device->ops->stream_make(device, &stream), BANYAN_OK);
+  machine(_i ? "capturing" : "");
+  bny_device *device = open_ordinal(1);
+  ck_assert_uint_eq(device->facts.memory_kinds, (1u << BNY_MEMORY_KINDS) - 1);
+  OK(device->ops->memory_make(device, BNY_MEMORY_FILE, 4096, &memory));
+  OK(device->ops->local_make(device, 1000, &local));
+  OK(device->ops->words_make(device, 4, &words));
+  OK(device->ops->stream_make(device, &stream));
   uint64_t before = FAKE_CUDA(fake_cuda_setup_calls)();
-  ck_assert_int_eq(device->ops->zero(device, memory->address, 4096, stream), BANYAN_OK);
+  OK(device->ops->zero(device, memory->address, 4096, stream));
   atomic_store(&words.host[0], 77);
-  ck_assert_int_eq(device->ops->copy(device, words.device, memory->address, 8, stream), BANYAN_OK);
-  ck_assert_int_eq(device->ops->copy(device, words.device, NULL, 0, stream), BANYAN_OK);
+  OK(device->ops->copy(device, words.device, memory->address, 8, stream));
+  OK(device->ops->copy(device, words.device, NULL, 0, stream));
   ck_assert_uint_eq(atomic_load(&words.host[0]), 0);
   FAKE_CUDA(fake_cuda_capture)(stream, true);
   atomic_store(&words.host[0], 77);
-  ck_assert_int_eq(device->ops->copy(device, words.device, memory->address, 8, stream), BANYAN_OK);
+  OK(device->ops->copy(device, words.device, memory->address, 8, stream));
   ck_assert_uint_eq(atomic_load(&words.host[0]), 77);
   FAKE_CUDA(fake_cuda_capture)(stream, false);
   ck_assert_msg(FAKE_CUDA(fake_cuda_setup_calls)() == before, "a hot call allocates or waits");
-  ck_assert_int_eq(device->ops->stream_query(device, stream, &done), BANYAN_OK);
+  OK(device->ops->stream_query(device, stream, &done));
   ck_assert(done);
+  OK(device->ops->zero(device, local, 1000, stream));
+  OK(bny_device_wait(device, stream, 0));
   ck_assert_int_eq(device->ops->copy(device, words.device, &device, 8, stream), BANYAN_ERR_SYSTEM);
   ck_assert_ptr_nonnull(strstr(banyan_last_error(), "copy of 8 bytes on CUDA device 1"));
   device->ops->stream_free(device, stream);
+  device->ops->local_free(device, local);
   device->ops->words_free(device, &words);
   device->ops->memory_free(memory);
   device->ops->close(device);
   ck_nothing_is_left();
 }
 
-TEST(kernels) {
+TEST_LOOP(kernels, 2) {
+  machine(_i ? "capturing" : "");
   bny_device *device = open_ordinal(1);
   bny_device_module *module = NULL;
   bny_device_memory *memory = NULL;
@@ -412,22 +427,21 @@ TEST(kernels) {
   ck_assert_int_eq(device->ops->module_load(device, &image, 0, &module), BANYAN_ERR_UNSUPPORTED);
   ck_assert_int_eq(device->ops->module_load(device, "no image at all", 16, &module), BANYAN_ERR_UNSUPPORTED);
   ck_assert_ptr_null(module);
-  ck_assert_int_eq(device->ops->module_load(device, &image, sizeof image, &module), BANYAN_OK);
+  module = load(device, &image, sizeof image, "fill", &kernel);
   ck_assert_int_eq(device->ops->kernel_find(module, "nothing", &none), BANYAN_ERR_SYSTEM);
   ck_assert_ptr_nonnull(strstr(banyan_last_error(), "kernel nothing on CUDA device 1"));
-  ck_assert_int_eq(device->ops->kernel_find(module, "fill", &kernel), BANYAN_OK);
   ck_assert_int_eq(kernel.threads_max, 1024);
-  ck_assert_int_eq(device->ops->kernel_residency(device, &kernel, 256, 0, &blocks), BANYAN_OK);
+  OK(device->ops->kernel_residency(device, &kernel, 256, 0, &blocks));
   ck_assert_int_eq(blocks, 8);
-  ck_assert_int_eq(device->ops->kernel_clusters(device, &kernel, 256, 0, 4, &blocks), BANYAN_OK);
+  OK(device->ops->kernel_clusters(device, &kernel, 256, 0, 4, &blocks));
   ck_assert_int_eq(blocks, device->facts.clusters ? device->facts.sm_count / 4 * 8 : 0);
-  ck_assert_int_eq(device->ops->memory_make(device, BNY_MEMORY_HOST, 4096, &memory), BANYAN_OK);
+  OK(device->ops->memory_make(device, BNY_MEMORY_HOST, 4096, &memory));
   void *to = memory->address;
   uint32_t value = 0x5b;
   void *arguments[] = {&to, &value};
   bny_device_launch launch = {.kernel = &kernel, .grid = {4, 1, 1}, .block = {32, 1, 1}, .arguments = arguments};
   uint64_t before = FAKE_CUDA(fake_cuda_setup_calls)();
-  ck_assert_int_eq(device->ops->launch(device, &launch, NULL), BANYAN_OK);
+  OK(device->ops->launch(device, &launch, NULL));
   ck_assert_uint_eq(((unsigned char *)to)[127], 0x5b);
   ck_assert_uint_ne(((unsigned char *)to)[128], 0x5b);
   ck_assert_uint_eq(FAKE_CUDA(fake_cuda_setup_calls)(), before);
@@ -454,13 +468,12 @@ TEST(a_device_has_one_module) {
   machine("");
   for (int i = 0; i < USERS; i++) {
     devices[i] = open_ordinal(users[i].ordinal);
-    ck_assert_int_eq(devices[i]->ops->module_load(devices[i], users[i].image, sizeof *users[i].image, &modules[i]),
-                     BANYAN_OK);
+    modules[i] = load(devices[i], users[i].image, sizeof *users[i].image, "fill", &kernel);
   }
   ck_assert_int_eq(FAKE_CUDA(fake_cuda_loads)(), USERS - 1);
   ck_assert(modules[0] == modules[1] && modules[0] != modules[2] && modules[0] != modules[3]);
   for (int i = 0; i < USERS; i++) {
-    ck_assert_int_eq(devices[i]->ops->kernel_find(modules[i], "fill", &kernel), BANYAN_OK);
+    OK(devices[i]->ops->kernel_find(modules[i], "fill", &kernel));
     devices[i]->ops->module_unload(modules[i]);
     devices[i]->ops->close(devices[i]);
   }
@@ -469,14 +482,12 @@ TEST(a_device_has_one_module) {
 
 TEST_LOOP(launches_carry_attributes, 2) {
   bny_device_kernel kernel;
-  bny_device_module *module = NULL;
   machine(_i ? "compute=80" : "");
   bny_device *device = open_ordinal(2);
-  ck_assert_int_eq(device->ops->module_load(device, &image, sizeof image, &module), BANYAN_OK);
-  ck_assert_int_eq(device->ops->kernel_find(module, "note", &kernel), BANYAN_OK);
+  bny_device_module *module = load(device, &image, sizeof image, "note", &kernel);
   bny_device_launch launch = {
       .kernel = &kernel, .grid = {8, 2, 1}, .block = {64, 1, 1}, .shared_bytes = 1000, .early = true};
-  ck_assert_int_eq(device->ops->launch(device, &launch, NULL), BANYAN_OK);
+  OK(device->ops->launch(device, &launch, NULL));
   ck_assert(last_launch.device == 2 && last_launch.grid[0] == 8 && last_launch.grid[1] == 2 &&
             last_launch.block[0] == 64);
   ck_assert(last_launch.shared_bytes == 1000 && last_launch.early == !_i && last_launch.cluster[0] == 0);
@@ -492,17 +503,15 @@ TEST_LOOP(launches_carry_attributes, 2) {
 TEST_LOOP(kernels_are_ready_when_found, 3) {
   static const char *const machines[] = {"", "local=5000", "local=5000,cuFuncLoad"};
   bny_device_kernel kernel;
-  bny_device_module *module = NULL;
   char memory[4096] = {0};
   void *arguments[] = {memory, memory, memory};
   fake_cuda_set_image("emulated", 8);
   machine(machines[_i]);
   bny_device *device = open_ordinal(0);
-  ck_assert_int_eq(device->ops->module_load(device, "emulated", 8, &module), BANYAN_OK);
-  ck_assert_int_eq(device->ops->kernel_find(module, "bny_oneshot_ll16_32", &kernel), BANYAN_OK);
+  bny_device_module *module = load(device, "emulated", 8, "bny_oneshot_ll16_32", &kernel);
   ck_assert_int_eq(kernel.local_bytes, _i ? 5000 : 800);
   bny_device_launch launch = {.kernel = &kernel, .grid = {1, 1, 1}, .block = {32, 1, 1}, .arguments = arguments};
-  ck_assert_int_eq(device->ops->launch(device, &launch, NULL), BANYAN_OK);
+  OK(device->ops->launch(device, &launch, NULL));
   device->ops->module_unload(module);
   device->ops->close(device);
 }
@@ -543,36 +552,6 @@ TEST(images_that_do_not_load) {
   ck_nothing_is_left();
 }
 
-/* Set-up must not invalidate a capture of another thread. */
-TEST(set_up_amid_a_capture) {
-  machine("capturing");
-  bny_device *device = open_ordinal(1);
-  ck_assert_uint_eq(device->facts.memory_kinds, (1u << BNY_MEMORY_KINDS) - 1);
-  for (int kind = 0; kind < BNY_MEMORY_KINDS; kind++) {
-    bny_device_memory *memory = NULL;
-    ck_assert_int_eq(device->ops->memory_make(device, (bny_memory_kind)kind, 4096, &memory), BANYAN_OK);
-    device->ops->memory_free(import(device, memory));
-    device->ops->memory_free(memory);
-  }
-  bny_device_words words;
-  bny_device_module *module = NULL;
-  bny_device_kernel kernel;
-  void *stream = NULL;
-  ck_assert_int_eq(device->ops->words_make(device, 4, &words), BANYAN_OK);
-  ck_assert_int_eq(device->ops->module_load(device, &image, sizeof image, &module), BANYAN_OK);
-  ck_assert_int_eq(device->ops->kernel_find(module, "fill", &kernel), BANYAN_OK);
-  ck_assert_int_eq(device->ops->stream_make(device, &stream), BANYAN_OK);
-  void *local = NULL;
-  ck_assert_int_eq(device->ops->local_make(device, 1000, &local), BANYAN_OK);
-  ck_assert_int_eq(device->ops->zero(device, local, 1000, stream), BANYAN_OK);
-  ck_assert_int_eq(bny_device_wait(device, stream, 0), BANYAN_OK);
-  device->ops->local_free(device, local);
-  device->ops->stream_free(device, stream);
-  device->ops->module_unload(module);
-  device->ops->words_free(device, &words);
-  device->ops->close(device);
-  ck_nothing_is_left();
-}
 #endif
 
 int main(void) { return world_main(suite_of("device", 0)); }
