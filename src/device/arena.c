@@ -37,13 +37,11 @@ typedef struct reach {
                                                                * concerned */
 } reach;
 
-typedef struct agreement {
-  uint32_t kinds;
-  bool strict;
-  bool unseen;    /* some process does not see a peer's device, so the driver does not report their link */
-  bool multicast; /* all devices support multicast */
-  reach *reaches; /* [nranks] */
-} agreement;
+/* The export of one rank to the others. */
+typedef struct offer {
+  uint64_t bytes;
+  bny_device_handle handle;
+} offer;
 
 enum { WHY_BYTES = 252 };
 
@@ -57,12 +55,22 @@ typedef struct arenas_work {
   bny_arenas *arenas;
   const bny_exchange *exchange;
   const bny_arenas_config *config;
-  rank_report *reports;       /* [nranks] */
   int64_t copies_deadline_ns; /* earlier than the exchange's deadline, so that the others still learn of a timeout */
   void *stream;
   bny_device_words words; /* two cells out and two cells in per rank */
   uint64_t epoch;         /* makes patterns unique: different in each attempt and each group */
   bool joint;             /* all ranks know the last failure, so they may continue together */
+  /* The ranks agree on these. */
+  uint32_t kinds;
+  bool strict;
+  bool unseen;    /* some process does not see a peer's device, so the driver does not report their link */
+  bool multicast; /* all devices support multicast */
+  /* Ranks exchange these. */
+  facts facts[BNY_DEVICE_RANKS_MAX];
+  reach reaches[BNY_DEVICE_RANKS_MAX];
+  rank_report reports[BNY_DEVICE_RANKS_MAX];
+  offer offers[BNY_DEVICE_RANKS_MAX];
+  int files[BNY_DEVICE_RANKS_MAX], file; /* those of an attempt, and this rank's own; -1: none */
 } arenas_work;
 
 /* Exchanges the status of all ranks. The first failure becomes the failure of every rank. */
@@ -105,9 +113,11 @@ static facts gather_own(const bny_device *device, const bny_arenas_config *confi
 
 static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
 
-static banyan_status compare(const facts *all, const int32_t *processes, bny_arenas *arenas, agreement *agreed) {
-  const facts *own = &all[arenas->rank];
-  agreed->multicast = true;
+static banyan_status compare(arenas_work *work) {
+  bny_arenas *arenas = work->arenas;
+  const int32_t *processes = work->config->processes;
+  const facts *all = work->facts, *own = &all[arenas->rank];
+  work->multicast = true;
   arenas->compute_least = own->compute;
   arenas->sm_count_least = own->sm_count;
   arenas->driver_least = own->driver;
@@ -131,30 +141,32 @@ static banyan_status compare(const facts *all, const int32_t *processes, bny_are
       arenas->apart = arenas->apart || (same && processes[k] != processes[i]);
     }
     if (together > arenas->ranks_per_device) arenas->ranks_per_device = together;
-    agreed->strict = agreed->strict || all[i].strict;
-    agreed->multicast = agreed->multicast && all[i].multicast;
+    work->strict = work->strict || all[i].strict;
+    work->multicast = work->multicast && all[i].multicast;
   }
   return BANYAN_OK;
 }
 
 /* ---- agreement --------------------------------------------------------------------------------------------------- */
 
-static obstacle obstacle_between(const bny_arenas *arenas, const facts *all, const bny_arenas_config *config,
-                                 const bny_device_link *link, int32_t peer, bny_memory_kind kind) {
-  bool one_node = config->nodes[peer] == config->nodes[arenas->rank];
-  if (!(all[arenas->rank].kinds >> kind & 1)) return LACKED_HERE;
-  if (!(all[peer].kinds >> kind & 1)) return LACKED_THERE;
+static obstacle obstacle_between(const arenas_work *work, const bny_device_link *link, int32_t peer,
+                                 bny_memory_kind kind) {
+  const int32_t *nodes = work->config->nodes, rank = work->arenas->rank;
+  bool one_node = nodes[peer] == nodes[rank];
+  if (!(work->facts[rank].kinds >> kind & 1)) return LACKED_HERE;
+  if (!(work->facts[peer].kinds >> kind & 1)) return LACKED_THERE;
   if (!one_node && kind != BNY_MEMORY_FABRIC) return OTHER_NODE;
   /* A device that this process does not see may still be reachable. The attempt decides. */
   if (one_node && link->visible && !link->access && kind != BNY_MEMORY_HOST) return NO_ACCESS;
   return NONE;
 }
 
-static reach probe_links(const bny_arenas *arenas, const facts *all, const bny_arenas_config *config) {
+static reach probe_links(const arenas_work *work) {
+  bny_device *device = work->arenas->device;
   reach own = {.lines_whole = true, .atomics = true, .unseen = -1, .kinds = (1u << BNY_MEMORY_KINDS) - 1};
-  for (int32_t peer = 0; peer < arenas->nranks; peer++) {
+  for (int32_t peer = 0; peer < work->arenas->nranks; peer++) {
     bny_device_link link;
-    banyan_status status = arenas->device->ops->link(arenas->device, all[peer].uuid, &link);
+    banyan_status status = device->ops->link(device, work->facts[peer].uuid, &link);
     if (status != BANYAN_OK) {
       own.status = (int32_t)status;
       return own;
@@ -166,7 +178,7 @@ static reach probe_links(const bny_arenas *arenas, const facts *all, const bny_a
       own.unseen = peer;
     }
     for (int kind = 0; kind < BNY_MEMORY_KINDS; kind++) {
-      obstacle found = obstacle_between(arenas, all, config, &link, peer, (bny_memory_kind)kind);
+      obstacle found = obstacle_between(work, &link, peer, (bny_memory_kind)kind);
       if (found == NONE || own.obstacle[kind] != NONE) continue;
       own.obstacle[kind] = (int32_t)found;
       own.peer[kind] = peer;
@@ -176,53 +188,54 @@ static reach probe_links(const bny_arenas *arenas, const facts *all, const bny_a
   return own;
 }
 
-static banyan_status agree(arenas_work *work, const facts *all, agreement *agreed) {
+static banyan_status agree(arenas_work *work) {
   bny_arenas *arenas = work->arenas;
-  reach own = probe_links(arenas, all, work->config);
+  reach own = probe_links(work);
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", own.status ? banyan_last_error() : "");
-  banyan_status status = bny_exchange_all(work->exchange, &own, agreed->reaches, sizeof own);
+  banyan_status status = bny_exchange_all(work->exchange, &own, work->reaches, sizeof own);
   if (own.status) return bny_fail((banyan_status)own.status, "%s", why);
   if (status != BANYAN_OK) return status;
-  agreed->kinds = (1u << BNY_MEMORY_KINDS) - 1;
+  work->kinds = (1u << BNY_MEMORY_KINDS) - 1;
   arenas->lines_whole = arenas->atomics = true;
   for (int32_t i = 0; i < arenas->nranks; i++) {
-    const reach *theirs = &agreed->reaches[i];
+    const reach *theirs = &work->reaches[i];
     if (theirs->status)
       return bny_fail((banyan_status)theirs->status, "rank %d cannot find out which devices its device reaches (%s)", i,
                       banyan_status_string((banyan_status)theirs->status));
-    agreed->kinds &= theirs->kinds;
+    work->kinds &= theirs->kinds;
     arenas->lines_whole = arenas->lines_whole && theirs->lines_whole;
     arenas->atomics = arenas->atomics && theirs->atomics;
-    agreed->unseen = agreed->unseen || theirs->unseen >= 0;
+    work->unseen = work->unseen || theirs->unseen >= 0;
   }
   return BANYAN_OK;
 }
 
 /* Fabric handles and multicast work only within an NVLink domain. They therefore reveal NVLink where the driver does
  * not report links: between devices that processes hide from one another, or on other nodes. */
-static void infer_nvlink(bny_arenas *arenas, const agreement *agreed) {
-  bool nvlink = !agreed->unseen || agreed->multicast || arenas->kind == BNY_MEMORY_FABRIC;
+static void infer_nvlink(const arenas_work *work) {
+  bny_arenas *arenas = work->arenas;
+  bool nvlink = !work->unseen || work->multicast || arenas->kind == BNY_MEMORY_FABRIC;
   if (arenas->kind == BNY_MEMORY_HOST) nvlink = false;
   arenas->lines_whole = arenas->lines_whole && nvlink;
   arenas->atomics = arenas->atomics && nvlink;
   if (nvlink || arenas->kind == BNY_MEMORY_HOST || arenas->rank != 0) return;
   int32_t rank = 0;
-  while (agreed->reaches[rank].unseen < 0) rank++;
+  while (work->reaches[rank].unseen < 0) rank++;
   bny_log(BNY_LOG_INFO,
           "rank %d does not see the device of rank %d, and neither fabric handles nor multicast show NVLink between "
           "them: "
           "links are taken for PCIe. If they are NVLink, have each process see all devices of its node",
-          rank, agreed->reaches[rank].unseen);
+          rank, work->reaches[rank].unseen);
 }
 
 /* Explains why a kind of memory is not possible, and names the first rank and peer concerned. */
-static void explain(const agreement *agreed, int32_t nranks, bny_memory_kind kind, char *text, size_t bytes) {
+static void explain(const arenas_work *work, bny_memory_kind kind, char *text, size_t bytes) {
   int32_t rank = 0;
-  while (rank < nranks - 1 && agreed->reaches[rank].obstacle[kind] == NONE) rank++;
-  int32_t peer = agreed->reaches[rank].peer[kind];
+  while (rank < work->arenas->nranks - 1 && work->reaches[rank].obstacle[kind] == NONE) rank++;
+  int32_t peer = work->reaches[rank].peer[kind];
   const char *name = bny_memory_kind_name(kind);
-  switch ((obstacle)agreed->reaches[rank].obstacle[kind]) {
+  switch ((obstacle)work->reaches[rank].obstacle[kind]) {
   case NONE: snprintf(text, bytes, "nothing stands against %s", name); break;
   case LACKED_HERE: snprintf(text, bytes, "the device of rank %d does not share memory by %s", rank, name); break;
   case LACKED_THERE: snprintf(text, bytes, "the device of rank %d does not share memory by %s", peer, name); break;
@@ -241,90 +254,40 @@ static void explain(const agreement *agreed, int32_t nranks, bny_memory_kind kin
  * all ranks have completed the previous one. */
 enum { PLACES = 2, CELL_WORDS = BNY_ARENAS_CELL_BYTES / 8 };
 
-/* Returns word i of the pattern that `writer` writes into its cell `place` in the arena of `owner`. It is never 0. */
-static uint64_t pattern(const arenas_work *work, int32_t writer, int32_t owner, int place, int i) {
-  uint64_t who = (uint64_t)(uint32_t)writer << 32 | (uint32_t)owner;
-  return bny_hash_add(bny_hash_add(bny_hash_of(who), work->epoch), (uint64_t)(place * CELL_WORDS + i)) | 1;
-}
-
-static char *cell(const bny_arenas *arenas, int32_t owner, int32_t writer, int place) {
-  size_t number = (size_t)(place ? arenas->nranks - writer : writer);
-  size_t offset = number * BNY_ARENAS_CELL_BYTES;
-  return (char *)arenas->memories[owner]->address + (place ? arenas->bytes - offset : offset);
-}
-
-/* Returns the index of a cell in pinned memory. The cells to write come first, by owner, and then the cells that are
- * read back. */
-static size_t slot(const bny_arenas *arenas, bool read, int32_t peer, int place) {
-  return ((size_t)(read ? arenas->nranks + peer : peer) * PLACES + (size_t)place) * CELL_WORDS;
-}
-
-static void *slot_address(const arenas_work *work, bool read, int32_t peer, int place) {
-  return (char *)work->words.device + 8 * slot(work->arenas, read, peer, place);
-}
-
-/* Waits for the work's stream until the deadline of copies. If the deadline passes, it marks the arenas as stuck. */
-static banyan_status wait_copies(arenas_work *work) {
-  banyan_status status = bny_device_wait(work->arenas->device, work->stream, work->copies_deadline_ns);
-  if (status == BANYAN_ERR_TIMEOUT) work->arenas->stuck = true;
-  return status;
-}
-
-/* Waits for the stream even after a failure, because memory must not be freed before the copies on it end. */
-static banyan_status finish(arenas_work *work, banyan_status status) {
-  char why[BNY_ERROR_TEXT_BYTES];
-  snprintf(why, sizeof why, "%s", banyan_last_error());
-  banyan_status waited = wait_copies(work);
-  return status == BANYAN_OK || waited == BANYAN_ERR_TIMEOUT ? waited : bny_fail(status, "%s", why);
-}
-
-static banyan_status write_all(arenas_work *work) {
-  bny_arenas *arenas = work->arenas;
-  for (int32_t peer = 0; peer < arenas->nranks; peer++)
-    for (int place = 0; place < PLACES; place++) {
-      _Atomic uint64_t *words = work->words.host + slot(arenas, false, peer, place);
-      for (int i = 0; i < CELL_WORDS; i++)
-        atomic_store_explicit(&words[i], pattern(work, arenas->rank, peer, place, i), memory_order_relaxed);
-      banyan_status status =
-          arenas->device->ops->copy(arenas->device, cell(arenas, peer, arenas->rank, place),
-                                    slot_address(work, false, peer, place), BNY_ARENAS_CELL_BYTES, work->stream);
-      if (status != BANYAN_OK) return status;
-    }
-  return BANYAN_OK;
-}
-
-/* A cell to read back: that of `writer` in the arena of `owner`. */
+/* The cells of `writer` in the arena of `owner`. */
 typedef struct view {
   int32_t writer, owner;
 } view;
 
-static banyan_status read_all(arenas_work *work, view (*of)(const bny_arenas *arenas, int32_t peer)) {
-  bny_arenas *arenas = work->arenas;
-  for (int32_t peer = 0; peer < arenas->nranks; peer++)
-    for (int place = 0; place < PLACES; place++) {
-      view wanted = of(arenas, peer);
-      banyan_status status = arenas->device->ops->copy(arenas->device, slot_address(work, true, peer, place),
-                                                       cell(arenas, wanted.owner, wanted.writer, place),
-                                                       BNY_ARENAS_CELL_BYTES, work->stream);
-      if (status != BANYAN_OK) return status;
-    }
-  return BANYAN_OK;
+/* Returns word i of both cells. It is never 0. */
+static uint64_t pattern(const arenas_work *work, view of, int i) {
+  uint64_t who = (uint64_t)(uint32_t)of.writer << 32 | (uint32_t)of.owner;
+  return bny_hash_add(bny_hash_add(bny_hash_of(who), work->epoch), (uint64_t)i) | 1;
 }
 
-/* Returns the first peer with a wrong word in its cells, or -1. */
-static int32_t find_wrong(const arenas_work *work, view (*of)(const bny_arenas *arenas, int32_t peer)) {
-  const bny_arenas *arenas = work->arenas;
-  for (int32_t peer = 0; peer < arenas->nranks; peer++)
-    for (int place = 0; place < PLACES; place++) {
-      const _Atomic uint64_t *words = work->words.host + slot(arenas, true, peer, place);
-      view wanted = of(arenas, peer);
-      for (int i = 0; i < CELL_WORDS; i++)
-        if (atomic_load_explicit(&words[i], memory_order_relaxed) !=
-            pattern(work, wanted.writer, wanted.owner, place, i))
-          return peer;
-    }
-  return -1;
+static char *cell(const bny_arenas *arenas, view of, int place) {
+  size_t number = (size_t)(place ? arenas->nranks - of.writer : of.writer);
+  size_t offset = number * BNY_ARENAS_CELL_BYTES;
+  return (char *)arenas->memories[of.owner]->address + (place ? arenas->bytes - offset : offset);
 }
+
+/* Returns the index of a peer's cells in pinned memory. The cells to write come first, by owner, and then the cells
+ * that are read back. */
+static size_t slot(const bny_arenas *arenas, bool read, int32_t peer) {
+  return (size_t)(read ? arenas->nranks + peer : peer) * PLACES * CELL_WORDS;
+}
+
+/* Waits for the stream even after a failure, because memory must not be freed before the copies on it end. If the
+ * deadline of copies passes, it marks the arenas as stuck. */
+static banyan_status finish(arenas_work *work, banyan_status status) {
+  char why[BNY_ERROR_TEXT_BYTES];
+  snprintf(why, sizeof why, "%s", banyan_last_error());
+  banyan_status waited = bny_device_wait(work->arenas->device, work->stream, work->copies_deadline_ns);
+  if (waited == BANYAN_ERR_TIMEOUT) work->arenas->stuck = true;
+  return status == BANYAN_OK || waited == BANYAN_ERR_TIMEOUT ? waited : bny_fail(status, "%s", why);
+}
+
+typedef view view_of(const bny_arenas *arenas, int32_t peer);
 
 static view cell_i_wrote(const bny_arenas *arenas, int32_t peer) { return (view){arenas->rank, peer}; }
 static view cell_peer_wrote(const bny_arenas *arenas, int32_t peer) { return (view){peer, arenas->rank}; }
@@ -333,34 +296,62 @@ static view cell_of_peer(const bny_arenas *arenas, int32_t peer) {
   return (view){peer, peer};
 }
 
-static banyan_status read_and_find(arenas_work *work, view (*of)(const bny_arenas *arenas, int32_t peer),
-                                   int32_t *wrong) {
-  banyan_status status = finish(work, read_all(work, of));
-  if (status == BANYAN_OK) *wrong = find_wrong(work, of);
-  return status;
+static banyan_status copy_all(arenas_work *work, view_of *of, bool read) {
+  bny_arenas *arenas = work->arenas;
+  for (int32_t peer = 0; peer < arenas->nranks; peer++)
+    for (int place = 0; place < PLACES; place++) {
+      void *there = cell(arenas, of(arenas, peer), place);
+      void *here = (char *)work->words.device + 8 * slot(arenas, read, peer) + BNY_ARENAS_CELL_BYTES * place;
+      banyan_status status = arenas->device->ops->copy(arenas->device, read ? here : there, read ? there : here,
+                                                       BNY_ARENAS_CELL_BYTES, work->stream);
+      if (status != BANYAN_OK) return status;
+    }
+  return BANYAN_OK;
+}
+
+static banyan_status write_all(arenas_work *work) {
+  const bny_arenas *arenas = work->arenas;
+  for (int32_t peer = 0; peer < arenas->nranks; peer++)
+    for (int i = 0; i < PLACES * CELL_WORDS; i++)
+      atomic_store_explicit(work->words.host + slot(arenas, false, peer) + i,
+                            pattern(work, cell_i_wrote(arenas, peer), i), memory_order_relaxed);
+  return copy_all(work, cell_i_wrote, false);
+}
+
+/* Returns the first peer with a wrong word in its cells, or -1. */
+static int32_t find_wrong(const arenas_work *work, view_of *of) {
+  const bny_arenas *arenas = work->arenas;
+  for (int32_t peer = 0; peer < arenas->nranks; peer++) {
+    const _Atomic uint64_t *words = work->words.host + slot(arenas, true, peer);
+    for (int i = 0; i < PLACES * CELL_WORDS; i++)
+      if (atomic_load_explicit(&words[i], memory_order_relaxed) != pattern(work, of(arenas, peer), i)) return peer;
+  }
+  return -1;
+}
+
+/* Reads cells and compares them. `what` says what is wrong with the data of a writer; NULL: another arena is read. */
+static banyan_status read_and_compare(arenas_work *work, view_of *of, const char *what) {
+  const bny_arenas *arenas = work->arenas;
+  banyan_status status = finish(work, copy_all(work, of, true));
+  int32_t wrong = status == BANYAN_OK ? find_wrong(work, of) : -1;
+  if (wrong < 0) return status;
+  const char *kind = bny_memory_kind_name(arenas->kind);
+  view found = of(arenas, wrong);
+  if (what)
+    return bny_fail(BANYAN_ERR_SYSTEM, "what rank %d wrote into the arena of rank %d by %s %s", found.writer,
+                    found.owner, kind, what);
+  return bny_fail(BANYAN_ERR_SYSTEM, "rank %d reads by %s something else in the arena of rank %d than that rank wrote",
+                  arenas->rank, kind, wrong);
 }
 
 static banyan_status verify_write(arenas_work *work) {
-  int32_t wrong = -1;
   banyan_status status = finish(work, write_all(work));
-  if (status == BANYAN_OK) status = read_and_find(work, cell_i_wrote, &wrong);
-  if (status != BANYAN_OK || wrong < 0) return status;
-  return bny_fail(BANYAN_ERR_SYSTEM, "what rank %d wrote into the arena of rank %d by %s does not read back",
-                  work->arenas->rank, wrong, bny_memory_kind_name(work->arenas->kind));
+  return status == BANYAN_OK ? read_and_compare(work, cell_i_wrote, "does not read back") : status;
 }
 
 static banyan_status verify_read(arenas_work *work) {
-  int32_t wrong = -1;
-  banyan_status status = read_and_find(work, cell_peer_wrote, &wrong);
-  if (status == BANYAN_OK && wrong >= 0)
-    return bny_fail(BANYAN_ERR_SYSTEM, "what rank %d wrote into the arena of rank %d by %s did not arrive", wrong,
-                    work->arenas->rank, bny_memory_kind_name(work->arenas->kind));
-  if (status == BANYAN_OK) status = read_and_find(work, cell_of_peer, &wrong);
-  if (status == BANYAN_OK && wrong >= 0)
-    return bny_fail(BANYAN_ERR_SYSTEM,
-                    "rank %d reads by %s something else in the arena of rank %d than that rank wrote",
-                    work->arenas->rank, bny_memory_kind_name(work->arenas->kind), wrong);
-  return status;
+  banyan_status status = read_and_compare(work, cell_peer_wrote, "did not arrive");
+  return status == BANYAN_OK ? read_and_compare(work, cell_of_peer, NULL) : status;
 }
 
 static banyan_status verify_clear(arenas_work *work) {
@@ -370,19 +361,6 @@ static banyan_status verify_clear(arenas_work *work) {
 }
 
 /* ---- one attempt ------------------------------------------------------------------------------------------------- */
-
-/* The export of one rank to the others. */
-typedef struct offer {
-  uint64_t bytes;
-  bny_device_handle handle;
-} offer;
-
-/* The resources that are closed at the end of an attempt, whatever its outcome. */
-typedef struct transfer {
-  int file;
-  int *files; /* [nranks] */
-  offer *offers;
-} transfer;
 
 /* Frees the memory of an attempt. */
 static void release(bny_arenas *arenas) {
@@ -411,7 +389,7 @@ static bool goes_by_descriptor(const bny_arenas *arenas) {
   return arenas->kind != BNY_MEMORY_FABRIC && arenas->nranks > 1;
 }
 
-static banyan_status make_own(arenas_work *work, offer *mine, transfer *held) {
+static banyan_status make_own(arenas_work *work, offer *mine) {
   bny_arenas *arenas = work->arenas;
   const bny_device_ops *ops = arenas->device->ops;
   bny_device_memory **own = &arenas->memories[arenas->rank];
@@ -419,19 +397,19 @@ static banyan_status make_own(arenas_work *work, offer *mine, transfer *held) {
   if (status == BANYAN_OK) status = verify_clear(work);
   /* A driver may refuse IPC handles, which ranks of one process do not need. */
   bny_device_handle *handle = arenas->kind == BNY_MEMORY_IPC && is_one_process(work) ? NULL : &mine->handle;
-  if (status == BANYAN_OK) status = ops->memory_export(*own, handle, &held->file);
+  if (status == BANYAN_OK) status = ops->memory_export(*own, handle, &work->file);
   if (status == BANYAN_OK) mine->bytes = (*own)->bytes;
   return status;
 }
 
-static banyan_status import_one(arenas_work *work, const transfer *held, int32_t peer) {
+static banyan_status import_one(arenas_work *work, int32_t peer) {
   bny_arenas *arenas = work->arenas;
   const int32_t *processes = work->config->processes;
   bny_device_offer offered = {
       .kind = arenas->kind,
-      .bytes = held->offers[peer].bytes,
-      .handle = held->offers[peer].handle,
-      .file = held->files[peer],
+      .bytes = work->offers[peer].bytes,
+      .handle = work->offers[peer].handle,
+      .file = work->files[peer],
       .same_process = processes[peer] == processes[arenas->rank],
   };
   /* The size is checked because it comes from another rank. Devices round it up to their granularity of a few MiB. */
@@ -444,34 +422,34 @@ static banyan_status import_one(arenas_work *work, const transfer *held, int32_t
                   banyan_last_error());
 }
 
-static banyan_status exchange_files(arenas_work *work, transfer *held) {
+static banyan_status exchange_files(arenas_work *work) {
   bny_fd_passing passing;
   banyan_status status = bny_fd_passing_meet(work->exchange, &passing);
   if (status != BANYAN_OK) return status;
-  status = bny_fd_passing_exchange(&passing, held->file, held->files);
+  status = bny_fd_passing_exchange(&passing, work->file, work->files);
   bny_fd_passing_close(&passing);
   return status;
 }
 
-static banyan_status import_all(arenas_work *work, transfer *held) {
+static banyan_status import_all(arenas_work *work) {
   bny_arenas *arenas = work->arenas;
-  banyan_status status = goes_by_descriptor(arenas) ? exchange_files(work, held) : BANYAN_OK;
+  banyan_status status = goes_by_descriptor(arenas) ? exchange_files(work) : BANYAN_OK;
   for (int32_t i = 0; i < arenas->nranks && status == BANYAN_OK; i++)
-    if (i != arenas->rank) status = import_one(work, held, i);
+    if (i != arenas->rank) status = import_one(work, i);
   return status;
 }
 
-static banyan_status run_steps(arenas_work *work, transfer *held) {
+static banyan_status run_steps(arenas_work *work) {
   offer mine;
   memset(&mine, 0, sizeof mine);
-  banyan_status status = settle(work, make_own(work, &mine, held));
+  banyan_status status = settle(work, make_own(work, &mine));
   if (status != BANYAN_OK) return status;
-  status = bny_exchange_all(work->exchange, &mine, held->offers, sizeof mine);
+  status = bny_exchange_all(work->exchange, &mine, work->offers, sizeof mine);
   if (status != BANYAN_OK) {
     work->joint = false;
     return status;
   }
-  status = import_all(work, held);
+  status = import_all(work);
   if (status == BANYAN_OK) status = verify_write(work);
   status = settle(work, status);
   if (status == BANYAN_OK) status = settle(work, verify_read(work));
@@ -483,25 +461,15 @@ static banyan_status run_steps(arenas_work *work, transfer *held) {
  * nothing. */
 static banyan_status attempt(arenas_work *work, bny_memory_kind kind) {
   bny_arenas *arenas = work->arenas;
-  size_t nranks = (size_t)arenas->nranks;
-  transfer held = {.file = -1};
-  held.files = malloc(nranks * sizeof *held.files);
-  held.offers = calloc(nranks, sizeof *held.offers);
-  banyan_status status;
   arenas->kind = kind;
   work->joint = true;
   work->epoch++;
-  if (held.files && held.offers) {
-    for (size_t i = 0; i < nranks; i++) held.files[i] = -1;
-    status = run_steps(work, &held);
-    for (size_t i = 0; i < nranks; i++)
-      if (held.files[i] >= 0) close(held.files[i]);
-  } else {
-    status = settle(work, bny_fail(BANYAN_ERR_MEMORY, "out of memory for the arenas of %d ranks", arenas->nranks));
-  }
-  if (held.file >= 0) close(held.file);
-  free(held.offers);
-  free(held.files);
+  work->file = -1;
+  for (int32_t i = 0; i < arenas->nranks; i++) work->files[i] = -1;
+  banyan_status status = run_steps(work);
+  for (int32_t i = 0; i < arenas->nranks; i++)
+    if (work->files[i] >= 0) close(work->files[i]);
+  if (work->file >= 0) close(work->file);
   if (status != BANYAN_OK) release(arenas);
   return status;
 }
@@ -520,32 +488,32 @@ bool bny_arenas_have_aliases(const bny_arenas *arenas) {
 
 /* Orders the kinds from fastest to slowest. One kind may come before FILE: the owner's address, or a fabric handle if
  * nothing else reveals the links. A fabric handle maps only over NVLink. */
-static void order_kinds(const arenas_work *work, const agreement *agreed, bny_memory_kind order[BNY_MEMORY_KINDS]) {
-  order[0] = needs_owners_address(work)             ? BNY_MEMORY_IPC
-             : agreed->unseen && !agreed->multicast ? BNY_MEMORY_FABRIC
-                                                    : BNY_MEMORY_FILE;
+static void order_kinds(const arenas_work *work, bny_memory_kind order[BNY_MEMORY_KINDS]) {
+  order[0] = needs_owners_address(work)         ? BNY_MEMORY_IPC
+             : work->unseen && !work->multicast ? BNY_MEMORY_FABRIC
+                                                : BNY_MEMORY_FILE;
   for (int kind = 0, place = 1; kind < BNY_MEMORY_KINDS; kind++)
     if (kind != (int)order[0]) order[place++] = (bny_memory_kind)kind;
 }
 
-static banyan_status descend(arenas_work *work, const agreement *agreed) {
+static banyan_status descend(arenas_work *work) {
   bny_arenas *arenas = work->arenas;
   char why[BNY_ERROR_TEXT_BYTES];
-  explain(agreed, arenas->nranks, BNY_MEMORY_FILE, why, sizeof why);
-  if (agreed->kinds >> BNY_MEMORY_FILE & 1) why[0] = 0;
+  explain(work, BNY_MEMORY_FILE, why, sizeof why);
+  if (work->kinds >> BNY_MEMORY_FILE & 1) why[0] = 0;
   banyan_status status = BANYAN_ERR_UNSUPPORTED;
   bny_memory_kind order[BNY_MEMORY_KINDS];
-  order_kinds(work, agreed, order);
+  order_kinds(work, order);
   for (int place = 0; place < BNY_MEMORY_KINDS; place++) {
     bny_memory_kind kind = order[place];
-    if (!(agreed->kinds >> kind & 1) && !(kind == BNY_MEMORY_IPC && needs_owners_address(work))) continue;
-    if (kind == BNY_MEMORY_HOST && agreed->strict) break;
+    if (!(work->kinds >> kind & 1) && !(kind == BNY_MEMORY_IPC && needs_owners_address(work))) continue;
+    if (kind == BNY_MEMORY_HOST && work->strict) break;
     if (kind == BNY_MEMORY_HOST && arenas->rank == 0)
       bny_log(BNY_LOG_WARN, "memory of devices cannot be shared: %s; arenas lie in host memory, which is slower", why);
     banyan_status tried = attempt(work, kind);
     if (tried == BANYAN_OK) return BANYAN_OK;
     bool is_slower = place > 0 || kind == BNY_MEMORY_FILE; /* the kinds that come next */
-    if (!work->joint || (agreed->strict && is_slower)) return tried;
+    if (!work->joint || (work->strict && is_slower)) return tried;
     status = tried;
     snprintf(why, sizeof why, "%s", banyan_last_error());
     if (arenas->rank == 0)
@@ -553,25 +521,25 @@ static banyan_status descend(arenas_work *work, const agreement *agreed) {
               bny_memory_kind_name(kind), why);
   }
   return bny_fail(status, "the ranks' devices cannot share memory: %s%s", why,
-                  agreed->strict ? " (BANYAN_DEVICE_FALLBACK is error on some rank)" : "");
+                  work->strict ? " (BANYAN_DEVICE_FALLBACK is error on some rank)" : "");
 }
 
-static banyan_status make_steps(arenas_work *work, facts *all, agreement *agreed) {
+static banyan_status make_steps(arenas_work *work) {
   bny_arenas *arenas = work->arenas;
-  size_t nranks = (size_t)arenas->nranks;
   facts own = gather_own(arenas->device, work->config);
-  banyan_status status = bny_exchange_all(work->exchange, &own, all, sizeof own);
-  if (status == BANYAN_OK) status = compare(all, work->config->processes, arenas, agreed);
-  if (status == BANYAN_OK) status = agree(work, all, agreed);
+  banyan_status status = bny_exchange_all(work->exchange, &own, work->facts, sizeof own);
+  if (status == BANYAN_OK) status = compare(work);
+  if (status == BANYAN_OK) status = agree(work);
   if (status != BANYAN_OK) return status;
-  work->epoch = all[0].nonce;
+  work->epoch = work->facts[0].nonce;
   const bny_device_ops *ops = arenas->device->ops;
   status = ops->stream_make(arenas->device, &work->stream);
   if (status == BANYAN_OK)
-    status = ops->words_make(arenas->device, nranks * 4 * (BNY_ARENAS_CELL_BYTES / sizeof(uint64_t)), &work->words);
+    status = ops->words_make(arenas->device, (size_t)arenas->nranks * 4 * (BNY_ARENAS_CELL_BYTES / sizeof(uint64_t)),
+                             &work->words);
   status = settle(work, status);
-  if (status == BANYAN_OK) status = descend(work, agreed);
-  if (status == BANYAN_OK) infer_nvlink(arenas, agreed);
+  if (status == BANYAN_OK) status = descend(work);
+  if (status == BANYAN_OK) infer_nvlink(work);
   if (arenas->stuck) return status; /* the device still uses them */
   if (work->words.host) ops->words_free(arenas->device, &work->words);
   if (work->stream) ops->stream_free(arenas->device, work->stream);
@@ -592,40 +560,32 @@ banyan_status bny_arenas_make(bny_device *device, const bny_exchange *exchange, 
                               bny_arenas **arenas) {
   banyan_status status = check_config(exchange, config);
   if (status != BANYAN_OK) return status;
-  size_t nranks = (size_t)exchange->bootstrap->nranks;
   bny_arenas *made = calloc(1, sizeof *made);
-  facts *all = calloc(nranks, sizeof *all);
-  arenas_work work = {.arenas = made, .exchange = exchange, .config = config};
-  int64_t now_ns = bny_deadline_now();
-  work.copies_deadline_ns = now_ns + (exchange->deadline_ns - now_ns) / 4 * 3;
-  agreement agreed = {.reaches = calloc(nranks, sizeof *agreed.reaches)};
-  work.reports = calloc(nranks, sizeof *work.reports);
-  bny_device_memory **memories = calloc(nranks, sizeof *memories);
-  if (made && all && agreed.reaches && work.reports && memories) {
-    *made = (bny_arenas){.device = device,
-                         .rank = exchange->bootstrap->rank,
-                         .nranks = (int32_t)nranks,
-                         .bytes = config->bytes,
-                         .memories = memories};
-    status = make_steps(&work, all, &agreed);
+  arenas_work *work = calloc(1, sizeof *work);
+  if (made && work) {
+    const int64_t now_ns = bny_deadline_now();
+    made->device = device;
+    made->rank = exchange->bootstrap->rank;
+    made->nranks = exchange->bootstrap->nranks;
+    made->bytes = config->bytes;
+    work->arenas = made;
+    work->exchange = exchange;
+    work->config = config;
+    work->copies_deadline_ns = now_ns + (exchange->deadline_ns - now_ns) / 4 * 3;
+    status = make_steps(work);
   } else {
-    status = bny_fail(BANYAN_ERR_MEMORY, "out of memory for the arenas of %zu ranks", nranks);
+    status = bny_fail(BANYAN_ERR_MEMORY, "out of memory for the arenas of %d ranks", exchange->bootstrap->nranks);
   }
-  free(work.reports);
-  free(agreed.reaches);
-  free(all);
-  if (status != BANYAN_OK) {
-    free(memories);
+  free(work);
+  if (status == BANYAN_OK)
+    *arenas = made;
+  else
     free(made);
-    return status;
-  }
-  *arenas = made;
-  return BANYAN_OK;
+  return status;
 }
 
 void bny_arenas_free(bny_arenas *arenas) {
   if (!arenas) return;
   release(arenas);
-  free(arenas->memories);
   free(arenas);
 }

@@ -10,6 +10,7 @@
  * An arena is all zero when the call returns. */
 #pragma once
 
+#include "cuda/program.h"
 #include "device/device.h"
 #include "transport/transport.h"
 
@@ -32,13 +33,14 @@ typedef struct bny_arenas {
   int32_t ranks_per_device;  /* maximum over devices */
   bool apart;                /* some device has ranks of several processes */
   int32_t compute_least, sm_count_least, driver_least;
-  bny_device_memory **memories; /* [nranks]; [rank] is this rank's own arena */
-  bool stuck;                   /* the device still uses the arenas, so they cannot be freed */
+  bny_device_memory *memories[BNY_DEVICE_RANKS_MAX]; /* [rank] is this rank's own arena */
+  bool stuck;                                        /* the device still uses the arenas, so they cannot be freed */
 } bny_arenas;
 
 enum { BNY_ARENAS_CELL_BYTES = 128 }; /* an arena has room for two cells per rank */
 
-/* Collective over the exchange, bounded by its deadline. The device outlives the arenas. */
+/* Collective over the exchange of at most BNY_DEVICE_RANKS_MAX ranks, bounded by its deadline. The device outlives the
+ * arenas. */
 banyan_status bny_arenas_make(bny_device *device, const bny_exchange *exchange, const bny_arenas_config *config,
                               bny_arenas **arenas);
 
