@@ -2,9 +2,6 @@
  * A rank runs out of memory while a communicator is created or split, at each of the library's allocations in turn. It
  * fails at once, with a text that names it. Ranks are threads of this program, on one node and on several. This
  * program's malloc fails when the library, which is linked into it, calls it. */
-#include <pthread.h>
-#include <stdatomic.h>
-
 #include "tests/support/directory.h"
 #include "tests/support/placed.h"
 
@@ -46,110 +43,61 @@ void *aligned_alloc(size_t alignment, size_t bytes) {
 static _Thread_local volatile int left;
 #endif
 
-enum { RANKS_MAX = 4, TRIALS_MAX = 400, BLOCK = 1 << 16 };
+enum { RANKS_MAX = 4, TRIALS_MAX = 400, ODD_BYTES = 7 };
 
-/* A bootstrap of threads that fails on all ranks when one has failed. */
-typedef struct meeting {
-  pthread_mutex_t lock;
-  pthread_cond_t changed;
-  int32_t nranks;
-  int arrived, round;
-  bool failed;
-  char blocks[RANKS_MAX * BLOCK];
-} meeting;
-
-typedef struct member {
-  meeting *meeting;
-  int32_t rank;
-  int nth; /* number of the allocation that fails */
+/* A creation or a split, and what became of each rank. */
+typedef struct trial {
+  int32_t failing;
+  int nth; /* number of the allocation that fails on this rank */
   bool has_failed;
-  banyan_status status;
-  char text[512];
-} member;
+  banyan_status status[RANKS_MAX];
+  char text[RANKS_MAX][512];
+} trial;
 
-static int gather(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
-  member *self = context;
-  meeting *meeting = self->meeting;
-  (void)timeout_ns;
-  if (bytes > BLOCK) return 1;
-  pthread_mutex_lock(&meeting->lock);
-  if (meeting->failed) {
-    pthread_mutex_unlock(&meeting->lock);
-    return 1;
-  }
-  int round = meeting->round;
-  memcpy(meeting->blocks + (size_t)self->rank * BLOCK, mine, bytes);
-  if (++meeting->arrived == meeting->nranks) {
-    meeting->arrived = 0;
-    meeting->round++;
-    pthread_cond_broadcast(&meeting->changed);
-  }
-  while (meeting->round == round && !meeting->failed) pthread_cond_wait(&meeting->changed, &meeting->lock);
-  bool good = meeting->round != round;
-  for (size_t i = 0; good && i < (size_t)meeting->nranks; i++)
-    memcpy((char *)all + i * bytes, meeting->blocks + i * BLOCK, bytes);
-  /* No rank writes blocks of the next round before all have read these. */
-  if (good && ++meeting->arrived == meeting->nranks) {
-    meeting->arrived = 0;
-    meeting->round++;
-    pthread_cond_broadcast(&meeting->changed);
-  }
-  while (good && meeting->round == round + 1 && !meeting->failed) pthread_cond_wait(&meeting->changed, &meeting->lock);
-  pthread_mutex_unlock(&meeting->lock);
-  return good ? 0 : 1;
+static void begin(const world_rank *self) {
+  const trial *trial = self->argument;
+  left = self->rank == trial->failing ? trial->nth : 0;
 }
 
-static void *create(void *argument) {
-  member *self = argument;
-  meeting *meeting = self->meeting;
-  banyan_comm *comm = NULL;
-  banyan_bootstrap bootstrap = {
-      .size = sizeof bootstrap, .rank = self->rank, .nranks = meeting->nranks, .context = self, .allgather = gather};
-  banyan_comm_config config = {.size = sizeof config, .timeout_ns = WORLD_GUARD_NS, .arena_bytes = 64 << 10};
-  left = self->nth;
-  self->status = banyan_comm_create(&bootstrap, &config, &comm);
-  self->has_failed = self->nth > 0 && left == 0;
+static void note(const world_rank *self, banyan_status status) {
+  trial *trial = self->argument;
+  if (self->rank == trial->failing) trial->has_failed = left == 0;
   left = 0;
-  snprintf(self->text, sizeof self->text, "%s", banyan_last_error());
-  if (self->status != BANYAN_OK) {
-    pthread_mutex_lock(&meeting->lock);
-    meeting->failed = true;
-    pthread_cond_broadcast(&meeting->changed);
-    pthread_mutex_unlock(&meeting->lock);
-  }
-  banyan_comm_destroy(comm);
-  return NULL;
+  trial->status[self->rank] = status;
+  snprintf(trial->text[self->rank], sizeof trial->text[0], "%s", banyan_last_error());
+}
+
+/* Peers may wait for a rank that has failed. Its next all-gather, of another size, fails for all of them. */
+static void create(world_rank *self) {
+  unsigned char mine[ODD_BYTES] = {0}, all[RANKS_MAX * ODD_BYTES];
+  const banyan_comm_config config = world_config(self);
+  begin(self);
+  banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
+  note(self, status);
+  if (status != BANYAN_OK)
+    self->bootstrap.allgather(self->bootstrap.context, mine, all, sizeof mine, 10 * INT64_C(1000000000));
 }
 
 /* Returns false once all allocations succeed. */
 static bool try_without(int32_t nranks, int32_t failing, int nth) {
-  static meeting meeting;
-  member members[RANKS_MAX];
-  pthread_t threads[RANKS_MAX];
-  memset(&meeting, 0, sizeof meeting);
-  meeting.nranks = nranks;
-  pthread_mutex_init(&meeting.lock, NULL);
-  pthread_cond_init(&meeting.changed, NULL);
-  for (int32_t r = 0; r < nranks; r++) {
-    members[r] = (member){.meeting = &meeting, .rank = r, .nth = r == failing ? nth : 0};
-    ck_assert_int_eq(pthread_create(&threads[r], NULL, create, &members[r]), 0);
-  }
-  for (int32_t r = 0; r < nranks; r++) pthread_join(threads[r], NULL);
-  const member *culprit = &members[failing];
-  for (int32_t r = 0; r < nranks && !culprit->has_failed; r++)
-    ck_assert_msg(members[r].status == BANYAN_OK, "rank %d, and all allocations succeeded: %s", r, members[r].text);
+  trial done = {.failing = failing, .nth = nth};
+  WORLD_RUN(create, .nranks = nranks, .bare = true, .argument = &done, .arena_bytes = 64 << 10);
+  const banyan_status status = done.status[failing];
+  const char *text = done.text[failing];
+  for (int32_t r = 0; r < nranks && !done.has_failed; r++)
+    ck_assert_msg(done.status[r] == BANYAN_OK, "rank %d, and all allocations succeeded: %s", r, done.text[r]);
   /* Peers get the error of the failed rank, however long their deadline is. */
-  for (int32_t r = 0; r < nranks && culprit->status != BANYAN_OK; r++)
-    ck_assert_msg(members[r].status != BANYAN_OK && members[r].status != BANYAN_ERR_TIMEOUT,
+  for (int32_t r = 0; r < nranks && status != BANYAN_OK; r++)
+    ck_assert_msg(done.status[r] != BANYAN_OK && done.status[r] != BANYAN_ERR_TIMEOUT,
                   "allocation %d of rank %d failed, and rank %d has %s: %s", nth, failing, r,
-                  banyan_status_string(members[r].status), members[r].text);
+                  banyan_status_string(done.status[r]), done.text[r]);
   /* A connection without memory for its messages fails with a system error. */
   char name[16];
   snprintf(name, sizeof name, "rank %d", failing);
-  bool says_why = culprit->status == BANYAN_ERR_MEMORY || strstr(culprit->text, "out of memory");
-  ck_assert_msg(culprit->status == BANYAN_OK || (says_why && strstr(culprit->text, name)),
-                "allocation %d failed: %s: %s", nth, banyan_status_string(culprit->status), culprit->text);
-  return culprit->has_failed;
+  bool says_why = status == BANYAN_ERR_MEMORY || strstr(text, "out of memory");
+  ck_assert_msg(status == BANYAN_OK || (says_why && strstr(text, name)), "allocation %d failed: %s: %s", nth,
+                banyan_status_string(status), text);
+  return done.has_failed;
 }
 
 static const struct {
@@ -190,25 +138,13 @@ TEST_LOOP(creation, sizeof cases / sizeof cases[0]) {
 
 /* ---- splits ------------------------------------------------------------------------------------------------------ */
 
-typedef struct split_trial {
-  int nth; /* number of the allocation that fails on rank 1 */
-  bool has_failed;
-  banyan_status status[RANKS_MAX];
-  char text[RANKS_MAX][512];
-} split_trial;
-
 /* Ranks 0 and 1 have one color, 2 and 3 another. */
 static void split_without(world_rank *self) {
-  split_trial *trial = self->argument;
   banyan_comm *part = NULL;
   int32_t color = self->rank / 2, first = self->rank, second = -1;
   if (!world_ok(self, banyan_barrier(self->comm), "barrier")) return;
-  left = self->rank == 1 ? trial->nth : 0;
-  banyan_status status = banyan_comm_split(self->comm, color, 0, &part);
-  if (self->rank == 1) trial->has_failed = left == 0;
-  left = 0;
-  trial->status[self->rank] = status;
-  snprintf(trial->text[self->rank], sizeof trial->text[0], "%s", banyan_last_error());
+  begin(self);
+  note(self, banyan_comm_split(self->comm, color, 0, &part));
   if (part && world_ok(self, banyan_shift(part, &first, &second, sizeof first, 1), "shift of a part"))
     world_check(self, second == (self->rank ^ 1), "got the rank %d", second);
   if (world_meet(self)) world_ok(self, banyan_barrier(self->comm), "barrier of the communicator that was split");
@@ -219,7 +155,7 @@ static void split_without(world_rank *self) {
  * rank knows the colors. The communicator that was split remains in any case. */
 TEST(a_split) {
   int failed = 0, both = 0;
-  split_trial trial = {.has_failed = true};
+  trial trial = {.failing = 1, .has_failed = true};
   for (trial.nth = 1; trial.nth < TRIALS_MAX && trial.has_failed; trial.nth++) {
     WORLD_RUN(split_without, .nranks = 4, .argument = &trial, .arena_bytes = 64 << 10);
     bool first = trial.status[0] == BANYAN_OK, other = trial.status[2] == BANYAN_OK;
