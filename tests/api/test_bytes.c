@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
- * All-gather, shift, broadcast and barrier on every backend: odd sizes, zero sizes, and sizes beyond the arena, as
- * blocking calls and as repeated operations. */
+ * All-gather, shift, broadcast, barrier and combine on every backend: odd sizes, zero sizes, and sizes beyond arenas,
+ * as blocking calls and as repeated operations, of which many are in progress at once. */
 #include <stdatomic.h>
 
 #include "tests/support/world.h"
 
 enum { RANKS_MAX = 17, MOVES_MAX = 64, GUARD = 32, PATTERN = 0x5a, ROUNDS = 4 };
 
-typedef enum kind { GATHER, GATHER_IN_PLACE, SHIFT, BROADCAST, BARRIER, KINDS } kind;
-static const char *const kind_names[] = {"gather", "gather in place", "shift", "broadcast", "barrier"};
+typedef enum kind { GATHER, GATHER_IN_PLACE, SHIFT, BROADCAST, COMBINE, BARRIER, KINDS } kind;
+static const char *const kind_names[] = {"gather", "gather in place", "shift", "broadcast", "combine", "barrier"};
 
-/* One call of all ranks and its memory: `bytes`, followed by a guard. */
+/* One call of all ranks and its memory: `bytes`, followed by a guard. A combine has a row of floats, and all ranks but
+ * the root have no keys, so that it moves the root's numbers. */
 typedef struct move {
   kind kind;
+  const char *algorithm;           /* a combine has it; NULL: chosen */
   size_t counts[RANKS_MAX], bytes; /* bytes: size of shift, of broadcast, and sum of all counts */
   int32_t root, distance;
   unsigned char *in[RANKS_MAX], *out[RANKS_MAX];
@@ -44,11 +46,24 @@ static unsigned char *mine_of(const move *move, int32_t rank) {
   return move->in[rank] + (move->kind == GATHER_IN_PLACE ? begin_of(move, rank) : 0);
 }
 
+/* The row of a combine; its lse is in the guard of the input. */
+static float *lse_of(const move *move, int32_t rank) { return (float *)(void *)(move->in[rank] + move->bytes); }
+
+static void fill_row(const move *move, int32_t rank, int round) {
+  float *row = (float *)(void *)move->in[rank];
+  for (size_t i = 0; i < move->bytes / sizeof *row; i++) row[i] = byte_of(rank, round, i);
+  *lse_of(move, rank) = rank == move->root ? 0 : -INFINITY;
+}
+
 /* Sets the memory of a rank before a round. */
 static void fill(const move *move, int32_t rank, int round) {
   size_t given = gathers(move) ? move->counts[rank] : move->bytes;
   memset(move->out[rank], PATTERN, move->bytes + GUARD);
   unsigned char *mine = mine_of(move, rank);
+  if (move->kind == COMBINE) {
+    fill_row(move, rank, round);
+    return;
+  }
   for (size_t i = 0; i < given && (move->kind != BROADCAST || rank == move->root); i++)
     mine[i] = byte_of(rank, round, i);
 }
@@ -60,13 +75,16 @@ static size_t size_of(world_random *random, int index, size_t most) {
 
 /* Counts are uneven and may be zero. Sometimes only one rank has data, or none has. */
 static void add_move(task *task, kind kind, size_t most) {
+  static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
   world_random *random = &task->random;
   ck_assert_int_lt(task->nmoves, MOVES_MAX);
   move *made = &task->moves[task->nmoves++];
   made->kind = kind;
   made->root = random_below(random, task->nranks);
   made->distance = random_below(random, 2 * task->nranks + 3) - task->nranks - 1;
+  made->algorithm = algorithms[random_below(random, 6)];
   if (kind != BARRIER) made->bytes = size_of(random, task->nmoves, most);
+  if (kind == COMBINE) made->bytes = (1 + made->bytes % 128) * sizeof(float);
   if (gathers(made)) {
     int how = random_below(random, 6);
     for (int32_t r = 0; r < task->nranks; r++)
@@ -78,7 +96,7 @@ static void add_move(task *task, kind kind, size_t most) {
   }
   for (int32_t r = 0; r < task->nranks; r++) {
     made->out[r] = world_take(made->bytes + GUARD);
-    made->in[r] = kind == GATHER || kind == SHIFT ? world_take(made->bytes + GUARD) : made->out[r];
+    made->in[r] = kind == GATHER || kind == SHIFT || kind == COMBINE ? world_take(made->bytes + GUARD) : made->out[r];
   }
 }
 
@@ -87,6 +105,15 @@ static bool are(world_rank *self, const move *move, const unsigned char *at, siz
     if (at[i] != byte_of(from, round, i))
       return world_check(self, false, "%s of %zu bytes, round %d: byte %zu from rank %d is %d, not %d",
                          kind_names[move->kind], bytes, round, i, from, at[i], byte_of(from, round, i));
+  return true;
+}
+
+static bool is_row(world_rank *self, const move *move, const unsigned char *at, int round) {
+  const float *row = (const float *)(const void *)at;
+  for (size_t i = 0; i < move->bytes / sizeof *row; i++)
+    if (!world_check(self, row[i] == byte_of(move->root, round, i), "combine of %zu bytes by %s, round %d: %zu is %g",
+                     move->bytes, move->algorithm ? move->algorithm : "choice", round, i, (double)row[i]))
+      return false;
   return true;
 }
 
@@ -99,12 +126,25 @@ static bool is_right(world_rank *self, const move *move, int round) {
     good =
         are(self, move, out, move->bytes, sender, round) && are(self, move, move->in[rank], move->bytes, rank, round);
   if (move->kind == BROADCAST) good = are(self, move, out, move->bytes, move->root, round);
+  if (move->kind == COMBINE) good = is_row(self, move, out, round);
   for (int32_t from = 0; from < nranks && gathers(move) && good; from++)
     good = are(self, move, out + begin_of(move, from), move->counts[from], from, round);
   for (size_t i = move->bytes; i < move->bytes + GUARD && good; i++)
     good = world_check(self, out[i] == PATTERN, "%s of %zu bytes wrote beyond its end", kind_names[move->kind],
                        move->bytes);
   return good;
+}
+
+static banyan_status combine(world_rank *self, const move *move, banyan_op **op) {
+  const int32_t values = (int32_t)(move->bytes / sizeof(float));
+  banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
+  banyan_partial in, out;
+  desc.tokens = desc.heads = 1, desc.value_dim = values;
+  desc.algorithm = move->algorithm, desc.stream = self->stream;
+  banyan_partial_init(&in, world_at(self, move->in[self->rank]), BANYAN_F32, world_at(self, lse_of(move, self->rank)),
+                      BANYAN_F32, 1, values);
+  banyan_partial_init(&out, world_at(self, move->out[self->rank]), BANYAN_F32, NULL, BANYAN_F32, 1, values);
+  return op ? banyan_combine_init(self->comm, &desc, &in, &out, op) : banyan_combine(self->comm, &desc, &in, &out);
 }
 
 /* Runs a blocking call, or creates an operation. */
@@ -120,6 +160,7 @@ static banyan_status call(world_rank *self, const move *move, banyan_op **op) {
   case BROADCAST:
     return op ? banyan_broadcast_init(comm, out, move->bytes, move->root, op)
               : banyan_broadcast(comm, out, move->bytes, move->root);
+  case COMBINE: return combine(self, move, op);
   case BARRIER: return op ? banyan_barrier_init(comm, op) : banyan_barrier(comm);
   default:
     return op ? banyan_allgather_init(comm, mine, out, move->counts, op)
@@ -139,6 +180,17 @@ static void fill_all(world_rank *self, const task *task, int round) {
   for (int32_t i = 0; i < task->nmoves; i++) fill(&task->moves[i], self->rank, round);
 }
 
+static bool check_info(world_rank *self, const move *move, const banyan_op *op) {
+  banyan_op_info info = {.size = sizeof info};
+  char text[64];
+  return world_ok(self, banyan_op_query(op, &info), "query") &&
+         world_check(self, info.algorithm && *info.algorithm, "an operation has no algorithm") &&
+         world_check(self, info.plan_hash != 0, "an operation has no hash") &&
+         world_check(self, self->nranks == 1 || move->kind != COMBINE || info.messages_sent > 0,
+                     "no message counted") &&
+         world_check(self, banyan_op_describe(op, text, sizeof text) > 0, "an operation has no steps");
+}
+
 /* Operations keep the stream that the communicator had when they were created. */
 static void move_all(world_rank *self) {
   const task *task = self->argument;
@@ -156,6 +208,8 @@ static void move_all(world_rank *self) {
     fill_all(self, task, round);
     good = world_replay(self) && all_are_right(self, task, round);
   }
+  for (int32_t i = 0; i < task->nmoves && good && !self->on->is_device; i++)
+    good = check_info(self, &task->moves[i], ops[i]);
   for (int32_t i = 0; i < task->nmoves; i++) banyan_op_free(ops[i]);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Operations in long sequences: planned once and started often, several in progress at once, polled, and mixed with
- * blocking calls of more shapes than are kept. Ranks are late at times, to show memory that is reused too early. */
+ * Long sequences of blocking calls of more shapes than are kept, calls that repeat others but for their data, traffic
+ * from or to one rank, and starts after a failure. Ranks are late at times, to show memory that is reused too early. */
 #include "tests/support/world.h"
 
 enum { TOKENS = 2, HEADS = 5, VALUE_DIM = 24, ROWS = TOKENS * HEADS, VALUES = ROWS * VALUE_DIM };
@@ -49,81 +49,6 @@ static void describe(data *data, banyan_partial *in, banyan_partial *out) {
 
 static void be_late(world_random *random) {
   if (random_one_in(random, 40)) world_sleep_ms(random_below(random, 4));
-}
-
-/* ---- several operations in progress ------------------------------------------------------------------------------ */
-
-enum { KINDS = 5 };
-
-typedef struct several {
-  data data;
-  unsigned char mine[40], all[40 * WORLD_RANKS_MAX], send[99], receive[99], note[77];
-  banyan_op *ops[KINDS];
-} several;
-
-static bool check_info(world_rank *self, const banyan_op *op) {
-  banyan_op_info info = {.size = sizeof info};
-  char text[64];
-  return world_ok(self, banyan_op_query(op, &info), "query") &&
-         world_check(self, info.algorithm && *info.algorithm, "an operation has no algorithm") &&
-         world_check(self, info.plan_hash != 0, "an operation has no hash") &&
-         world_check(self, self->nranks == 1 || info.messages_sent > 0, "no message was counted") &&
-         world_check(self, banyan_op_describe(op, text, sizeof text) > 0, "an operation has no steps");
-}
-
-static bool init_several(world_rank *self, several *s, const char *algorithm) {
-  size_t counts[WORLD_RANKS_MAX];
-  for (int32_t i = 0; i < self->nranks; i++) counts[i] = 40;
-  banyan_partial in, out;
-  describe(&s->data, &in, &out);
-  banyan_combine_desc desc = desc_of(TOKENS, algorithm);
-  return world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &s->ops[0]), "combine_init") &&
-         world_ok(self, banyan_allgather_init(self->comm, s->mine, s->all, counts, &s->ops[1]), "gather_init") &&
-         world_ok(self, banyan_shift_init(self->comm, s->send, s->receive, sizeof s->send, 1, &s->ops[2]),
-                  "shift_init") &&
-         world_ok(self, banyan_broadcast_init(self->comm, s->note, sizeof s->note, self->nranks - 1, &s->ops[3]),
-                  "broadcast_init") &&
-         world_ok(self, banyan_barrier_init(self->comm, &s->ops[4]), "barrier_init");
-}
-
-static bool check_several(world_rank *self, const several *s, int round) {
-  int32_t left = (self->rank + self->nranks - 1) % self->nranks;
-  bool good = holds_merge(self, &s->data, round, ROWS, "one of several");
-  for (int32_t r = 0; r < self->nranks; r++) good = good && s->all[r * 40 + 7] == (unsigned char)(round + r);
-  good = good && s->receive[98] == (unsigned char)(round * 3 + left) && s->note[76] == (unsigned char)(round * 7);
-  return world_check(self, good, "several operations, round %d: wrong bytes", round);
-}
-
-/* All ranks start operations in the same order. Each rank waits and polls in its own order. */
-static bool run_several(world_rank *self, several *s, int round, world_random *same, world_random *own) {
-  bool good = true;
-  fill(&s->data, self->rank, round);
-  memset(s->mine, round + self->rank, sizeof s->mine);
-  memset(s->send, round * 3 + self->rank, sizeof s->send);
-  memset(s->note, self->rank == self->nranks - 1 ? round * 7 : 0, sizeof s->note);
-  int first = random_below(same, KINDS);
-  for (int i = 0; i < KINDS && good; i++) good = world_ok(self, banyan_start(s->ops[(first + i) % KINDS]), "start");
-  be_late(own);
-  for (int i = random_below(own, KINDS), k = 0; k < KINDS && good; i++, k++) {
-    int done = !random_one_in(own, 3), polls = 0;
-    while (!done && good && (round % 8 == 0 || polls++ == 0))
-      good = world_ok(self, banyan_test(s->ops[i % KINDS], &done), "test");
-    good = good && world_ok(self, banyan_wait(s->ops[i % KINDS]), "wait");
-  }
-  return good && check_several(self, s, round);
-}
-
-static void start_several(world_rank *self) {
-  world_random same = random_seed() * 3, own = random_seed() * 9 + (uint64_t)self->rank;
-  several *s = calloc(1, sizeof *s);
-  bool good = true;
-  for (int a = 0; a < 6 && good; a++) {
-    good = init_several(self, s, algorithms[a]);
-    for (int round = 0; round < 40 && good; round++) good = run_several(self, s, 40 * a + round, &same, &own);
-    good = good && check_info(self, s->ops[0]);
-    for (int i = 0; i < KINDS; i++) banyan_op_free(s->ops[i]), s->ops[i] = NULL;
-  }
-  free(s);
 }
 
 /* ---- more shapes than are kept ----------------------------------------------------------------------------------- */
@@ -257,7 +182,6 @@ static const int32_t nranks_of[] = {1, 2, 3, 4, 6, 9};
 
 static void run(int index, world_body body) { WORLD_RUN(body, .nranks = nranks_of[index], .arena_bytes = 256 << 10); }
 
-TEST_LOOP(starts_several_at_once, 6) { run(_i, start_several); }
 TEST_LOOP(forgets_old_shapes, 6) { run(_i, forget_shapes); }
 TEST_LOOP(sees_what_differs, 6) { run(_i, repeat_calls); }
 TEST(rejects_what_differs) { WORLD_RUN(repeat_wrongly, .nranks = 1); }

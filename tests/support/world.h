@@ -63,6 +63,7 @@ struct world_rank {
   struct world_device *place; /* owned by the backend */
   banyan_op *const *recorded;
   int nrecorded;
+  uint32_t replays;
 };
 
 struct world_setup {
@@ -127,7 +128,8 @@ bool world_finish(world_rank *self);
 /* Devices: captures the work that the rank enqueues on its stream between on and off. */
 bool world_capture(world_rank *self, bool on);
 
-/* Records starts of these operations, and runs them. The array must remain. world_replay() includes put and finish. */
+/* Records starts of these operations, and runs them. The array must remain. world_replay() includes put and finish. On
+ * hosts all are started before any is waited for, and each rank waits and tests in an order of its own. */
 bool world_record(world_rank *self, banyan_op *const *ops, int count);
 bool world_replay(world_rank *self);
 
