@@ -2,6 +2,7 @@
  * Combines on every backend: each algorithm, scatter, wire and order, 1 to 17 ranks, and a different convention on each
  * rank. Results are compared with a merge in double precision, and bit for bit between ranks and runs. */
 #include "tests/support/combine_task.h"
+#include "tests/support/rows.h"
 #include "tests/support/sheet_element.h"
 
 enum { WIRES = 4, SMALLEST_ARENA = 64 << 10 };
@@ -297,24 +298,21 @@ TEST_EVERYWHERE(merges_again_and_again, 9) {
 enum { ROW_VALUES = 128, LONG_VALUES = 4096 };
 
 /* Every rank contributes one row of ones. The merged row is the same. */
-static banyan_status combine_row(world_rank *self, const char *algorithm, banyan_order order, int32_t value_dim,
-                                 float *values) {
-  float lse = 0;
-  banyan_partial row;
-  for (int32_t i = 0; i < value_dim; i++) values[i] = 1;
-  banyan_partial_init(&row, values, BANYAN_F32, &lse, BANYAN_F32, 1, value_dim);
-  banyan_combine_desc desc = {
-      .size = sizeof desc, .tokens = 1, .heads = 1, .value_dim = value_dim, .algorithm = algorithm, .order = order};
-  return banyan_combine(self->comm, &desc, &row, &row);
+static banyan_status combine_row(world_rank *self, const char *algorithm, banyan_order order, rows *row) {
+  rows_set(row, 1);
+  row->out = row->in;
+  row->desc.algorithm = algorithm, row->desc.order = order;
+  return rows_combine(row, self->comm);
 }
 
 static void combine_rows_by_all(world_rank *self) {
   static const char *const names[] = {"oneshot", "twoshot", "recursive_doubling", "recursive_halving", "tree", "ring"};
-  float values[ROW_VALUES];
+  rows *row = rows_take(1, 1, ROW_VALUES);
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     for (int order = BANYAN_ORDER_PLAN; order <= BANYAN_ORDER_CANONICAL; order++) {
-      banyan_status status = combine_row(self, names[i], (banyan_order)order, ROW_VALUES, values);
+      banyan_status status = combine_row(self, names[i], (banyan_order)order, row);
       if (!world_check(self, status == BANYAN_OK, "%s, order %d: %s", names[i], order, banyan_last_error())) return;
+      const float *values = row->values;
       if (!world_check(self, values[0] == 1 && values[ROW_VALUES - 1] == 1, "%s: %g", names[i], values[0])) return;
     }
 }
@@ -331,8 +329,7 @@ typedef struct long_row {
 /* The text names an arena size that is large enough. */
 static void combine_a_long_row(world_rank *self) {
   long_row *task = self->argument;
-  float values[LONG_VALUES];
-  banyan_status status = combine_row(self, "ring", BANYAN_ORDER_CANONICAL, LONG_VALUES, values);
+  banyan_status status = combine_row(self, "ring", BANYAN_ORDER_CANONICAL, rows_take(1, 1, LONG_VALUES));
   const char *says = strstr(banyan_last_error(), "set arena_bytes to ");
   if (task->arena_bytes) {
     world_check(self, status == BANYAN_OK, "an arena of %zu bytes: %s", task->arena_bytes, banyan_last_error());

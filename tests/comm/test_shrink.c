@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "comm/comm.h"
+#include "tests/support/rows.h"
 #include "tests/support/world.h"
 
 enum { HEADS = 4, VALUE_DIM = 16, FLAG_STOPPED = 1, FLAG_DONE = 2 };
@@ -21,25 +22,17 @@ typedef struct scenario {
 static bool is_in(uint32_t set, int32_t rank) { return (uint64_t)set >> (rank < 32 ? rank : 32) & 1; }
 
 /* Rank r of the first communicator contributes value r + 1 with equal weights. The result is the mean over members. */
-static banyan_status mean(banyan_comm *comm, int32_t origin, float *result) {
-  float in[HEADS * VALUE_DIM], lse[HEADS] = {0}, out[HEADS * VALUE_DIM];
-  banyan_partial from, to;
-  for (int i = 0; i < HEADS * VALUE_DIM; i++) in[i] = (float)(origin + 1);
-  banyan_partial_init(&from, in, BANYAN_F32, lse, BANYAN_F32, HEADS, VALUE_DIM);
-  banyan_partial_init(&to, out, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = VALUE_DIM};
-  banyan_status status = banyan_combine(comm, &desc, &from, &to);
-  if (status == BANYAN_OK) *result = out[HEADS * VALUE_DIM - 1];
-  return status;
+static const rows *values_of(const world_rank *self) {
+  const rows *made = rows_take(1, HEADS, VALUE_DIM);
+  rows_set(made, (float)(self->rank + 1));
+  return made;
 }
 
-static bool check_mean(world_rank *self, banyan_comm *comm, const int32_t *members) {
-  float got = 0, sum = 0;
+static bool check_mean(world_rank *self, const rows *rows, banyan_comm *comm, const int32_t *members) {
+  double sum = 0;
   int32_t nranks = banyan_comm_nranks(comm);
-  for (int32_t i = 0; i < nranks; i++) sum += (float)(members[i] + 1);
-  if (!world_ok(self, mean(comm, self->rank, &got), "combine of those left")) return false;
-  return world_check(self, got > 0.9999f * sum / (float)nranks && got < 1.0001f * sum / (float)nranks,
-                     "the mean of %d ranks is %g, not %g", nranks, (double)got, (double)(sum / (float)nranks));
+  for (int32_t i = 0; i < nranks; i++) sum += members[i] + 1;
+  return world_ok(self, rows_combine(rows, comm), "combine of those left") && rows_hold(self, rows, sum / nranks);
 }
 
 static void do_deed(world_rank *self, const scenario *scenario) {
@@ -57,9 +50,9 @@ static void do_deed(world_rank *self, const scenario *scenario) {
 
 /* Calls until an error is reported, as a program does. */
 static banyan_status go_on(world_rank *self) {
-  float ignored;
+  const rows *rows = values_of(self);
   banyan_status status = BANYAN_OK;
-  while (status == BANYAN_OK) status = mean(self->comm, self->rank, &ignored);
+  while (status == BANYAN_OK) status = rows_combine(rows, self->comm);
   return status;
 }
 
@@ -78,6 +71,7 @@ static bool check_members(world_rank *self, const scenario *scenario, banyan_com
 }
 
 static void shrink_and_go_on(world_rank *self, scenario *scenario) {
+  const rows *rows = values_of(self);
   int32_t members[WORLD_RANKS_MAX];
   banyan_comm *left = NULL;
   if (!world_ok(self, banyan_comm_shrink(self->comm, members, &left), "shrink")) return;
@@ -85,14 +79,13 @@ static void shrink_and_go_on(world_rank *self, scenario *scenario) {
   self->comm = left;
   if (!check_members(self, scenario, left, members)) return;
   for (int i = 0; i < 10; i++)
-    if (!check_mean(self, left, members)) return;
+    if (!check_mean(self, rows, left, members)) return;
   scenario->shrunk[self->rank] = 1;
 }
 
 static void play(world_rank *self) {
   scenario *scenario = self->argument;
-  float ignored;
-  if (!world_ok(self, mean(self->comm, self->rank, &ignored), "combine") || !world_meet(self)) return;
+  if (!world_ok(self, rows_combine(values_of(self), self->comm), "combine") || !world_meet(self)) return;
   if (is_in(scenario->culprits, self->rank)) do_deed(self, scenario);
   if (!self->comm) return;
   if (scenario->deed == LATE && is_in(scenario->culprits, self->rank)) { /* the timeout named it */
@@ -190,7 +183,7 @@ static void shrink_to_nothing(world_rank *self) {
     self->comm = left;
     for (int32_t i = 0; i < banyan_comm_nranks(left); i++) members[i] = origins[members[i]];
     memcpy(origins, members, sizeof origins);
-    if (!check_mean(self, left, origins)) return;
+    if (!check_mean(self, values_of(self), left, origins)) return;
   }
 }
 

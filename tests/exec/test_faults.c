@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include "tests/support/placed.h"
+#include "tests/support/rows.h"
 
 enum { HEADS = 8, VALUE_DIM = 32, FLAG_ALL_TOLD = 1, FLAG_GO = 2 };
 
@@ -27,22 +28,11 @@ typedef struct scenario {
   verdict verdicts[WORLD_RANKS_MAX];
 } scenario;
 
-/* Buffers live as long as the process or the thread's body. */
-typedef struct buffers {
-  float in[HEADS * VALUE_DIM], lse[HEADS], out[HEADS * VALUE_DIM];
-} buffers;
-
-static banyan_combine_desc describe(const scenario *scenario, buffers *buffers, banyan_partial *in,
-                                    banyan_partial *out) {
-  memset(buffers, 0, sizeof *buffers);
-  banyan_partial_init(in, buffers->in, BANYAN_F32, buffers->lse, BANYAN_F32, HEADS, VALUE_DIM);
-  banyan_partial_init(out, buffers->out, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
-  return (banyan_combine_desc){.size = sizeof(banyan_combine_desc),
-                               .tokens = 1,
-                               .heads = HEADS,
-                               .value_dim = VALUE_DIM,
-                               .scatter = scenario->scatter,
-                               .algorithm = scenario->algorithm};
+static rows *describe(const scenario *scenario) {
+  rows *made = rows_take(1, HEADS, VALUE_DIM);
+  made->desc.scatter = scenario->scatter;
+  made->desc.algorithm = scenario->algorithm;
+  return made;
 }
 
 static void note(world_rank *self, scenario *scenario, banyan_status status) {
@@ -78,12 +68,8 @@ static void do_deed(world_rank *self, scenario *scenario, banyan_op *op) {
 
 static void play(world_rank *self) {
   scenario *scenario = self->argument;
-  buffers buffers;
-  banyan_partial in, out;
   banyan_op *op = NULL;
-  banyan_combine_desc desc = describe(scenario, &buffers, &in, &out);
-  bool wants_out = scenario->scatter != BANYAN_SCATTER_ROOT || self->rank == 0;
-  if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, wants_out ? &out : NULL, &op), "init")) return;
+  if (!world_ok(self, rows_init(describe(scenario), self->comm, &op), "init")) return;
   for (int i = 0; i < 3; i++)
     if (!world_runs(self, op)) return;
   if (!world_ok(self, banyan_barrier(self->comm), "barrier") || !world_meet(self)) return;
@@ -339,11 +325,8 @@ static void kill_at_random(world *world, const pid_t *pids, void *argument) {
 
 static void run_until_verdict(world_rank *self) {
   scenario *scenario = self->argument;
-  buffers buffers;
-  banyan_partial in, out;
   banyan_op *op = NULL;
-  banyan_combine_desc desc = describe(scenario, &buffers, &in, &out);
-  if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &op), "init") || !world_meet(self)) return;
+  if (!world_ok(self, rows_init(describe(scenario), self->comm, &op), "init") || !world_meet(self)) return;
   world_signal(self->world, FLAG_GO);
   go_on(self, scenario, op);
   banyan_op_free(op);
@@ -365,13 +348,11 @@ TEST_LOOP(death_at_any_moment, 30) {
 /* Rank 0 dies after its own part, which delays no rank. Rank 1 dies before its part, which delays all. */
 static void die_one_after_another(world_rank *self) {
   scenario *scenario = self->argument;
-  buffers buffers;
-  banyan_partial in, out;
   banyan_op *op = NULL;
-  banyan_combine_desc desc = describe(scenario, &buffers, &in, &out);
-  desc.scatter = BANYAN_SCATTER_ROOT;
-  desc.root = 2;
-  if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, self->rank == 2 ? &out : NULL, &op), "init")) return;
+  rows *rows = describe(scenario);
+  rows->desc.scatter = BANYAN_SCATTER_ROOT;
+  rows->desc.root = 2;
+  if (!world_ok(self, rows_init(rows, self->comm, &op), "init")) return;
   if (!world_meet(self)) return;
   if (self->rank == 0) {
     banyan_start(op);
@@ -476,16 +457,14 @@ TEST_RANKS(own_work_is_no_wait, 2, .nranks = 2, .processes = _i, .timeout_ns = (
 
 static void give_nonsense(world_rank *self) {
   scenario *scenario = self->argument;
-  buffers buffers;
-  banyan_partial in, out;
-  banyan_combine_desc desc = describe(scenario, &buffers, &in, &out);
-  if (!world_ok(self, banyan_combine(self->comm, &desc, &in, &out), "combine") || !world_meet(self)) return;
+  const rows *rows = describe(scenario);
+  if (!world_ok(self, rows_combine(rows, self->comm), "combine") || !world_meet(self)) return;
   if (self->rank == scenario->culprit) {
-    buffers.lse[5] = (float)scenario->sleep_ms;
+    rows->lse[5] = (float)scenario->sleep_ms;
     scenario->deed_s = world_now_s();
   }
   banyan_status status = BANYAN_OK;
-  for (int i = 0; i < 3 && status == BANYAN_OK; i++) status = banyan_combine(self->comm, &desc, &in, &out);
+  for (int i = 0; i < 3 && status == BANYAN_OK; i++) status = rows_combine(rows, self->comm);
   note(self, scenario, status);
 }
 

@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include "exec/record.h"
+#include "tests/support/rows.h"
 #include "tests/support/world.h"
 #include "tests/support/directory.h"
 
@@ -27,14 +28,10 @@ typedef struct scenario {
 
 static void fall_silent(world_rank *self) {
   scenario *scenario = self->argument;
-  static float values[HEADS * VALUE_DIM], lse[HEADS], merged[HEADS * VALUE_DIM];
-  banyan_partial in, out;
+  rows *rows = rows_take(1, HEADS, VALUE_DIM);
   banyan_op *op = NULL;
-  banyan_combine_desc desc = {
-      .size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = VALUE_DIM, .algorithm = "recursive"};
-  banyan_partial_init(&in, values, BANYAN_F32, lse, BANYAN_F32, HEADS, VALUE_DIM);
-  banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
-  if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &op), "init")) return;
+  rows->desc.algorithm = "recursive";
+  if (!world_ok(self, rows_init(rows, self->comm, &op), "init")) return;
   for (int i = 0; i < scenario->operations; i++)
     if (!world_runs(self, op)) return;
   if (!world_meet(self)) return;

@@ -3,32 +3,35 @@
  * usable on all ranks. In a run of a known shape, it fails. */
 #include "tests/support/attention_oracle.h"
 #include "tests/support/placed.h"
+#include "tests/support/rows.h"
 
 enum { HEADS = 4, VALUE_DIM = 8, BYTES = 64, AT_ONCE_S = 10 }; /* a tenth of the deadline */
 
+/* A combine is of rows[0]; rows[1] and rows[2] have other shapes. */
 typedef struct buffers {
-  float in[HEADS * VALUE_DIM], lse[HEADS], out[HEADS * VALUE_DIM];
+  rows *rows[3];
   unsigned char bytes[BYTES * WORLD_RANKS_MAX], more[BYTES * WORLD_RANKS_MAX];
 } buffers;
 
-static banyan_status combine(world_rank *self, buffers *buffers, int32_t tokens, bool wrong) {
-  banyan_partial in, out;
-  const banyan_combine_desc desc = {
-      .size = sizeof desc, .tokens = tokens, .heads = HEADS / tokens, .value_dim = VALUE_DIM};
-  banyan_partial_init(&in, buffers->in, BANYAN_F32, buffers->lse, BANYAN_F32, HEADS / tokens, VALUE_DIM);
-  banyan_partial_init(&out, buffers->out, BANYAN_F32, NULL, BANYAN_F32, HEADS / tokens, VALUE_DIM);
-  if (wrong) in.base = (banyan_base)0;
-  return banyan_combine(self->comm, &desc, &in, &out);
+static buffers *take(void) {
+  buffers *made = world_take(sizeof *made);
+  made->rows[0] = rows_take(2, HEADS / 2, VALUE_DIM);
+  made->rows[1] = rows_take(1, HEADS, VALUE_DIM);
+  made->rows[2] = rows_take(1, 2, VALUE_DIM);
+  return made;
+}
+
+static banyan_status combine(world_rank *self, buffers *buffers, int which, bool wrong) {
+  rows call = *buffers->rows[which];
+  if (wrong) call.in.base = (banyan_base)0;
+  return rows_combine(&call, self->comm);
 }
 
 static banyan_status combine_init(world_rank *self, buffers *buffers, bool wrong) {
   banyan_op *op = NULL;
-  banyan_partial in, out;
-  const banyan_combine_desc desc = {
-      .size = sizeof desc, .tokens = 1, .heads = 2, .value_dim = VALUE_DIM, .algorithm = wrong ? "telepathy" : NULL};
-  banyan_partial_init(&in, buffers->in, BANYAN_F32, buffers->lse, BANYAN_F32, 2, VALUE_DIM);
-  banyan_partial_init(&out, buffers->out, BANYAN_F32, NULL, BANYAN_F32, 2, VALUE_DIM);
-  banyan_status status = banyan_combine_init(self->comm, &desc, &in, &out, &op);
+  rows call = *buffers->rows[2];
+  call.desc.algorithm = wrong ? "telepathy" : NULL;
+  banyan_status status = rows_init(&call, self->comm, &op);
   banyan_op_free(op);
   return status;
 }
@@ -75,19 +78,15 @@ static bool is_rejected(world_rank *self, banyan_status status, int32_t by, int 
 }
 
 static bool works(world_rank *self, buffers *buffers, float value) {
-  for (int i = 0; i < HEADS * VALUE_DIM; i++) buffers->in[i] = value * (float)(self->rank + 1);
-  for (int i = 0; i < HEADS; i++) buffers->lse[i] = 0;
-  if (!world_ok(self, banyan_comm_status(self->comm), "the communicator") ||
-      !world_ok(self, combine(self, buffers, 2, false), "a good combine"))
-    return false;
-  float expected = value * (float)(self->nranks + 1) / 2, got = buffers->out[HEADS * VALUE_DIM - 1];
-  return world_check(self, got > expected - 0.01f && got < expected + 0.01f, "combined %g, not %g", (double)got,
-                     (double)expected);
+  rows_set(buffers->rows[0], value * (float)(self->rank + 1));
+  return world_ok(self, banyan_comm_status(self->comm), "the communicator") &&
+         world_ok(self, combine(self, buffers, 0, false), "a good combine") &&
+         rows_hold(self, buffers->rows[0], (double)value * (self->nranks + 1) / 2);
 }
 
 /* Each rank rejects each call once. The rejecting rank waits for no peer and runs ahead. */
 static void reject_in_turn(world_rank *self) {
-  buffers *buffers = calloc(1, sizeof *buffers);
+  buffers *buffers = take();
   bool good = true;
   for (int kind = 0; kind < KINDS && good; kind++) {
     for (int32_t by = 0; by < self->nranks && good; by++) {
@@ -100,22 +99,20 @@ static void reject_in_turn(world_rank *self) {
     good = good && world_ok(self, make_call(self, buffers, kind, false), "the call as it should be") &&
            works(self, buffers, 3);
   }
-  free(buffers);
 }
 
 /* All ranks reject the same call many times without waiting, and stay in step. */
 static void reject_together(world_rank *self) {
-  buffers *buffers = calloc(1, sizeof *buffers);
+  buffers *buffers = take();
   bool good = works(self, buffers, 1);
   for (int round = 0; round < 50 && good; round++)
     good = world_check(self, make_call(self, buffers, round % KINDS, true) == BANYAN_ERR_ARGUMENT, "round %d", round);
   if (good) works(self, buffers, 2);
-  free(buffers);
 }
 
 /* Rank 0 rejects several calls before its peers reach the first one. */
 static void reject_ahead(world_rank *self) {
-  buffers *buffers = calloc(1, sizeof *buffers);
+  buffers *buffers = take();
   bool good = works(self, buffers, 1);
   for (int i = 0; i < 12 && good; i++) { /* rejections in a row count as one */
     if (i == 0 && self->rank > 0) world_sleep_ms(30);
@@ -123,7 +120,6 @@ static void reject_ahead(world_rank *self) {
     good = is_rejected(self, status, 0, 0, world_now_s());
   }
   if (good) works(self, buffers, 2);
-  free(buffers);
 }
 
 /* The rejecting rank stays a member: only ranks that died, left or are late are excluded. */
@@ -139,10 +135,10 @@ static void shrink_to_all(world_rank *self) {
 
 /* The shape is known: the others are already in the run and have sent data. */
 static void reject_a_run(world_rank *self) {
-  buffers *buffers = calloc(1, sizeof *buffers);
+  buffers *buffers = take();
   if (works(self, buffers, 1) && world_meet(self)) {
     double since_s = world_now_s();
-    banyan_status status = combine(self, buffers, 2, self->rank == 1);
+    banyan_status status = combine(self, buffers, 0, self->rank == 1);
     if (self->rank == 1 && status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "in: base"))
       status = banyan_barrier(self->comm);
     const char *text = banyan_last_error();
@@ -153,35 +149,26 @@ static void reject_a_run(world_rank *self) {
                 banyan_comm_failed_rank(self->comm));
     if (world_meet(self)) shrink_to_all(self);
   }
-  free(buffers);
 }
 
 /* The last rank is the root of a combine of which rank 0 rejects a run. The other ranks do not need rank 0 for it and
  * go on to the next call, before the root comes or meanwhile. Each of them gets the reason there. */
 static void reject_for_the_root(world_rank *self) {
-  buffers *buffers = calloc(1, sizeof *buffers);
-  banyan_partial in, out;
-  const banyan_combine_desc desc = {.size = sizeof desc,
-                                    .tokens = 1,
-                                    .heads = HEADS,
-                                    .value_dim = VALUE_DIM,
-                                    .algorithm = "oneshot",
-                                    .scatter = BANYAN_SCATTER_ROOT,
-                                    .root = self->nranks - 1};
-  banyan_partial_init(&in, buffers->in, BANYAN_F32, buffers->lse, BANYAN_F32, HEADS, VALUE_DIM);
-  banyan_partial_init(&out, buffers->out, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
-  bool is_root = self->rank == desc.root, good = true;
+  rows *rows = rows_take(1, HEADS, VALUE_DIM);
+  rows->desc.algorithm = "oneshot";
+  rows->desc.scatter = BANYAN_SCATTER_ROOT;
+  rows->desc.root = self->nranks - 1;
+  bool is_root = self->rank == rows->desc.root, good = true;
   for (int i = 0; i < 3 && good; i++)
-    good = world_ok(self, banyan_combine(self->comm, &desc, &in, &out), "before") &&
+    good = world_ok(self, rows_combine(rows, self->comm), "before") &&
            world_ok(self, banyan_barrier(self->comm), "before");
   if (good && (!is_root || world_await(self->world, 1, WORLD_GUARD_S))) {
-    if (self->rank == 0) in.base = (banyan_base)0;
-    banyan_status status = banyan_combine(self->comm, &desc, &in, &out);
+    if (self->rank == 0) rows->in.base = (banyan_base)0;
+    banyan_status status = rows_combine(rows, self->comm);
     if (self->rank == 0) world_signal(self->world, 1);
     if (status != BANYAN_ERR_PEER || !strstr(banyan_last_error(), "in: base")) status = banyan_barrier(self->comm);
     world_gets(self, status, BANYAN_ERR_PEER, "rank 0 rejected");
   }
-  free(buffers);
 }
 
 /* ---- arguments of attention -------------------------------------------------------------------------------------- */

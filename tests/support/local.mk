@@ -16,6 +16,7 @@ libbanyan_tests_la_SOURCES = \
   %D%/oracle.c %D%/oracle.h \
   %D%/random.h \
   %D%/rounds.h \
+  %D%/rows.h \
   %D%/sanitized.h \
   %D%/self.h \
   %D%/heads.c %D%/heads.h \
