@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 unit_tests += \
   %D%/test_exact \
-  %D%/test_f8 \
+  %D%/test_formats \
   %D%/test_kernels \
   %D%/test_merge_math \
   %D%/test_partial_check \

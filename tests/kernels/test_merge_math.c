@@ -1,62 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The scalar algebra: 16-bit values, elementary functions, and import of a caller's statistics. */
+ * The scalar algebra: elementary functions, and import of a caller's statistics. */
 #include "banyan.h"
 #include "merge_math.h"
 #include "tests/support/random.h"
-
-/* ---- 16-bit values and elementary functions ---------------------------------------------------------------------- */
-
-static double exact_f16(uint16_t h) {
-  int exponent = h >> 10 & 31, mantissa = h & 1023;
-  double magnitude = exponent == 0 ? ldexp(mantissa, -24) : ldexp(1024 + mantissa, exponent - 25);
-  return (h & 0x8000) != 0 ? -magnitude : magnitude;
-}
-
-TEST(f16_and_bf16_read_exactly_and_come_back) {
-  for (uint32_t h = 0; h < 65536; h++) {
-    float f = bny_float_of_f16((uint16_t)h), b = bny_float_of_bf16((uint16_t)h);
-    if ((h & 0x7c00) != 0x7c00) ck_assert(exact_f16((uint16_t)h) == (double)f && (signbit(f) != 0) == (h >> 15 != 0));
-    ck_assert((isnan(f) != 0) == ((h & 0x7fff) > 0x7c00));
-    ck_assert((isinf(f) != 0) == ((h & 0x7fff) == 0x7c00));
-    uint16_t quiet_f16 = isnan(f) ? (uint16_t)(h | 0x200) : (uint16_t)h;
-    uint16_t quiet_bf16 = isnan(b) ? (uint16_t)(h | 0x40) : (uint16_t)h;
-    ck_assert(bny_f16_of_float(f) == (quiet_f16));
-    ck_assert(bny_bf16_of_float(b) == (quiet_bf16));
-  }
-}
-
-/* The nearest neighbour, and the even one of a tie. */
-TEST(f16_and_bf16_round_to_nearest_even) {
-  for (int i = 0; i < 400000; i++) {
-    float value = i % 2 == 0 ? bny_float_of_bits(random_bits() & 0x7fffffffu)
-                             : (float)ldexp(random_int(1, 1 << 14), random_int(-30, 4)); /* many ties */
-    if (isnan(value)) continue;
-    if (value < 65504) {
-      uint16_t h = bny_f16_of_float(value);
-      double here = fabs(exact_f16(h) - (double)value);
-      double above = fabs(exact_f16((uint16_t)(h + 1)) - (double)value);
-      double below = h > 0 ? fabs(exact_f16((uint16_t)(h - 1)) - (double)value) : INFINITY;
-      ck_assert_msg(here < fmin(above, below) || (here == fmin(above, below) && h % 2 == 0), "f16 of %a",
-                    (double)value);
-      ck_assert(bny_f16_of_float(-value) == (h | 0x8000u));
-    }
-    if (value < BNY_BF16_MAX) {
-      uint16_t h = bny_bf16_of_float(value);
-      double here = fabs((double)bny_float_of_bf16(h) - (double)value);
-      double above = fabs((double)bny_float_of_bf16((uint16_t)(h + 1)) - (double)value);
-      double below = h > 0 ? fabs((double)bny_float_of_bf16((uint16_t)(h - 1)) - (double)value) : INFINITY;
-      ck_assert_msg(here < fmin(above, below) || (here == fmin(above, below) && h % 2 == 0), "bf16 of %a",
-                    (double)value);
-    }
-  }
-  ck_assert_uint_eq(bny_f16_of_float(65519.996f), 0x7bff);
-  ck_assert_uint_eq(bny_f16_of_float(65520.0f), 0x7c00);
-  ck_assert(bny_f16_of_float(-FLT_MAX) == (0xfc00));
-  ck_assert(bny_bf16_of_float(FLT_MAX) == (0x7f80));
-  ck_assert(bny_saturate(1e6f, BNY_F16_MAX) == 65504.0f && bny_saturate(-1e6f, BNY_F16_MAX) == -65504.0f);
-  ck_assert(bny_saturate(INFINITY, BNY_F16_MAX) == INFINITY && bny_saturate(-INFINITY, BNY_F16_MAX) == -INFINITY);
-  ck_assert(isnan(bny_saturate(NAN, BNY_F16_MAX)) && bny_saturate(3.0f, BNY_F16_MAX) == 3.0f);
-}
 
 TEST(elementary_functions_are_accurate) {
   for (int s = 0; s >= -200; s--) ck_assert(bny_exp2_whole((float)s) == (s >= -126 ? ldexpf(1.0f, s) : 0.0f));
