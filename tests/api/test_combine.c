@@ -17,28 +17,10 @@ static int32_t one_in(const world_backend *on) {
   return on == &world_gpu_processes ? 12 : on->is_device ? 1 : 2;
 }
 
-static banyan_status combine(world_rank *self, const combine_attempt *attempt, int run) {
-  banyan_combine_desc desc = attempt->desc;
-  banyan_partial in = world_partial(self, combine_attempt_input(attempt, self->rank));
-  const sheet *to = &attempt->out[run][self->rank];
-  banyan_partial out = world_partial(self, to->partial);
-  desc.stream = self->stream;
-  return banyan_combine(self->comm, &desc, &in, to->tokens && to->heads ? &out : NULL);
-}
-
-static void combine_all(world_rank *self) {
-  const combine_task *task = self->argument;
-  bool good = world_put(self);
-  for (int32_t i = 0; i < task->nattempts && good; i++)
-    for (int run = 0; run < COMBINE_RUNS && good; run++)
-      good = world_ok(self, combine(self, &task->attempts[i], run), combine_attempt_text(&task->attempts[i], run));
-  if (good && world_finish(self)) world_ok(self, banyan_comm_status(self->comm), "status");
-}
-
 static void run_task(combine_task *task, world_setup setup) {
   setup.nranks = task->nranks;
   setup.argument = task;
-  world_run(&setup, combine_all);
+  world_run(&setup, combine_task_run);
   combine_task_check(task);
   combine_task_free(task);
 }
@@ -158,7 +140,7 @@ TEST_RANDOM(results_are_combined_again, 54) {
       if (again) of->reference = sheet_merge(of->in, task->nranks);
       add_calls(task, of);
     }
-    WORLD_RUN(combine_all, .nranks = task->nranks, .processes = _i % 6 == 5, .argument = task);
+    WORLD_RUN(combine_task_run, .nranks = task->nranks, .processes = _i % 6 == 5, .argument = task);
     combine_task_check(task);
   }
   for (int again = 0; again < 2; again++) combine_task_free(tasks[again]);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Long sequences of blocking calls of more shapes than are kept, calls that repeat others but for their data, traffic
  * from or to one rank, and starts after a failure. Ranks are late at times, to show memory that is reused too early. */
+#include "tests/support/rows.h"
 #include "tests/support/world.h"
 
 enum { TOKENS = 2, HEADS = 5, VALUE_DIM = 24, ROWS = TOKENS * HEADS, VALUES = ROWS * VALUE_DIM };
@@ -9,17 +10,13 @@ static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tre
 
 /* Rank r contributes lse = ln(r + 1) and values round + r + i. The merge is sum_r (r + 1)(round + r + i) / sum_r (r +
  * 1). */
-typedef struct data {
-  float in[VALUES], in_lse[ROWS], out[VALUES], out_lse[ROWS];
-} data;
-
-static void fill(data *data, int32_t rank, int round) {
-  for (int i = 0; i < VALUES; i++) data->in[i] = (float)(round % 1000 + rank + i % 97);
-  for (int i = 0; i < ROWS; i++) data->in_lse[i] = logf((float)rank + 1);
-  memset(data->out, 0xCB, sizeof data->out);
+static void fill(const rows *rows, int32_t rank, int round) {
+  for (int i = 0; i < VALUES; i++) rows->values[i] = (float)(round % 1000 + rank + i % 97);
+  for (int i = 0; i < ROWS; i++) rows->lse[i] = logf((float)rank + 1);
+  memset(rows->merged, 0xCB, VALUES * sizeof *rows->merged);
 }
 
-static bool holds_merge(world_rank *self, const data *data, int round, int rows, const char *what) {
+static bool holds_merge(world_rank *self, const rows *of, int round, int rows, const char *what) {
   double weights = 0, ranks = 0;
   for (int32_t r = 0; r < self->nranks; r++) {
     weights += r + 1;
@@ -27,24 +24,11 @@ static bool holds_merge(world_rank *self, const data *data, int round, int rows,
   }
   for (int i = 0; i < rows * VALUE_DIM; i++) {
     double expected = round % 1000 + i % 97 + ranks / weights;
-    if (!world_check(self, fabs((double)data->out[i] - expected) <= 1e-5 * (expected + 1),
-                     "%s, round %d: value %d is %g, not %g", what, round, i, (double)data->out[i], expected))
+    if (!world_check(self, fabs((double)of->merged[i] - expected) <= 1e-5 * (expected + 1),
+                     "%s, round %d: value %d is %g, not %g", what, round, i, (double)of->merged[i], expected))
       return false;
   }
   return true;
-}
-
-static banyan_combine_desc desc_of(int32_t tokens, const char *algorithm) {
-  return (banyan_combine_desc){.size = sizeof(banyan_combine_desc),
-                               .tokens = tokens,
-                               .heads = HEADS,
-                               .value_dim = VALUE_DIM,
-                               .algorithm = algorithm};
-}
-
-static void describe(data *data, banyan_partial *in, banyan_partial *out) {
-  banyan_partial_init(in, data->in, BANYAN_F32, data->in_lse, BANYAN_F32, HEADS, VALUE_DIM);
-  banyan_partial_init(out, data->out, BANYAN_F32, data->out_lse, BANYAN_F32, HEADS, VALUE_DIM);
 }
 
 static void be_late(world_random *random) {
@@ -72,68 +56,63 @@ static void forget_shapes(world_rank *self) {
 static void repeat_calls(world_rank *self) {
   enum { SETS = 3 };
   world_random same = random_seed() * 41, own = random_seed() * 43 + (uint64_t)self->rank;
-  data *sets = calloc(SETS, sizeof *sets);
-  banyan_partial in[SETS], out[SETS], at[2];
+  rows *sets[SETS], call; /* the same addresses of structs, with other contents */
   char algorithm[16];
   int32_t tokens;
   banyan_valid_rows valid = {.size = sizeof valid, .tokens = &tokens};
-  for (int i = 0; i < SETS; i++) describe(&sets[i], &in[i], &out[i]);
+  for (int i = 0; i < SETS; i++) sets[i] = rows_take(TOKENS, HEADS, VALUE_DIM);
   for (int round = 0; round < 600; round++) {
     int other = random_below(&same, 4); /* 0: a plain call, in at least half of the rounds */
-    banyan_combine_desc desc = desc_of(1 + random_below(&same, TOKENS), other == 1 ? algorithm : NULL);
+    call = *sets[0];
+    call.desc.tokens = 1 + random_below(&same, TOKENS), call.desc.algorithm = other == 1 ? algorithm : NULL;
     snprintf(algorithm, sizeof algorithm, "%s", algorithms[random_below(&same, 5)]);
-    tokens = random_below(&same, desc.tokens + 1);
-    if (other == 2) desc.valid = &valid;
+    tokens = random_below(&same, call.desc.tokens + 1);
+    if (other == 2) call.desc.valid = &valid;
     if (random_one_in(&same, 8) && !world_ok(self, banyan_barrier(self->comm), "barrier")) break;
     int i = random_one_in(&own, 2) ? 0 : random_below(&own, SETS), k = random_one_in(&own, 2) ? i : (i + 1) % SETS;
-    fill(&sets[i], self->rank, round);
-    fill(&sets[k], self->rank, round);
-    at[0] = in[i]; /* the same addresses of structs, with other contents */
-    at[1] = out[k];
-    banyan_status status = banyan_combine(self->comm, &desc, &at[0], &at[1]);
-    int32_t rows = (other == 2 ? tokens : desc.tokens) * HEADS;
-    if (!world_ok(self, status, "combine") || !holds_merge(self, &sets[k], round, rows, "repeated")) break;
+    fill(sets[i], self->rank, round);
+    fill(sets[k], self->rank, round);
+    call.in = sets[i]->in;
+    call.out = sets[k]->out;
+    banyan_status status = rows_combine(&call, self->comm);
+    int32_t rows = (other == 2 ? tokens : call.desc.tokens) * HEADS;
+    if (!world_ok(self, status, "combine") || !holds_merge(self, sets[k], round, rows, "repeated")) break;
   }
-  free(sets);
 }
 
 /* A call that passed its checks before fails because the data behind its pointers changed. */
 static void repeat_wrongly(world_rank *self) {
-  data *data = calloc(1, sizeof *data);
+  rows call = *rows_take(TOKENS, HEADS, VALUE_DIM), named;
   float scale = 1;
   char algorithm[16] = "oneshot";
-  banyan_partial in, out;
-  describe(data, &in, &out);
-  banyan_combine_desc desc = desc_of(TOKENS, NULL), named = desc_of(TOKENS, algorithm);
-  in.values_dtype = BANYAN_E4M3;
-  in.values_scale = &scale;
+  call.in.values_dtype = BANYAN_E4M3;
+  call.in.values_scale = &scale;
+  named = call;
+  named.desc.algorithm = algorithm;
   for (int i = 0; i < 4; i++) {
     scale = i % 2 ? -1 : 1;
-    banyan_status status = banyan_combine(self->comm, &desc, &in, &out);
+    banyan_status status = rows_combine(&call, self->comm);
     world_check(self, status == (i % 2 ? BANYAN_ERR_ARGUMENT : BANYAN_OK), "a scale of %g: %s", (double)scale,
                 banyan_status_string(status));
     snprintf(algorithm, sizeof algorithm, "%s", i % 2 ? "none" : "oneshot");
-    status = banyan_combine(self->comm, &named, &in, &out);
+    status = rows_combine(&named, self->comm);
     world_check(self, (status == BANYAN_OK) == (i % 2 == 0), "algorithm %s: %s", algorithm,
                 banyan_status_string(status));
   }
-  free(data);
 }
 
 /* ---- one-sided traffic ------------------------------------------------------------------------------------------- */
 
 /* Roots only receive or only send, and get no reply. They must learn in another way which memory they may overwrite. */
-static bool one_sided(world_rank *self, data *data, world_random *same, int round) {
+static bool one_sided(world_rank *self, rows *rows, world_random *same, int round) {
   int32_t root = random_below(same, self->nranks);
-  banyan_partial in, out;
-  describe(data, &in, &out);
   if (random_one_in(same, 2)) {
-    banyan_combine_desc desc = desc_of(TOKENS, algorithms[random_below(same, 6)]);
-    desc.scatter = BANYAN_SCATTER_ROOT;
-    desc.root = root;
-    fill(data, self->rank, round);
-    return world_ok(self, banyan_combine(self->comm, &desc, &in, self->rank == root ? &out : NULL), "combine") &&
-           (self->rank != root || holds_merge(self, data, round, ROWS, "to a root"));
+    rows->desc.algorithm = algorithms[random_below(same, 6)];
+    rows->desc.scatter = BANYAN_SCATTER_ROOT;
+    rows->desc.root = root;
+    fill(rows, self->rank, round);
+    return world_ok(self, rows_combine(rows, self->comm), "combine") &&
+           (self->rank != root || holds_merge(self, rows, round, ROWS, "to a root"));
   }
   float note[200];
   for (int i = 0; i < 200; i++) note[i] = (float)(self->rank == root ? round * 3 + i : -1);
@@ -147,12 +126,11 @@ static bool one_sided(world_rank *self, data *data, world_random *same, int roun
 
 static void run_one_sided(world_rank *self) {
   world_random same = random_seed() * 31, own = random_seed() * 37 + (uint64_t)self->rank;
-  data *data = calloc(1, sizeof *data);
+  rows *rows = rows_take(TOKENS, HEADS, VALUE_DIM);
   for (int round = 0; round < 1200; round++) {
     be_late(&own);
-    if (!one_sided(self, data, &same, round)) break;
+    if (!one_sided(self, rows, &same, round)) break;
   }
-  free(data);
 }
 
 /* ---- after a failure --------------------------------------------------------------------------------------------- */

@@ -110,6 +110,26 @@ banyan_partial combine_attempt_input(const combine_attempt *attempt, int32_t ran
   return in;
 }
 
+/* ---- running ----------------------------------------------------------------------------------------------------- */
+
+static banyan_status combine(world_rank *self, const combine_attempt *attempt, int run) {
+  banyan_combine_desc desc = attempt->desc;
+  banyan_partial in = world_partial(self, combine_attempt_input(attempt, self->rank));
+  const sheet *to = &attempt->out[run][self->rank];
+  banyan_partial out = world_partial(self, to->partial);
+  desc.stream = self->stream;
+  return banyan_combine(self->comm, &desc, &in, to->tokens && to->heads ? &out : NULL);
+}
+
+void combine_task_run(world_rank *self) {
+  const combine_task *task = self->argument;
+  bool good = world_put(self);
+  for (int32_t i = 0; i < task->nattempts && good; i++)
+    for (int run = 0; run < COMBINE_RUNS && good; run++)
+      good = world_ok(self, combine(self, &task->attempts[i], run), combine_attempt_text(&task->attempts[i], run));
+  if (good && world_finish(self)) world_ok(self, banyan_comm_status(self->comm), "status");
+}
+
 /* ---- checking ---------------------------------------------------------------------------------------------------- */
 
 /* A row is rounded to the wire format once, and again at each merge on its way. */

@@ -56,6 +56,9 @@ const char *combine_attempt_text(const combine_attempt *attempt, int run);
 /* Returns the attempt's box of a rank's input. */
 banyan_partial combine_attempt_input(const combine_attempt *attempt, int32_t rank);
 
+/* The body of a rank, whose argument is the task: makes all runs of all attempts by blocking calls. */
+void combine_task_run(world_rank *self);
+
 /* Fail the test if an output is wrong. The first checks one run; the second checks all runs and attempts, and compares
  * bits. */
 void combine_attempt_check(const combine_task *task, const combine_attempt *attempt, int32_t rank, int run);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ranks on one machine that act as ranks of several nodes, by BANYAN_NODE, and connect by UCX over TCP on the loopback
  * interface. Results have the bits of one node, and nothing is left behind. */
+#include "tests/support/combine_task.h"
 #include "tests/support/rows.h"
 #include "tests/support/self.h"
 #include "tests/support/world.h"
 #include "tests/transport/net_util.h"
 
-enum { RANKS = 4, TOKENS = 3, HEADS = 9, VALUE_DIM = 20, ROWS = TOKENS * HEADS, VALUES = ROWS * VALUE_DIM };
+enum { RANKS = 4, TOKENS = 3, HEADS = 9, VALUE_DIM = 20 };
 
 /* The node of each rank, and levels with the same meaning on one node, if there are levels. */
 typedef struct shape {
@@ -30,74 +31,35 @@ static void be_nodes(const shape *shape, bool several) {
 
 /* ---- combines ---------------------------------------------------------------------------------------------------- */
 
-typedef struct results {
-  float out[RANKS][VALUES], lse[RANKS][ROWS];
-} results;
-
-typedef struct combine_case {
-  banyan_scatter scatter;
-  banyan_order order;
-  banyan_dtype wire;
-  const char *algorithm;
-  results *results;
-} combine_case;
-
-static void fill(int32_t rank, int round, float *values, float *lse) {
-  world_random random = random_seed() * 1000 + (uint64_t)(rank * 17 + round);
-  for (int i = 0; i < VALUES; i++) values[i] = (float)random_unit(&random);
-  for (int i = 0; i < ROWS; i++) lse[i] = (float)(4 * random_unit(&random));
-}
-
-static void combine(world_rank *self) {
-  const combine_case *how = self->argument;
-  float in[VALUES], in_lse[ROWS];
-  banyan_partial from, to;
-  banyan_combine_desc desc = {.size = sizeof desc,
-                              .tokens = TOKENS,
-                              .heads = HEADS,
-                              .value_dim = VALUE_DIM,
-                              .wire = how->wire,
-                              .scatter = how->scatter,
-                              .root = 2,
-                              .order = how->order,
-                              .algorithm = how->algorithm};
-  fill(self->rank, 0, in, in_lse);
-  int32_t first, heads = HEADS;
-  if (how->scatter == BANYAN_SCATTER_HEADS) banyan_split(HEADS, self->nranks, self->rank, &first, &heads);
-  banyan_partial_init(&from, in, BANYAN_F32, in_lse, BANYAN_F32, HEADS, VALUE_DIM);
-  banyan_partial_init(&to, how->results->out[self->rank], BANYAN_F32, how->results->lse[self->rank], BANYAN_F32, heads,
-                      VALUE_DIM);
-  bool wants = how->scatter != BANYAN_SCATTER_ROOT || self->rank == desc.root;
-  for (int i = 0; i < 3; i++)
-    if (!world_ok(self, banyan_combine(self->comm, &desc, &from, wants ? &to : NULL), "combine")) return;
-}
-
-static void run_combine(const shape *shape, bool several, bool processes, combine_case how, results *results) {
-  be_nodes(shape, several);
-  how.results = results;
-  /* Without levels the link costs differ, and so may the choice. A named algorithm is the same. */
-  if (!shape->levels && how.order == BANYAN_ORDER_PLAN) how.algorithm = "recursive";
-  WORLD_RUN(combine, .nranks = RANKS, .processes = processes, .argument = &how);
-}
-
-/* Runs every scatter, order and wire on one node, and then on several. */
-TEST_LOOP(combines_as_on_one_host, 2 * SHAPES) {
-  const shape *shape = &shapes[_i / 2];
-  bool processes = _i % 2;
-  results *one = world_share(sizeof *one), *several = world_share(sizeof *several);
-  for (int i = 0; i < 16; i++) {
-    combine_case how = {.scatter = (banyan_scatter)(i % 4),
-                        .order = i / 4 % 2 ? BANYAN_ORDER_CANONICAL : BANYAN_ORDER_PLAN,
-                        .wire = i / 8 ? BANYAN_BF16 : BANYAN_F32};
-    if (processes && i % 3) continue; /* processes only differ in their connections */
-    run_combine(shape, false, processes, how, one);
-    run_combine(shape, true, processes, how, several);
-    ck_assert_msg(memcmp(one, several, sizeof *one) == 0,
-                  "nodes %s, scatter %d, order %d, wire %d: other bits than on one node", shape->nodes,
-                  (int)how.scatter, (int)how.order, (int)how.wire);
+/* Makes combines of every scatter, order and wire, and leaves out some. All tasks have the same inputs. */
+static combine_task *combine_on(const shape *shape, bool several, bool processes, int one_in) {
+  static combine_group groups[2];
+  combine_group *group = &groups[several];
+  combine_task *task = combine_task_new(RANKS, 31);
+  *group = combine_group_make(task, TOKENS, HEADS, VALUE_DIM);
+  for (int i = 0; i < 16; i += one_in) {
+    banyan_combine_desc desc = {
+        .scatter = (banyan_scatter)(i % 4), .root = 2, .wire = i / 8 ? BANYAN_BF16 : BANYAN_F32};
+    desc.order = i / 4 % 2 ? BANYAN_ORDER_CANONICAL : BANYAN_ORDER_PLAN;
+    /* Without levels the link costs differ, and so may the choice. A named algorithm is the same. */
+    if (!shape->levels && desc.order == BANYAN_ORDER_PLAN) desc.algorithm = "recursive";
+    combine_task_add(task, group, desc, true);
   }
-  world_unshare(one, sizeof *one), world_unshare(several, sizeof *several);
+  be_nodes(shape, several);
+  WORLD_RUN(combine_task_run, .nranks = RANKS, .processes = processes, .argument = task);
+  combine_task_check(task);
+  return task;
 }
+
+static void check_same(const shape *shape, bool processes, int one_in) {
+  combine_task *one = combine_on(shape, false, processes, one_in);
+  combine_task *several = combine_on(shape, true, processes, one_in);
+  combine_task_check_same(one, several);
+  combine_task_free(one), combine_task_free(several);
+}
+
+/* Processes only differ in their connections. */
+TEST_LOOP(combines_as_on_one_host, 2 * SHAPES) { check_same(&shapes[_i / 2], _i % 2, _i % 2 ? 3 : 1); }
 
 /* ---- runs in a row ----------------------------------------------------------------------------------------------- */
 
@@ -143,21 +105,12 @@ static void is_by_puts(world_rank *self) {
 }
 
 TEST_LOOP(puts_are_as_messages, 4) {
-  static const combine_case cases[] = {{.scatter = BANYAN_SCATTER_NONE, .wire = BANYAN_F32},
-                                       {.scatter = BANYAN_SCATTER_HEADS, .wire = BANYAN_BF16}};
   const shape *shape = &shapes[_i / 2 ? 2 : 0];
-  results *one = world_share(sizeof *one), *several = world_share(sizeof *several);
   setenv("BANYAN_UCX_PUT", "emulated", 1);
-  for (int i = 0; i < 2; i++) {
-    run_combine(shape, false, _i % 2, cases[i], one);
-    run_combine(shape, true, _i % 2, cases[i], several);
-    ck_assert_msg(memcmp(one, several, sizeof *one) == 0, "nodes %s, case %d: other bits than on one node",
-                  shape->nodes, i);
-  }
+  check_same(shape, _i % 2, 10);
   be_nodes(shape, true);
   unsetenv("BANYAN_LEVELS");
   WORLD_RUN(is_by_puts, .nranks = RANKS, .processes = _i % 2);
-  world_unshare(one, sizeof *one), world_unshare(several, sizeof *several);
 }
 
 /* ---- acknowledgements -------------------------------------------------------------------------------------------- */
