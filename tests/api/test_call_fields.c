@@ -3,6 +3,7 @@
  * that ranks compare, the text that names a difference, and the hash of a request. The hash also covers the rows of
  * plan/link_cost.def. */
 #include "op/operation.h"
+#include "tests/support/lone.h"
 #include "tests/support/suite.h"
 
 /* Changes one bit of a field, whatever its type. */
@@ -169,11 +170,7 @@ TEST(a_repeated_call_is_recognised_by_its_fields) {
   const banyan_combine_desc usual = {.size = sizeof usual, .tokens = 1, .heads = 1, .value_dim = 1};
   float values[2] = {1, 0}, lse = 0;
   banyan_partial in, out;
-  banyan_threads *group;
-  banyan_bootstrap bootstrap = BANYAN_BOOTSTRAP_INIT;
-  banyan_comm *comm;
-  ck_assert(banyan_threads_create(1, &group) == BANYAN_OK && !banyan_threads_bootstrap(group, 0, &bootstrap));
-  ck_assert(banyan_comm_create(&bootstrap, NULL, &comm) == BANYAN_OK);
+  banyan_comm *comm = lone_comm(NULL);
   banyan_partial_init(&in, &values[0], BANYAN_F32, &lse, BANYAN_F32, 1, 1);
   banyan_partial_init(&out, &values[1], BANYAN_F32, NULL, BANYAN_F32, 1, 1);
   ck_assert(banyan_combine(comm, &usual, &in, &out) == BANYAN_OK);
@@ -185,7 +182,6 @@ TEST(a_repeated_call_is_recognised_by_its_fields) {
   again.heads = 2;
   ck_assert_ptr_null(bny_op_repeated(comm, &again, &in, &out));
   banyan_comm_destroy(comm);
-  banyan_threads_destroy(group);
 }
 
 int main(void) { return suite_main(suite_of("call fields", 0)); }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ranks in different calls: every rank gets an error that names a rank and the field, and none hangs. */
+#include "tests/support/rows.h"
 #include "tests/support/world.h"
 
 enum { TOKENS = 4, HEADS = 6, VALUE_DIM = 16, BYTES = 4096 };
@@ -75,24 +76,19 @@ typedef struct scenario {
 } scenario;
 
 typedef struct buffers {
-  float in[TOKENS * HEADS * VALUE_DIM], lse[TOKENS * HEADS], out[TOKENS * HEADS * VALUE_DIM];
   unsigned char bytes[BYTES], more[BYTES];
 } buffers;
 
-static banyan_status combine(world_rank *self, const call *call, buffers *buffers, bool init) {
-  banyan_combine_desc desc = call->desc;
-  banyan_partial in, out;
-  banyan_op *op = NULL;
-  desc.size = sizeof desc;
-  if (!desc.tokens) desc.tokens = TOKENS;
-  if (!desc.heads) desc.heads = HEADS;
-  if (!desc.value_dim) desc.value_dim = VALUE_DIM;
-  banyan_partial_init(&in, buffers->in, BANYAN_F32, buffers->lse, BANYAN_F32, desc.heads, desc.value_dim);
-  banyan_partial_init(&out, buffers->out, BANYAN_F32, NULL, BANYAN_F32, desc.heads, desc.value_dim);
-  if (!init) return banyan_combine(self->comm, &desc, &in, &out);
-  banyan_status status = banyan_combine_init(self->comm, &desc, &in, &out, &op);
-  if (status == BANYAN_OK) banyan_op_free(op);
-  return status;
+static banyan_status combine(world_rank *self, const call *call, banyan_op **op) {
+  const banyan_combine_desc *of = &call->desc;
+  rows *rows = rows_take(of->tokens ? of->tokens : TOKENS, of->heads ? of->heads : HEADS,
+                         of->value_dim ? of->value_dim : VALUE_DIM);
+  const banyan_combine_desc usual = rows->desc;
+  rows->desc = *of;
+  rows->desc.size = sizeof rows->desc;
+  rows->desc.tokens = usual.tokens, rows->desc.heads = usual.heads, rows->desc.value_dim = usual.value_dim;
+  return op ? banyan_combine_init(self->comm, &rows->desc, &rows->in, &rows->out, op)
+            : banyan_combine(self->comm, &rows->desc, &rows->in, &rows->out);
 }
 
 /* Each rank has one head, or the first has two and the last none. */
@@ -114,35 +110,31 @@ static banyan_status gather_heads(world_rank *self, const call *call, buffers *b
 }
 
 static banyan_status make_call(world_rank *self, const call *call, buffers *buffers, bool init) {
-  size_t bytes = (size_t)call->bytes, counts[WORLD_RANKS_MAX];
-  banyan_op *op = NULL;
+  const size_t bytes = (size_t)call->bytes;
+  unsigned char *in = buffers->bytes, *out = buffers->more;
+  size_t counts[WORLD_RANKS_MAX];
+  banyan_comm *comm = self->comm;
+  banyan_op *made = NULL, **op = init ? &made : NULL;
   banyan_status status = BANYAN_OK;
   for (int32_t i = 0; i < self->nranks; i++) counts[i] = bytes;
-  banyan_comm_set_tag(self->comm, call->tag);
+  banyan_comm_set_tag(comm, call->tag);
   switch (call->kind) {
   case GATHER:
-    if (!init) return banyan_allgather(self->comm, buffers->bytes, buffers->more, counts);
-    status = banyan_allgather_init(self->comm, buffers->bytes, buffers->more, counts, &op);
+    status = op ? banyan_allgather_init(comm, in, out, counts, op) : banyan_allgather(comm, in, out, counts);
     break;
   case SHIFT:
-    if (!init) return banyan_shift(self->comm, buffers->bytes, buffers->more, bytes, call->root);
-    status = banyan_shift_init(self->comm, buffers->bytes, buffers->more, bytes, call->root, &op);
+    status =
+        op ? banyan_shift_init(comm, in, out, bytes, call->root, op) : banyan_shift(comm, in, out, bytes, call->root);
     break;
   case BROADCAST:
-    if (!init) return banyan_broadcast(self->comm, buffers->bytes, bytes, call->root);
-    status = banyan_broadcast_init(self->comm, buffers->bytes, bytes, call->root, &op);
+    status =
+        op ? banyan_broadcast_init(comm, in, bytes, call->root, op) : banyan_broadcast(comm, in, bytes, call->root);
     break;
-  case HEADS_OF_ALL:
-    if (!init) return gather_heads(self, call, buffers, NULL);
-    status = gather_heads(self, call, buffers, &op);
-    break;
-  case BARRIER:
-    if (!init) return banyan_barrier(self->comm);
-    status = banyan_barrier_init(self->comm, &op);
-    break;
-  default: return combine(self, call, buffers, init);
+  case HEADS_OF_ALL: status = gather_heads(self, call, buffers, op); break;
+  case BARRIER: status = op ? banyan_barrier_init(comm, op) : banyan_barrier(comm); break;
+  default: status = combine(self, call, op);
   }
-  if (status == BANYAN_OK) banyan_op_free(op);
+  banyan_op_free(made);
   return status;
 }
 

@@ -19,7 +19,6 @@ libbanyan_tests_la_SOURCES = \
   %D%/rows.h \
   %D%/sanitized.h \
   %D%/self.h \
-  %D%/heads.c %D%/heads.h \
   %D%/sheet.c %D%/sheet.h \
   %D%/sheet_check.c \
   %D%/sheet_element.h \
