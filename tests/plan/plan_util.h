@@ -86,6 +86,40 @@ static inline bny_plan **plans_make(const bny_request *request) {
   return plans;
 }
 
+/* Up to three levels of groups below the whole, each with slower links than the one before. Ranks of a group are
+ * neighbours, every n-th or scattered; groups may be uneven, or one is large and many have a single rank. With
+ * `some_nics`, some ranks have none. */
+static inline bny_levels *random_levels(uint64_t *random, int32_t nranks, bool some_nics) {
+  enum { MOST = 96 };
+  static const char *const names[] = {"island", "host", "leaf"};
+  int32_t groups[3][MOST], nlevels = random_below(random, 4), width = 1 + random_below(random, 9),
+                           order = random_below(random, 5);
+  bool nics[MOST];
+  bny_level_facts facts[3];
+  bny_link_cost link = {.alpha_ns = 200, .beta_ns_per_byte = 0.01, .gamma_ns_per_byte = 0.02};
+  ck_assert_int_le(nranks, MOST);
+  for (int32_t rank = 0; rank < nranks; rank++) {
+    nics[rank] = random_below(random, 3) > 0;
+    groups[0][rank] = rank / width;
+    if (order == 1) groups[0][rank] = rank % width;
+    if (order == 2) groups[0][rank] = random_below(random, 1 + nranks / width);
+    if (order == 3) groups[0][rank] = random_below(random, 3) ? 0 : rank;
+    if (order == 4 && random_below(random, 4) == 0) groups[0][rank]++;
+  }
+  for (int32_t level = 0; level < nlevels; level++) {
+    int32_t radix = 2 + random_below(random, 4);
+    for (int32_t rank = 0; level > 0 && rank < nranks; rank++) groups[level][rank] = groups[level - 1][rank] / radix;
+    facts[level] = (bny_level_facts){.name = names[level], .link = link, .group_of = groups[level]};
+    link.alpha_ns *= 1 + random_below(random, 8);
+    link.beta_ns_per_byte *= 1 + random_below(random, 6);
+  }
+  bny_level_facts all = {.name = "fabric", .link = link};
+  bny_levels *levels = NULL;
+  ck_assert_msg(bny_levels_make(nranks, facts, nlevels, &all, some_nics ? nics : NULL, &levels) == BANYAN_OK, "%s",
+                banyan_last_error());
+  return levels;
+}
+
 /* Draws few or many tokens and heads, no tokens or heads, or a box within a larger call. */
 static inline void random_shape(uint64_t *random, bny_request *request) {
   int32_t tokens = random_below(random, 3) ? random_below(random, 5) : 1 + random_below(random, 100);

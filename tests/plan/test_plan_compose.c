@@ -14,32 +14,6 @@ static bny_levels *levels_of(int32_t nranks, const char *sizes) {
   return levels;
 }
 
-/* Up to three levels of random groups. Ranks of a group are neighbours or scattered, and some have no NIC. */
-static bny_levels *random_levels(uint64_t *random, int32_t nranks) {
-  static int32_t groups[3][RANKS_MAX];
-  static bool nics[RANKS_MAX];
-  bny_level_facts facts[3];
-  int32_t nlevels = 1 + random_below(random, 3), width = 1 + random_below(random, 8), stray = random_below(random, 3);
-  bool all_nics = random_below(random, 2);
-  for (int32_t rank = 0; rank < nranks; rank++) {
-    nics[rank] = all_nics || random_below(random, 3) > 0;
-    groups[0][rank] = rank / width;
-    if (stray == 0) groups[0][rank] = random_below(random, 1 + nranks / width); /* scattered */
-    if (stray == 1 && random_below(random, 4) == 0) groups[0][rank]++;          /* uneven */
-  }
-  for (int32_t k = 1; k < nlevels; k++) {
-    int32_t radix = 2 + random_below(random, 3);
-    for (int32_t rank = 0; rank < nranks; rank++) groups[k][rank] = groups[k - 1][rank] / radix;
-  }
-  static const char *const names[] = {"island", "host", "leaf"};
-  for (int32_t k = 0; k < nlevels; k++)
-    facts[k] = (bny_level_facts){.name = names[k], .link = inner, .group_of = groups[k]};
-  bny_level_facts all = {.name = "fabric", .link = outer};
-  bny_levels *levels = NULL;
-  ck_assert_msg(bny_levels_make(nranks, facts, nlevels, &all, nics, &levels) == BANYAN_OK, "%s", banyan_last_error());
-  return levels;
-}
-
 static void check_request(const bny_request *request) {
   const bny_algorithm *algorithm = NULL;
   double ns;
@@ -67,7 +41,7 @@ TEST_RANGE(test_random_levels_proved, 1, RANKS_MAX) {
   int32_t nranks = _i;
   uint64_t random = UINT64_C(0xd1342543de82ef95) ^ (uint64_t)nranks;
   for (int repeat = 0; repeat < (IS_SANITIZED ? 4 : 12); repeat++) {
-    bny_levels *levels = random_levels(&random, nranks);
+    bny_levels *levels = random_levels(&random, nranks, random_below(&random, 2));
     for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++) {
       bny_request request = combine_of(nranks, "levels", (banyan_scatter)scatter, 1, 1, 1);
       request.levels = levels;
@@ -90,7 +64,7 @@ TEST_RANGE(test_gather_proved, 1, RANKS_MAX) {
   size_t counts[RANKS_MAX];
   uint64_t random = UINT64_C(0xa0761d6478bd642f) ^ (uint64_t)nranks;
   for (int repeat = 0; repeat < (IS_SANITIZED ? 4 : 10); repeat++) {
-    bny_levels *levels = random_levels(&random, nranks);
+    bny_levels *levels = random_levels(&random, nranks, random_below(&random, 2));
     bny_request request = request_of(BNY_ALLGATHER, nranks, levels->nlevels > 1 ? "levels" : NULL);
     for (int32_t rank = 0; rank < nranks; rank++)
       counts[rank] = random_below(&random, 3) ? (size_t)random_below(&random, 300) : 0;

@@ -63,13 +63,25 @@ static banyan_status topology_levels(const bny_topo *topo, const bny_topo_levels
   return status;
 }
 
-static bny_levels *levels_of(const char *what, bny_locality_notes *notes) {
+static bny_levels *levels_of(const char *what, bny_topo_levels **derived, bny_locality_notes *notes) {
   bny_topo *topo = load_either(what);
-  bny_topo_levels *derived = topo_derive(topo);
   bny_levels *levels = NULL;
-  ck_assert_ptr_nonnull(derived);
-  ck_assert_msg(topology_levels(topo, derived, notes, &levels) == BANYAN_OK, "%s: %s", what, banyan_last_error());
+  *derived = topo_derive(topo);
+  ck_assert_ptr_nonnull(*derived);
+  ck_assert_msg(topology_levels(topo, *derived, notes, &levels) == BANYAN_OK, "%s: %s", what, banyan_last_error());
   return levels;
+}
+
+/* Every derived level is kept or has a reason. */
+static void check_notes(const char *what, const bny_topo_levels *derived, const bny_locality_notes *notes) {
+  for (int32_t i = 0; i < derived->nlevels; i++) {
+    int found = 0;
+    for (int32_t k = 0; k < notes->count; k++) {
+      found += strcmp(notes->notes[k].name, bny_topo_level_name(derived->levels[i].kind)) == 0;
+      ck_assert_msg(notes->notes[k].text[0] != '\0', "%s: %s", what, notes->notes[k].name);
+    }
+    ck_assert_msg(found == 1, "%s: %d notes of %s", what, found, bny_topo_level_name(derived->levels[i].kind));
+  }
 }
 
 /* Ranks set to the same locality of the file may share a node, like processes that share a GPU, but must not be on
@@ -133,7 +145,8 @@ TEST(unknown_is_no_better_than_known) {
 TEST_LOOP(known_topologies, (int)(sizeof expectations / sizeof expectations[0])) {
   const expectation *one = &expectations[_i];
   bny_locality_notes notes;
-  bny_levels *levels = levels_of(one->what, &notes);
+  bny_topo_levels *derived;
+  bny_levels *levels = levels_of(one->what, &derived, &notes);
   ck_assert_msg(levels->nranks == one->nranks, "%s: %d ranks", one->what, levels->nranks);
   ck_assert_msg(levels->lanes == one->lanes, "%s: %d lanes", one->what, levels->lanes);
   for (int32_t k = 0; k < levels->nlevels; k++) {
@@ -150,30 +163,13 @@ TEST_LOOP(known_topologies, (int)(sizeof expectations / sizeof expectations[0]))
   }
   ck_assert_msg(levels->nlevels == 5 || one->levels[levels->nlevels] == NULL, "%s: %d levels", one->what,
                 levels->nlevels);
-  bny_levels_free(levels);
-}
-
-/* Every derived level is kept or has a reason. */
-TEST_LOOP(every_level_has_a_note, (int)(sizeof expectations / sizeof expectations[0])) {
-  const expectation *one = &expectations[_i];
-  bny_locality_notes notes;
-  bny_topo *topo = load_either(one->what);
-  bny_topo_levels *derived = topo_derive(topo);
-  bny_levels *levels;
-  ck_assert_int_eq(topology_levels(topo, derived, &notes, &levels), BANYAN_OK);
-  for (int32_t i = 0; i < derived->nlevels; i++) {
-    int found = 0;
-    for (int32_t k = 0; k < notes.count; k++) {
-      found += strcmp(notes.notes[k].name, bny_topo_level_name(derived->levels[i].kind)) == 0;
-      ck_assert_msg(notes.notes[k].text[0] != '\0', "%s: %s", one->what, notes.notes[k].name);
-    }
-    ck_assert_msg(found == 1, "%s: %d notes of %s", one->what, found, bny_topo_level_name(derived->levels[i].kind));
-  }
+  check_notes(one->what, derived, &notes);
   bny_levels_free(levels);
 }
 
 TEST(gpus_without_nic_do_not_carry) {
-  bny_levels *levels = levels_of("host:2 nvswitch gpu:4@sm90", NULL); /* without any NIC, all ranks carry */
+  bny_topo_levels *derived;
+  bny_levels *levels = levels_of("host:2 nvswitch gpu:4@sm90", &derived, NULL); /* without any NIC, all ranks carry */
   ck_assert_int_eq(levels->lanes, 4);
   for (int32_t r = 0; r < 8; r++) ck_assert(levels->carrier[r]);
   bny_levels_free(levels);

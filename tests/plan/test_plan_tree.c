@@ -9,36 +9,8 @@ enum { RANKS_MAX = 96, STRATEGIES = 4 };
 static const bny_tree_strategy *const strategies[STRATEGIES] = {&bny_tree_knomial, &bny_tree_balanced, &bny_tree_chain,
                                                                 &bny_tree_levels};
 
-/* One to four levels, each with slower links than the one before. Ranks of a group are neighbours, every n-th or
- * scattered. */
-static bny_levels *random_levels(uint64_t *random, int32_t nranks) {
-  static const char *const names[] = {"island", "host", "leaf"};
-  static int32_t groups[3][RANKS_MAX];
-  bny_level_facts facts[3];
-  bny_link_cost link = {.alpha_ns = 200, .beta_ns_per_byte = 0.01, .gamma_ns_per_byte = 0.02};
-  int32_t nlevels = random_below(random, 4), width = 2 + random_below(random, 8), order = random_below(random, 4);
-  for (int32_t rank = 0; rank < nranks; rank++) {
-    groups[0][rank] = rank / width;
-    if (order == 1) groups[0][rank] = rank % width;
-    if (order == 2) groups[0][rank] = random_below(random, 1 + nranks / width);
-    if (order == 3)
-      groups[0][rank] = random_below(random, 3) ? 0 : rank; /* one large group and many of a single rank */
-  }
-  for (int32_t level = 0; level < nlevels; level++) {
-    int32_t radix = 2 + random_below(random, 4);
-    for (int32_t rank = 0; level > 0 && rank < nranks; rank++) groups[level][rank] = groups[level - 1][rank] / radix;
-    facts[level] = (bny_level_facts){.name = names[level], .link = link, .group_of = groups[level]};
-    link.alpha_ns *= 1 + random_below(random, 8);
-    link.beta_ns_per_byte *= 1 + random_below(random, 6);
-  }
-  bny_level_facts all = {.name = "fabric", .link = link};
-  bny_levels *levels = NULL;
-  ck_assert_msg(bny_levels_make(nranks, facts, nlevels, &all, NULL, &levels) == BANYAN_OK, "%s", banyan_last_error());
-  return levels;
-}
-
 static bny_levels *some_levels(uint64_t *random, int32_t nranks) {
-  return random_below(random, 3) ? random_levels(random, nranks) : NULL;
+  return random_below(random, 3) ? random_levels(random, nranks, false) : NULL;
 }
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
@@ -73,7 +45,7 @@ TEST_RANGE(test_shapes, 1, 70) {
   for (int repeat = 0; repeat < 4; repeat++)
     for (int i = 0; i < STRATEGIES; i++) {
       bny_levels *levels =
-          strategies[i] == &bny_tree_levels ? random_levels(&random, nranks) : some_levels(&random, nranks);
+          strategies[i] == &bny_tree_levels ? random_levels(&random, nranks, false) : some_levels(&random, nranks);
       bny_request request = combine_of(nranks, "tree", BANYAN_SCATTER_ROOT, 1, 1, 1);
       request.levels = levels;
       request.call.root = random_below(&random, nranks);
@@ -143,7 +115,7 @@ TEST_RANGE(test_trees_proved, 1, 41) {
   int32_t nranks = _i;
   uint64_t random = UINT64_C(0xda942042e4dd58b5) ^ (uint64_t)nranks;
   for (int repeat = 0; repeat < (IS_SANITIZED ? 2 : 4); repeat++) {
-    bny_levels *levels = random_levels(&random, nranks);
+    bny_levels *levels = random_levels(&random, nranks, false);
     for (int i = 0; i < 8 * STRATEGIES; i++) {
       bny_request request = combine_of(nranks, NULL, (banyan_scatter)(i % 4), 1 + random_below(&random, 40),
                                        1 + random_below(&random, 40), 1 + random_below(&random, 70));
