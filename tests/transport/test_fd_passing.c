@@ -33,6 +33,7 @@ typedef struct trial {
   int32_t victim;
   int after; /* number of exchanges before the fault */
   double timeout_s;
+  int listener;
   outcome outcomes[RANKS];
 } trial;
 
@@ -44,11 +45,12 @@ static void set_number(const char *name, int number) {
   setenv(name, text, 1);
 }
 
-static banyan_status meet(int32_t rank, int listener, double timeout_s, banyan_env **env, banyan_bootstrap *bootstrap) {
-  set_number("RANK", rank);
+static banyan_status meet(const world_rank *self, banyan_env **env, banyan_bootstrap *bootstrap) {
+  const trial *trial = self->argument;
+  set_number("RANK", self->rank);
   set_number("WORLD_SIZE", RANKS);
-  if (rank == 0) set_number("BANYAN_LISTEN_FD", listener);
-  return banyan_env_create((int64_t)(timeout_s * 1e9), env, bootstrap);
+  if (self->rank == 0) set_number("BANYAN_LISTEN_FD", trial->listener);
+  return banyan_env_create(20 * INT64_C(1000000000), env, bootstrap);
 }
 
 /* ---- faults between exchanges ------------------------------------------------------------------------------------ */
@@ -95,16 +97,17 @@ static int allgather_with_fault(void *context, const void *mine, void *all, size
   return result;
 }
 
-static void create(trial *trial, int32_t rank, int listener) {
+static void create(world_rank *self) {
+  trial *trial = self->argument;
   banyan_env *env;
   banyan_comm *comm = NULL;
-  saboteur self = {.trial = trial};
-  outcome *outcome = &trial->outcomes[rank];
-  if (trial->deed == OTHER_USER && rank == trial->victim && setresuid(65534, 65534, 65534) != 0) _exit(2);
-  outcome->status = meet(rank, listener, 20, &env, &self.inner);
+  saboteur saboteur = {.trial = trial};
+  outcome *outcome = &trial->outcomes[self->rank];
+  if (trial->deed == OTHER_USER && self->rank == trial->victim && setresuid(65534, 65534, 65534) != 0) _exit(2);
+  outcome->status = meet(self, &env, &saboteur.inner);
   if (outcome->status == BANYAN_OK) {
-    banyan_bootstrap bootstrap = self.inner;
-    bootstrap.context = &self;
+    banyan_bootstrap bootstrap = saboteur.inner;
+    bootstrap.context = &saboteur;
     bootstrap.allgather = allgather_with_fault;
     banyan_comm_config config = {
         .size = sizeof config, .timeout_ns = (int64_t)(trial->timeout_s * 1e9), .arena_bytes = 65536};
@@ -117,36 +120,35 @@ static void create(trial *trial, int32_t rank, int listener) {
   _exit(0);
 }
 
-static void end_stopped(const trial *trial, const pid_t *pids) {
+/* Kills a stopped rank once all others have ended. Or waits until all ranks have stopped, and resumes them after more
+ * than their deadline. */
+static void end_or_wake(world *world, const pid_t *pids, void *argument) {
+  const trial *trial = argument;
   double deadline = world_now_s() + 30;
-  for (int32_t r = 0; r < RANKS; r++)
+  (void)world;
+  for (int32_t r = 0; r < RANKS && trial->deed == STOP; r++)
     while (r != trial->victim && !*(volatile const int *)&trial->outcomes[r].ended && world_now_s() < deadline)
       world_sleep_ms(1);
-  kill(pids[trial->victim], SIGKILL);
-}
-
-/* Waits until all ranks have stopped, and resumes them after more than their deadline. */
-static void wake_stopped(const trial *trial, const pid_t *pids) {
+  if (trial->deed == STOP) kill(pids[trial->victim], SIGKILL);
+  if (trial->deed != PAUSE_ALL) return;
   for (int32_t r = 0; r < RANKS; r++) waitpid(pids[r], NULL, WUNTRACED);
   world_sleep_ms(1000 * trial->timeout_s);
   for (int32_t r = 0; r < RANKS; r++) kill(pids[(trial->after + r) % RANKS], SIGCONT);
 }
 
-static void run(trial *trial, void (*live)(struct trial *trial, int32_t rank, int listener)) {
-  pid_t pids[RANKS];
-  int port, listener = listen_on_any_port(SOCK_CLOEXEC, &port);
+/* Returns the trial in shared memory, with the outcomes of all ranks. */
+static trial *run(trial wanted, world_body live) {
+  trial *shared = world_share(sizeof *shared);
+  int port;
+  *shared = wanted;
+  shared->listener = listen_on_any_port(SOCK_CLOEXEC, &port);
   setenv("MASTER_ADDR", "127.0.0.1", 1);
   set_number("MASTER_PORT", port);
   setenv("BANYAN_SECRET", "of the test", 1);
-  for (int32_t r = 0; r < RANKS; r++) {
-    pids[r] = fork();
-    ck_assert_int_ge(pids[r], 0);
-    if (pids[r] == 0) live(trial, r, listener);
-  }
-  close(listener);
-  if (trial->deed == STOP) end_stopped(trial, pids);
-  if (trial->deed == PAUSE_ALL) wake_stopped(trial, pids);
-  for (int32_t r = 0; r < RANKS; r++) waitpid(pids[r], NULL, 0);
+  WORLD_RUN(live, .nranks = RANKS, .processes = true, .bare = true, .deaths = true, .argument = shared,
+            .conduct = end_or_wake);
+  close(shared->listener);
+  return shared;
 }
 
 static const char *const names[] = {"nothing", "death", "stop", "no descriptors", "another user", "no memory"};
@@ -170,58 +172,46 @@ static void check_blame(const trial *trial, double limit_s) {
   }
 }
 
-static void run_and_check(trial trial, double limit_s) {
-  struct trial *shared = world_share(sizeof *shared);
-  *shared = trial;
-  run(shared, create);
-  check_blame(shared, limit_s);
-  world_unshare(shared, sizeof *shared);
-}
-
 /* The exchanges carry facts, localities, tickets, "connected" and "mapped". A rank that dies after the next and last
  * one already belongs to the communicator. */
 enum { EXCHANGES = 5 };
 
-TEST_LOOP(a_death_is_known_at_once, RANKS) {
-  for (int after = 1; after <= EXCHANGES; after++)
-    run_and_check((trial){.deed = DIE, .victim = _i, .after = after, .timeout_s = 60}, 20);
+static const struct {
+  deed deed;
+  int32_t victims;
+  int last; /* exchange before the fault; the first is 1, or 0 if the fault is there from the beginning */
+  double timeout_s, limit_s;
+} faults[] = {{DIE, RANKS, EXCHANGES, 60, 20},
+              {NO_FILES, RANKS, 4, 60, 20},
+              {STOP, 2, EXCHANGES, 1, 1.9},
+              {OTHER_USER, 2, 0, 60, 20},
+              {NO_MEMORY, 2, EXCHANGES + 1, 60, 20}};
+enum { FAULTS = sizeof faults / sizeof faults[0] };
+
+static bool is_possible(deed deed) {
+  if (deed == OTHER_USER && geteuid() != 0) return printf("skipped: only root can be another user\n"), false;
+  if (deed == NO_MEMORY && !CAN_REJECT) return printf("skipped: a sanitizer has malloc\n"), false;
+  return true;
 }
 
-TEST_LOOP(a_rank_without_descriptors_is_named, RANKS) {
-  for (int after = 1; after <= 4; after++)
-    run_and_check((trial){.deed = NO_FILES, .victim = _i, .after = after, .timeout_s = 60}, 20);
-}
-
-TEST_LOOP(a_stopped_rank_is_named, 2) {
-  for (int after = 1; after <= EXCHANGES; after++)
-    run_and_check((trial){.deed = STOP, .victim = _i, .after = after, .timeout_s = 1}, 1.9);
+TEST_LOOP(a_rank_with_a_fault_is_named_in_time, (FAULTS * RANKS)) {
+  const int which = _i / RANKS, first = faults[which].last > 0;
+  if (_i % RANKS >= faults[which].victims || !is_possible(faults[which].deed)) return;
+  for (int after = first; after <= faults[which].last; after++) {
+    trial *done = run(
+        (trial){.deed = faults[which].deed, .victim = _i % RANKS, .after = after, .timeout_s = faults[which].timeout_s},
+        create);
+    check_blame(done, faults[which].limit_s);
+    world_unshare(done, sizeof *done);
+  }
 }
 
 TEST_LOOP(time_in_which_all_are_stopped_does_not_count, EXCHANGES + 1) {
-  trial *shared = world_share(sizeof *shared);
-  *shared = (trial){.deed = PAUSE_ALL, .after = _i + 1, .timeout_s = 3};
-  run(shared, create);
+  trial *done = run((trial){.deed = PAUSE_ALL, .after = _i + 1, .timeout_s = 3}, create);
   for (int32_t r = 0; r < RANKS; r++)
-    ck_assert_msg(shared->outcomes[r].ended && shared->outcomes[r].status == BANYAN_OK, "rank %d: %s", r,
-                  shared->outcomes[r].text);
-  world_unshare(shared, sizeof *shared);
-}
-
-TEST_LOOP(a_rank_of_another_user_is_named, 2) {
-  if (geteuid() != 0) {
-    printf("skipped: only root can be another user\n");
-    return;
-  }
-  run_and_check((trial){.deed = OTHER_USER, .victim = _i, .timeout_s = 60}, 20);
-}
-
-TEST_LOOP(a_rank_without_memory_is_named, 2) {
-  if (!CAN_REJECT) {
-    printf("skipped: a sanitizer has malloc\n");
-    return;
-  }
-  for (int nth = 1; nth <= EXCHANGES + 1; nth++)
-    run_and_check((trial){.deed = NO_MEMORY, .victim = _i, .after = nth, .timeout_s = 60}, 20);
+    ck_assert_msg(done->outcomes[r].ended && done->outcomes[r].status == BANYAN_OK, "rank %d: %s", r,
+                  done->outcomes[r].text);
+  world_unshare(done, sizeof *done);
 }
 
 /* ---- the last exchange: a rank stops after it has sent, before it reads ------------------------------------------ */
@@ -233,12 +223,14 @@ static void stop_itself(int number) {
   raise(SIGSTOP);
 }
 
-static void gather_and_stop(trial *trial, int32_t rank, int listener) {
+static void gather_and_stop(world_rank *self) {
+  trial *trial = self->argument;
+  const int32_t rank = self->rank;
   banyan_env *env;
   banyan_bootstrap bootstrap;
   outcome *outcome = &trial->outcomes[rank];
   char *mine = calloc(1, BLOCK_BYTES), *all = calloc(RANKS, BLOCK_BYTES);
-  outcome->status = meet(rank, listener, 20, &env, &bootstrap);
+  outcome->status = meet(self, &env, &bootstrap);
   if (outcome->status == BANYAN_OK) {
     if (rank == trial->victim) { /* the signal comes while it waits for rank 3 */
       signal(SIGALRM, stop_itself);
@@ -257,9 +249,7 @@ static void gather_and_stop(trial *trial, int32_t rank, int listener) {
 }
 
 TEST(the_last_exchange_is_for_all_or_none) {
-  trial *shared = world_share(sizeof *shared);
-  *shared = (trial){.deed = STOP, .victim = 1, .timeout_s = 5};
-  run(shared, gather_and_stop);
+  trial *shared = run((trial){.deed = STOP, .victim = 1, .timeout_s = 5}, gather_and_stop);
   for (int32_t r = 0; r < RANKS; r++) {
     const outcome *outcome = &shared->outcomes[r];
     if (r == shared->victim) continue;
