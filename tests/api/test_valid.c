@@ -92,22 +92,17 @@ static oracle_row *merge_valid(const problem *problem, const liveness *of, int32
 }
 
 /* Finds the rows of a rank's result. */
-static void owned(const banyan_combine_desc *desc, int32_t tokens, int32_t rank, int32_t nranks, int32_t *token0,
-                  int32_t *ntokens, int32_t *head0, int32_t *heads) {
+static sheet_part owned(const banyan_combine_desc *desc, int32_t tokens, int32_t rank, int32_t nranks) {
   banyan_combine_desc run = *desc;
   run.tokens = tokens;
-  sheet_part part = sheet_part_of(&run, nranks, rank);
-  *token0 = part.token0;
-  *ntokens = part.tokens;
-  *head0 = part.head0;
-  *heads = part.heads;
+  return sheet_part_of(&run, nranks, rank);
 }
 
 static void problem_make(problem *problem, world_random *random, int32_t nranks, int32_t index, int32_t most) {
   static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3};
   sheet_mood mood = (sheet_mood)random_below(random, SHEET_MOODS);
   int32_t tokens = 1 + random_below(random, most), heads = 1 + random_below(random, 9),
-          value_dim = random_below(random, 40), token0, ntokens, head0, nheads;
+          value_dim = random_below(random, 40);
   const char *levels = getenv("BANYAN_LEVELS");
   problem->desc = (banyan_combine_desc){.size = sizeof problem->desc,
                                         .tokens = tokens,
@@ -124,8 +119,8 @@ static void problem_make(problem *problem, world_random *random, int32_t nranks,
   for (int32_t r = 0; r < nranks; r++) {
     problem->pristine[r] = sheet_input(random, mood, r, nranks, tokens, heads, value_dim);
     problem->in[r] = sheet_copy(&problem->pristine[r]);
-    owned(&problem->desc, tokens, r, nranks, &token0, &ntokens, &head0, &nheads);
-    problem->out[r] = sheet_output_like(&model, ntokens, nheads);
+    const sheet_part part = owned(&problem->desc, tokens, r, nranks);
+    problem->out[r] = sheet_output_like(&model, part.tokens, part.heads);
     problem->untouched[r] = sheet_copy(&problem->out[r]);
     problem->bound[r] = world_take(sizeof *problem->bound[r]);
   }
@@ -276,13 +271,12 @@ static void check_kept(const problem *problem, int run, int32_t rank, sheet *see
 }
 
 static void check_one(const problem *problem, int run, int32_t rank, int32_t nranks, sheet seen) {
-  int32_t token0, head0;
-  owned(&problem->desc, problem->runs[run].tokens, rank, nranks, &token0, &seen.tokens, &head0, &seen.heads);
-  if (seen.heads == 0) seen.tokens = 0;
+  const sheet_part part = owned(&problem->desc, problem->runs[run].tokens, rank, nranks);
+  seen.tokens = part.heads ? part.tokens : 0, seen.heads = part.heads;
   char why[256];
-  if (problem->keeps) check_kept(problem, run, rank, &seen, token0, head0);
-  ck_assert_msg(sheet_matches(&seen, problem->reference[run], problem->desc.heads, token0, head0, problem->desc.wire,
-                              nranks + 3, why, sizeof why),
+  if (problem->keeps) check_kept(problem, run, rank, &seen, part.token0, part.head0);
+  ck_assert_msg(sheet_matches(&seen, problem->reference[run], problem->desc.heads, part.token0, part.head0,
+                              problem->desc.wire, nranks + 3, why, sizeof why),
                 "%d ranks, rank %d: %s: %s (seed %llu)", nranks, rank, why, describe(problem, run),
                 (unsigned long long)random_seed());
   ck_assert_msg(sheet_gaps_are_untouched(&seen), "%d ranks, rank %d wrote beside its rows: %s", nranks, rank,
@@ -292,10 +286,9 @@ static void check_one(const problem *problem, int run, int32_t rank, int32_t nra
 /* All ranks have the same bits. In canonical order a blocking call has the bits of an operation. */
 static void check_bits(const problem *problem, int run, int32_t rank, int32_t nranks) {
   const sheet *seen = &problem->seen[run][rank], *blocking = &problem->seen_blocking[run][rank];
-  int32_t token0, tokens, head0, heads;
-  owned(&problem->desc, problem->runs[run].tokens, rank, nranks, &token0, &tokens, &head0, &heads);
-  for (int32_t t = 0; t < tokens; t++) {
-    for (int32_t h = 0; h < heads; h++) {
+  const sheet_part part = owned(&problem->desc, problem->runs[run].tokens, rank, nranks);
+  for (int32_t t = 0; t < part.tokens; t++) {
+    for (int32_t h = 0; h < part.heads; h++) {
       if (problem->desc.scatter == BANYAN_SCATTER_NONE)
         ck_assert_msg(sheet_same_bits(seen, t, h, &problem->seen[run][0], t, h), "ranks 0 and %d differ: %s", rank,
                       describe(problem, run));

@@ -4,9 +4,10 @@
 #include <limits.h>
 #include <signal.h>
 
+#include "tests/support/rows.h"
 #include "tests/support/world.h"
 
-enum { HEADS = 4, VALUE_DIM = 16, VALUES = HEADS * VALUE_DIM };
+enum { HEADS = 4, VALUE_DIM = 16 };
 
 /* The arguments of each rank of the world. */
 typedef struct split_case {
@@ -17,21 +18,16 @@ typedef struct split_case {
 /* Rank r of the world contributes r + 1 with equal weights, so the result is the mean over members. */
 static bool check_mean(world_rank *self, banyan_comm *comm, const int32_t *members) {
   int32_t nranks = banyan_comm_nranks(comm);
-  float *in = world_take(VALUES * sizeof *in), *lse = world_take(HEADS * sizeof *lse), sum = 0;
-  float *out = world_take(VALUES * sizeof *out);
-  banyan_partial from, to;
-  for (int i = 0; i < VALUES; i++) in[i] = (float)(self->rank + 1);
+  rows *rows = rows_take(1, HEADS, VALUE_DIM);
+  double sum = 0;
+  rows_set(rows, (float)(self->rank + 1));
+  rows->in = world_partial(self, rows->in), rows->out = world_partial(self, rows->out);
+  rows->desc.stream = self->stream;
   if (!world_put(self)) return false;
-  banyan_partial_init(&from, world_at(self, in), BANYAN_F32, world_at(self, lse), BANYAN_F32, HEADS, VALUE_DIM);
-  banyan_partial_init(&to, world_at(self, out), BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
-  banyan_combine_desc desc = {
-      .size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = VALUE_DIM, .stream = self->stream};
-  if (comm && !world_ok(self, banyan_combine(comm, &desc, &from, &to), "combine of a part")) return false;
+  if (comm && !world_ok(self, rows_combine(rows, comm), "combine of a part")) return false;
   if (!world_finish(self)) return false;
-  for (int32_t i = 0; i < nranks; i++) sum += (float)(members[i] + 1);
-  float want = sum / (float)nranks, got = out[VALUES - 1];
-  return world_check(self, !comm || (got > 0.9999f * want && got < 1.0001f * want),
-                     "the mean of %d ranks is %g, not %g", nranks, (double)got, (double)want);
+  for (int32_t i = 0; i < nranks; i++) sum += members[i] + 1;
+  return !comm || rows_hold(self, rows, sum / nranks);
 }
 
 /* Splits `comm`, whose ranks are `among`, as the case requires. *members gets the expected ranks of the part, by the
