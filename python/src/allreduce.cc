@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sum over ranks, and its persistent operation with the same arguments.
+// Reads the arguments of a sum over ranks.
 #include "comm.hh"
 
 namespace bny {
@@ -21,15 +21,15 @@ int64_t columns_of(const array &from) {
 
 } // namespace
 
-void sum_call::read(const comm &owner, nb::handle array, nb::handle out, const sum_words &words) {
-  desc.stream = owner.stream_for(nb::none(), array);
-  x.open("x", array, false, owner.device(), desc.stream);
-  has_output = read_how(&desc, &algorithm, owner, words);
+void sum_call::read(const comm &owner, const words &given) {
+  desc.stream = owner.stream_for(nb::none(), given.x);
+  x.open("x", given.x, false, owner.device(), desc.stream);
+  bool has_output = read_how(&desc, &algorithm, owner, given.how);
   int64_t columns = columns_of(x), tokens = x.ndim > 1 ? x.shape[0] : 1;
   if (tokens > INT32_MAX || columns > INT32_MAX) reject("x", "a dimension is above 2^31 - 1");
   desc.tokens = static_cast<int32_t>(tokens), desc.dim = static_cast<int32_t>(columns), desc.dtype = x.number();
   desc.in_stride = x.ndim > 1 ? x.strides[0] : 0;
-  if (read_tokens(owner, words.tokens, desc.stream)) desc.valid = &valid;
+  if (read_tokens(owner, given.how.tokens, desc.stream)) desc.valid = &valid;
   std::copy(x.shape, x.shape + x.ndim, shape);
   int32_t first, number;
   if (desc.scatter == BANYAN_SCATTER_TOKENS) {
@@ -42,51 +42,17 @@ void sum_call::read(const comm &owner, nb::handle array, nb::handle out, const s
     shape[x.ndim - 1] = number;
   }
   if (!has_output) return;
-  if (out.is_none()) {
-    made = result.make("x", array, x, {shape, x.ndim}, false, owner.device(), desc.stream);
+  if (given.out.is_none()) {
+    made = total.make("x", given.x, x, {shape, x.ndim}, false, owner.device(), desc.stream), like = given.x;
     return;
   }
-  made = nb::borrow(out);
-  result.open("out", out, true, owner.device(), desc.stream);
-  result.want_dims(x.ndim, "that of this rank's sums");
-  for (int i = 0; i < x.ndim; i++) result.want_shape(i, shape[i], "that of this rank's sums");
-  if (result.number() != desc.dtype) reject("out", result.dtype_name() + ", and x differs");
-  columns_of(result);
-  desc.out_stride = x.ndim > 1 ? result.strides[0] : 0;
-}
-
-namespace {
-
-/* clang-format off */
-#define PARAMETERS nb::handle x, nb::handle out SUM_WORDS(WORD_PARAMETER)
-#define ARGUMENTS nb::arg("x").none(), nb::kw_only(), nb::arg("out") = nb::none() SUM_WORDS(WORD_ARGUMENT)
-/* clang-format on */
-
-nb::object allreduce(comm &self, PARAMETERS) {
-  sum_call request;
-  self.read(false, [&] { request.read(self, x, out, {SUM_WORDS(WORD_NAME)}); });
-  self.call([&] { return banyan_allreduce(self.handle(), &request.desc, request.x.data, request.result.data); });
-  return request.has_output ? finished(out.is_none() ? x : nb::handle(Py_None), request.made) : nb::none();
-}
-
-nb::object allreduce_init(nb::object self, PARAMETERS) {
-  return make_operation(
-      self,
-      [&](operation &op) {
-        op.sums.read(op.owner(), x, out, {SUM_WORDS(WORD_NAME)});
-        if (op.sums.has_output) op.outputs = op.sums.made;
-        for (nb::handle array : {x, tokens}) op.kept.push_back(nb::borrow(array));
-      },
-      [](banyan_comm *comm, operation &op) {
-        return banyan_allreduce_init(comm, &op.sums.desc, op.sums.x.data, op.sums.result.data, &op.op);
-      });
-}
-
-} // namespace
-
-void define_allreduce(nb::class_<comm> &type) {
-  type.def("allreduce", allreduce, ARGUMENTS, doc::Comm_allreduce);
-  type.def("allreduce_init", allreduce_init, ARGUMENTS, doc::Comm_allreduce_init);
+  made = nb::borrow(given.out);
+  total.open("out", made, true, owner.device(), desc.stream);
+  total.want_dims(x.ndim, "that of this rank's sums");
+  for (int i = 0; i < x.ndim; i++) total.want_shape(i, shape[i], "that of this rank's sums");
+  if (total.number() != desc.dtype) reject("out", total.dtype_name() + ", and x differs");
+  columns_of(total);
+  desc.out_stride = x.ndim > 1 ? total.strides[0] : 0;
 }
 
 } // namespace bny

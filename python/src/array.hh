@@ -104,9 +104,10 @@ private:
 
 // A new array of the framework and dtype of `object`; with `f32` the dtype is f32. JAX arrays are immutable, so a numpy
 // array is used until finished() converts it to JAX.
-nb::object empty_like(const char *argument, nb::handle object, nb::handle shape, bool f32 = false);
+nb::object empty_like(const char *argument, nb::handle object, const dims_list &dims, bool f32 = false);
 // Makes an array of the framework of `object`, and of this dtype, such as "float32".
-nb::object empty_of(nb::handle object, nb::handle shape, const char *dtype);
+nb::object empty_of(nb::handle object, const dims_list &dims, const char *dtype);
+// Converts an array, or each of a tuple, to JAX if `like` is of JAX.
 nb::object finished(nb::handle like, nb::object made);
 
 // Returns the current stream of the framework of `object`; NULL if it has none.

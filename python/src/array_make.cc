@@ -68,12 +68,13 @@ nb::object array::make(const char *argument, nb::handle like, const array &patte
     nb::object made = make_torch(like, pattern, dims);
     if (made.is_valid()) return made;
   }
-  nb::object made = empty_like(argument, like, shape_tuple(dims), f32);
+  nb::object made = empty_like(argument, like, dims, f32);
   open(argument, made, true, wanted, stream);
   return made;
 }
 
-nb::object empty_of(nb::handle object, nb::handle shape, const char *dtype) {
+nb::object empty_of(nb::handle object, const dims_list &dims, const char *dtype) {
+  nb::tuple shape = shape_tuple(dims);
   framework kind = framework_of(object);
   if (kind == framework::torch) {
     nb::object type = nb::module_::import_("torch").attr(dtype);
@@ -83,8 +84,9 @@ nb::object empty_of(nb::handle object, nb::handle shape, const char *dtype) {
   return space.attr("empty")(shape, nb::arg("dtype") = dtype);
 }
 
-nb::object empty_like(const char *argument, nb::handle object, nb::handle shape, bool f32) {
-  if (f32) return empty_of(object, shape, "float32"); // results have eight bits only on request
+nb::object empty_like(const char *argument, nb::handle object, const dims_list &dims, bool f32) {
+  if (f32) return empty_of(object, dims, "float32"); // results have eight bits only on request
+  nb::tuple shape = shape_tuple(dims);
   framework kind = framework_of(object);
   PyObject *made = nullptr;
   if (kind == framework::torch) {
@@ -113,7 +115,10 @@ nb::object empty_like(const char *argument, nb::handle object, nb::handle shape,
 
 nb::object finished(nb::handle like, nb::object made) {
   if (like.is_none() || !made.is_valid() || made.is_none() || framework_of(like) != framework::jax) return made;
-  return nb::module_::import_("jax.numpy").attr("asarray")(made);
+  if (!PyTuple_Check(made.ptr())) return nb::module_::import_("jax.numpy").attr("asarray")(made);
+  nb::list list;
+  for (nb::handle each : made) list.append(finished(like, nb::borrow(each)));
+  return nb::tuple(list);
 }
 
 } // namespace bny

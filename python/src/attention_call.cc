@@ -14,6 +14,18 @@ float real(const char *argument, nb::handle word) {
   return static_cast<float>(number);
 }
 
+// Returns a function that finds what a dict has by a name, or None. The dict has no other names.
+auto read_dict(const char *argument, const char *what, nb::handle dict, std::initializer_list<const char *> names) {
+  nb::dict given = nb::borrow<nb::dict>(dict);
+  for (auto entry : given) {
+    std::string name = nb::str(entry.first).c_str();
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      reject(argument, std::string(what) + " has no \"" + name + "\"");
+  }
+  return
+      [given](const char *name) { return given.contains(name) ? nb::handle(given[name].ptr()) : nb::handle(Py_None); };
+}
+
 int32_t whole_number(const char *argument, nb::handle word) { return word.is_none() ? 0 : read_int32(argument, word); }
 
 } // namespace
@@ -253,7 +265,7 @@ void attention_call::read_q(const comm *owner, nb::handle q_array, const attenti
   bool gathers = !words.gather.is_none() && words.gather.ptr() != Py_False;
   if (gathers) {
     nb::handle counts = words.gather.ptr() == Py_True ? nb::handle(Py_None) : words.gather;
-    gather.read(*owner, stream, "q", q_array, nb::none(), counts, nb::none());
+    gather.read_named(*owner, stream, "q", {q_array, Py_None, counts});
     desc.gather = &gather.desc, desc.q_mine = gather.mine.data;
     // The gather uses the stream of the attention call and the strides of q.
     gather.desc.stream = nullptr;
@@ -349,19 +361,10 @@ bool attention_call::repeat(nb::handle q_array, nb::handle k_array, nb::handle v
 
 // Reads a selection: a dict of the arguments of select(). Without a mask, k and v have one key per page.
 void attention_call::read_select(const comm &owner, const attention_words &words) {
-  static const char *const names[] = {"scores", "indices", "k", "rows", "out", "algorithm"};
   if (!PyDict_Check(words.select.ptr())) reject("select", "it is a dict of the arguments of select(), or None");
-  nb::dict given = nb::borrow<nb::dict>(words.select);
-  for (auto entry : given) {
-    std::string name = nb::str(entry.first).c_str();
-    if (std::find(std::begin(names), std::end(names), name) == std::end(names))
-      reject("select", "it has no \"" + name + "\"");
-  }
-  auto get = [&](const char *name) {
-    return given.contains(name) ? nb::handle(given[name].ptr()) : nb::handle(Py_None);
-  };
+  auto get = read_dict("select", "it", words.select, {"scores", "indices", "k", "rows", "out", "algorithm"});
   array::lasting_scope like_q(q.lasting);
-  selection.read(owner, get("scores"), get("indices"), get("k"), get("rows"), get("out"), get("algorithm"), Py_None);
+  selection.read(owner, {get("scores"), get("indices"), get("k"), get("rows"), get("out"), get("algorithm")});
   if (selection.desc.tokens != desc.batch || selection.desc.heads != 1)
     reject("scores",
            "its shape is [batch, offers], with the batch of attention, which is " + std::to_string(desc.batch));
@@ -386,8 +389,6 @@ void attention_call::read_rows(const attention_words &words) {
 
 // Each part is a dict of the arguments that locate its keys.
 void attention_call::read_parts(const attention_words &words) {
-  static const char *const names[] = {"k",       "v",       "seq_lens", "page_table", "page_indptr", "last_page_len",
-                                      "k_scale", "v_scale", "kv_rows"};
   if (!device.empty()) reject("parts", "keys of devices are in one memory of the device: it is None");
   if (!PySequence_Check(words.parts.ptr()) || PyObject_Size(words.parts.ptr()) < 1)
     reject("parts", "it is a list of dicts, or None");
@@ -397,15 +398,9 @@ void attention_call::read_parts(const attention_words &words) {
   whole.assign(static_cast<size_t>(desc.batch), 0);
   for (nb::handle item : words.parts) {
     if (!PyDict_Check(item.ptr())) reject("parts", "it is a list of dicts, or None");
-    nb::dict given = nb::borrow<nb::dict>(item);
-    for (auto entry : given) {
-      std::string name = nb::str(entry.first).c_str();
-      if (std::find(std::begin(names), std::end(names), name) == std::end(names))
-        reject("parts", "a part has no \"" + name + "\"");
-    }
-    auto get = [&](const char *name) {
-      return given.contains(name) ? nb::handle(given[name].ptr()) : nb::handle(Py_None);
-    };
+    auto get = read_dict(
+        "parts", "a part", item,
+        {"k", "v", "seq_lens", "page_table", "page_indptr", "last_page_len", "k_scale", "v_scale", "kv_rows"});
     attention_words own;
     own.seq_lens = get("seq_lens"), own.page_table = get("page_table"), own.page_indptr = get("page_indptr");
     own.last_page_len = get("last_page_len"), own.k_scale = get("k_scale"), own.v_scale = get("v_scale");

@@ -18,21 +18,19 @@ namespace {
 #define LAYER_WORDS(WORD)                                                                                              \
   WORD(scale, 0.0) WORD(window, nb::none()) WORD(soft_cap, nb::none()) WORD(sinks, nb::none())                         \
   WORD(k_scale, nb::none()) WORD(v_scale, nb::none())
-#define KEEP(name, standard) step->words.name = kept(*step, name);
-#define KEEP_HOW(name, standard) step->how.name = kept(*step, name);
+#define KEEP(name, standard) step->given.how.name = kept(*step, name);
+#define KEEP_RESULT(name, standard) step->given.result.name = kept(*step, name);
 #define MAKE_PARAMETERS                                                                                                \
   nb::handle slots, nb::handle gather STEP_WORDS(WORD_PARAMETER) RESULT_WORDS(WORD_PARAMETER)
-#define LAYER(name, standard) words.name = name;
+#define LAYER(name, standard) given.how.name = name;
 /* clang-format on */
 
 struct attention_step {
   nb::object owner_object, slots_object;
   std::vector<nb::object> held;
-  attention_words words; // handles of objects that `held` keeps; those of layers are set by each call
-  combine_words how;
+  attention_request::words given; // handles of objects that `held` keeps; those of layers are set by each call
   array slots;
-  std::unique_ptr<attention_call> call; // the call of the last layer
-  std::unique_ptr<combine_call> combine;
+  std::unique_ptr<attention_request> last; // the call of the last layer
   int64_t slot(int64_t token) const {
     const void *at = static_cast<const char *>(slots.data) + token * slots.strides[0] * (slots.dtype.bits / 8);
     return slots.dtype.bits == 64 ? *static_cast<const int64_t *>(at) : *static_cast<const int32_t *>(at);
@@ -49,9 +47,8 @@ attention_step *make(nb::object self, MAKE_PARAMETERS) {
   auto step = std::make_unique<attention_step>();
   step->owner_object = self;
   STEP_WORDS(KEEP)
-  RESULT_WORDS(KEEP_HOW)
-  step->how.empty = out_empty;
-  step->words.gather = kept(*step, gather);
+  RESULT_WORDS(KEEP_RESULT)
+  step->given.how.gather = kept(*step, gather);
   if (slots.is_none()) return step.release();
   if (!owner.device().empty()) reject("slots", "kernels of a device write its keys: it is None");
   step->slots_object = nb::borrow(slots);
@@ -94,29 +91,28 @@ void append(const attention_step &step, const char *name, nb::handle given, cons
 nb::object run(attention_step &step, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle new_k,
                nb::handle new_v LAYER_WORDS(WORD_PARAMETER)) {
   comm &owner = *nb::cast<comm *>(step.owner_object);
-  attention_words &words = step.words;
+  attention_request::words &given = step.given;
   LAYER_WORDS(LAYER)
+  given.q = q, given.k = k, given.v = v, given.out = out;
   owner.read(false, [&] {
     try {
-      bool is_repeated = step.call && step.combine->repeat(owner, out) && step.call->repeat(q, k, v, words);
-      if (!is_repeated) {
-        step.call = std::make_unique<attention_call>(), step.combine = std::make_unique<combine_call>();
-        read_both(owner, q, k, v, words, out, step.how, step.call.get(), step.combine.get());
+      if (!step.last || !step.last->repeat(owner, given)) {
+        step.last = std::make_unique<attention_request>();
+        step.last->read(owner, given);
       }
     } catch (...) { // some of its arrays may be those of this layer
-      step.call = nullptr, step.combine = nullptr;
+      step.last = nullptr;
       throw;
     }
     if (new_k.is_none() != new_v.is_none()) reject("new_v", "new_k and new_v are both arrays, or both None");
     if (new_k.is_none()) return;
     if (!step.slots_object.is_valid()) reject("new_k", "the step was made without slots");
-    for (const array *cache : {&step.call->k, &step.call->v}) cache->want_writable("new keys");
-    append(step, "new_k", new_k, step.call->k);
-    append(step, "new_v", new_v, step.call->v);
+    for (const array *cache : {&step.last->attention.k, &step.last->attention.v}) cache->want_writable("new keys");
+    append(step, "new_k", new_k, step.last->attention.k);
+    append(step, "new_v", new_v, step.last->attention.v);
   });
-  const banyan_partial *written = step.combine->has_output ? &step.combine->out : nullptr;
-  owner.call([&] { return banyan_attention_combine(owner.handle(), &step.call->desc, &step.combine->desc, written); });
-  return step.combine->result(out.is_none() ? q : nb::handle(Py_None));
+  owner.call([&] { return step.last->call(owner.handle()); });
+  return step.last->result();
 }
 
 } // namespace

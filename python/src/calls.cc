@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The collectives that move bytes, and persistent operations with the same arguments.
+// The collectives that move bytes; and all collectives in Python, each as a call and as a persistent operation.
 #include "comm.hh"
+
+#include <algorithm>
 
 namespace bny {
 
@@ -14,10 +16,9 @@ void heads_call::read_counts(const comm &owner, const char *argument, nb::handle
   mine.want_shape(1, counts[static_cast<size_t>(owner.rank())], "this rank's count");
 }
 
-void heads_call::read(const comm &owner, void *stream, const char *argument, nb::handle mine_array, nb::handle out,
-                      nb::handle counts_word, nb::handle tokens) {
+void heads_call::read_named(const comm &owner, void *stream, const char *argument, const words &given) {
   desc.stream = stream;
-  mine.open(argument, mine_array, false, owner.device(), stream);
+  mine.open(argument, given.mine, false, owner.device(), stream);
   mine.want_dims(3, "[tokens, heads, dim]");
   mine.want_contiguous_rows();
   mine.want_rows_apart(2);
@@ -27,17 +28,18 @@ void heads_call::read(const comm &owner, void *stream, const char *argument, nb:
   desc.dtype = mine.values_number(true);
   desc.mine_token_stride = mine.strides[0], desc.mine_head_stride = mine.strides[1];
   const char *counted = mine.name == std::string("q") ? "gather" : "counts"; // attention names it differently
-  read_counts(owner, counted, counts_word);
+  read_counts(owner, counted, given.counts);
   int64_t heads = 0;
   for (int32_t count : counts) heads += count;
   if (heads < 0 || heads > INT32_MAX) reject(counted, "their sum is no number of heads");
   desc.heads = static_cast<int32_t>(heads), desc.counts = counts.data();
-  if (read_tokens(owner, tokens, stream)) desc.valid = &valid;
-  if (out.is_none()) {
-    made = all.make(argument, mine_array, mine, {desc.tokens, heads, desc.dim}, false, owner.device(), stream);
+  if (read_tokens(owner, given.tokens, stream)) desc.valid = &valid;
+  if (given.out.is_none()) {
+    made = all.make(argument, given.mine, mine, {desc.tokens, heads, desc.dim}, false, owner.device(), stream);
+    like = given.mine;
   } else {
-    made = nb::borrow(out);
-    all.open("out", out, true, owner.device(), stream);
+    made = nb::borrow(given.out);
+    all.open("out", made, true, owner.device(), stream);
     all.want_dims(3, "[tokens, heads, dim]");
     all.want_shape(0, desc.tokens, "the number of tokens of mine");
     all.want_shape(1, heads, "the number of heads of all ranks");
@@ -51,184 +53,182 @@ void heads_call::read(const comm &owner, void *stream, const char *argument, nb:
 
 namespace {
 
-// Gathers mine into [nranks, *shape]. With counts, `all` has the rows of all ranks in its first dimension.
-void read_allgather(comm &self, nb::handle mine, nb::handle out, nb::handle counts, array *from, array *into,
-                    std::vector<size_t> *bytes, nb::object *all) {
-  void *stream = self.stream_for(nb::none(), mine);
-  from->open("mine", mine, false, self.device(), stream);
-  from->want_contiguous();
-  size_t row = from->bytes();
-  std::vector<int64_t> shape;
-  bytes->assign(static_cast<size_t>(self.nranks()), row);
-  int64_t rows = self.nranks();
-  if (!counts.is_none()) {
-    if (from->ndim < 1) reject("mine", "with counts it has at least one dimension");
-    row = from->dtype.bits / 8u;
-    for (int i = 1; i < from->ndim; i++) row *= static_cast<size_t>(from->shape[i]);
-    if (PySequence_Check(counts.ptr()) != 1 || PyObject_Size(counts.ptr()) != self.nranks())
+// A call that moves the bytes of contiguous arrays.
+struct bytes_call : request {
+  array from, into;
+
+  void open(const comm &owner, const char *name, nb::handle given) {
+    from.open(name, given, false, owner.device(), owner.stream_for(nb::none(), given));
+    from.want_contiguous();
+  }
+  void open_result(const comm &owner, nb::handle given, nb::handle out, const dims_list &dims) {
+    if (out.is_none()) like = given;
+    made = out.is_none() ? empty_like(from.name, given, dims) : nb::borrow(out);
+    into.open("out", made, true, owner.device(), owner.stream_for(nb::none(), given));
+    into.want_contiguous();
+  }
+};
+
+// Gathers mine into [nranks, *shape]. With counts, the result has the rows of all ranks in its first dimension.
+struct gather_call : bytes_call {
+  struct words {
+    nb::handle mine, out, counts;
+  };
+  std::vector<size_t> bytes;
+
+  void read(const comm &owner, const words &given) {
+    open(owner, "mine", given.mine);
+    bytes.assign(static_cast<size_t>(owner.nranks()), from.bytes());
+    std::vector<int64_t> shape(from.shape, from.shape + from.ndim);
+    if (given.counts.is_none())
+      shape.insert(shape.begin(), owner.nranks());
+    else
+      shape[0] = read_counts(owner, given.counts);
+    if (given.out.is_none() && shape.size() > ARRAY_DIMS) reject("out", "it has more than six dimensions");
+    int dims = std::min(static_cast<int>(shape.size()), ARRAY_DIMS); // those of an array that is made
+    open_result(owner, given.mine, given.out, {shape.data(), dims});
+    size_t total = 0;
+    for (size_t count : bytes) total += count;
+    if (into.bytes() != total)
+      reject("out", "it has " + std::to_string(into.bytes()) + " bytes, and all ranks give " + std::to_string(total));
+  }
+  banyan_status call(banyan_comm *comm) override { return banyan_allgather(comm, from.data, into.data, bytes.data()); }
+  banyan_status init(banyan_comm *comm, banyan_op **op) override {
+    return banyan_allgather_init(comm, from.data, into.data, bytes.data(), op);
+  }
+
+private:
+  // Sets the bytes of each rank, and returns the rows of all.
+  int64_t read_counts(const comm &owner, nb::handle counts) {
+    if (from.ndim < 1) reject("mine", "with counts it has at least one dimension");
+    size_t row = from.dtype.bits / 8u;
+    for (int i = 1; i < from.ndim; i++) row *= static_cast<size_t>(from.shape[i]);
+    if (PySequence_Check(counts.ptr()) != 1 || PyObject_Size(counts.ptr()) != owner.nranks())
       reject("counts", "it is a list of one for each rank");
-    rows = 0;
-    for (int32_t r = 0; r < self.nranks(); r++) {
+    int64_t rows = 0;
+    for (int32_t r = 0; r < owner.nranks(); r++) {
       int32_t count = read_int32("counts", nb::object(counts[r]));
       if (count < 0) reject("counts", "one is below 0");
-      (*bytes)[static_cast<size_t>(r)] = static_cast<size_t>(count) * row;
+      bytes[static_cast<size_t>(r)] = static_cast<size_t>(count) * row;
       rows += count;
     }
-    from->want_shape(0, read_int32("counts", nb::object(counts[self.rank()])), "this rank's count");
+    from.want_shape(0, read_int32("counts", nb::object(counts[owner.rank()])), "this rank's count");
+    return rows;
   }
-  shape.push_back(rows);
-  for (int i = counts.is_none() ? 0 : 1; i < from->ndim; i++) shape.push_back(from->shape[i]);
-  if (out.is_none()) {
-    nb::list dims;
-    for (int64_t dim : shape) dims.append(dim);
-    *all = empty_like("mine", mine, nb::tuple(dims));
-  } else {
-    *all = nb::borrow(out);
+};
+
+struct shift_call : bytes_call {
+  struct words {
+    nb::handle send, distance, out;
+  };
+  int32_t by = 0;
+
+  void read(const comm &owner, const words &given) {
+    open(owner, "send", given.send);
+    open_result(owner, given.send, given.out, {from.shape, from.ndim});
+    if (into.bytes() != from.bytes()) reject("out", "it is not as large as send");
+    by = read_int32("distance", given.distance);
   }
-  into->open("out", *all, true, self.device(), stream);
-  into->want_contiguous();
-  size_t total = 0;
-  for (size_t count : *bytes) total += count;
-  if (into->bytes() != total)
-    reject("out", "it has " + std::to_string(into->bytes()) + " bytes, and all ranks give " + std::to_string(total));
-}
+  banyan_status call(banyan_comm *comm) override { return banyan_shift(comm, from.data, into.data, from.bytes(), by); }
+  banyan_status init(banyan_comm *comm, banyan_op **op) override {
+    return banyan_shift_init(comm, from.data, into.data, from.bytes(), by, op);
+  }
+};
 
-nb::object allgather(comm &self, nb::handle mine, nb::handle out, nb::handle counts) {
-  array from, into;
-  std::vector<size_t> bytes;
-  nb::object all;
-  self.read(false, [&] { read_allgather(self, mine, out, counts, &from, &into, &bytes, &all); });
-  self.call([&] { return banyan_allgather(self.handle(), from.data, into.data, bytes.data()); });
-  return finished(out.is_none() ? mine : nb::handle(Py_None), all);
-}
-
-nb::object allgather_init(nb::object self, nb::handle mine, nb::handle out, nb::handle counts) {
-  return make_operation(
-      self,
-      [&](operation &op) {
-        read_allgather(op.owner(), mine, out, counts, &op.first, &op.second, &op.counts, &op.outputs);
-        op.kept.push_back(nb::borrow(mine));
-      },
-      [](banyan_comm *comm, operation &op) {
-        return banyan_allgather_init(comm, op.first.data, op.second.data, op.counts.data(), &op.op);
-      });
-}
-
-nb::object allgather_heads(comm &self, nb::handle mine, nb::handle out, nb::handle counts, nb::handle tokens) {
-  heads_call call;
-  self.read(false, [&] { call.read(self, self.stream_for(nb::none(), mine), "mine", mine, out, counts, tokens); });
-  self.call([&] { return banyan_allgather_heads(self.handle(), &call.desc, call.mine.data, call.all.data); });
-  return finished(out.is_none() ? mine : nb::handle(Py_None), call.made);
-}
-
-nb::object allgather_heads_init(nb::object self, nb::handle mine, nb::handle out, nb::handle counts,
-                                nb::handle tokens) {
-  return make_operation(
-      self,
-      [&](operation &op) {
-        op.heads.read(op.owner(), op.owner().stream_for(nb::none(), mine), "mine", mine, out, counts, tokens);
-        op.outputs = op.heads.made;
-        for (nb::handle array : {mine, tokens}) op.kept.push_back(nb::borrow(array));
-      },
-      [](banyan_comm *comm, operation &op) {
-        return banyan_allgather_heads_init(comm, &op.heads.desc, op.heads.mine.data, op.heads.all.data, &op.op);
-      });
-}
-
-void read_shift(comm &self, nb::handle send, nb::handle out, array *from, array *into, nb::object *received) {
-  void *stream = self.stream_for(nb::none(), send);
-  from->open("send", send, false, self.device(), stream);
-  from->want_contiguous();
-  nb::list dims;
-  for (int i = 0; i < from->ndim; i++) dims.append(from->shape[i]);
-  *received = out.is_none() ? empty_like("send", send, nb::tuple(dims)) : nb::borrow(out);
-  into->open("out", *received, true, self.device(), stream);
-  into->want_contiguous();
-  if (into->bytes() != from->bytes()) reject("out", "it is not as large as send");
-}
-
-nb::object shift(comm &self, nb::handle send, nb::handle distance, nb::handle out) {
-  array from, into;
-  nb::object received;
-  int32_t by = 0;
-  self.read(false, [&] {
-    read_shift(self, send, out, &from, &into, &received);
-    by = read_int32("distance", distance);
-  });
-  self.call([&] { return banyan_shift(self.handle(), from.data, into.data, from.bytes(), by); });
-  return finished(out.is_none() ? send : nb::handle(Py_None), received);
-}
-
-nb::object shift_init(nb::object self, nb::handle send, nb::handle distance, nb::handle out) {
-  int32_t by = 0;
-  return make_operation(
-      self,
-      [&](operation &op) {
-        by = read_int32("distance", distance);
-        read_shift(op.owner(), send, out, &op.first, &op.second, &op.outputs);
-        op.kept.push_back(nb::borrow(send));
-      },
-      [&](banyan_comm *comm, operation &op) {
-        return banyan_shift_init(comm, op.first.data, op.second.data, op.first.bytes(), by, &op.op);
-      });
-}
-
-void broadcast(comm &self, nb::handle data, nb::handle root) {
+struct broadcast_call : request {
+  struct words {
+    nb::handle data, root;
+  };
   int32_t from = 0;
   array memory;
-  self.read(false, [&] {
-    from = read_int32("root", root);
-    memory.open("data", data, from != self.rank(), self.device(), self.stream_for(nb::none(), data));
+
+  void read(const comm &owner, const words &given) {
+    from = read_int32("root", given.root);
+    memory.open("data", given.data, from != owner.rank(), owner.device(), owner.stream_for(nb::none(), given.data));
     memory.want_contiguous();
-  });
-  self.call([&] { return banyan_broadcast(self.handle(), memory.data, memory.bytes(), from); });
+    made = nb::borrow(given.data);
+  }
+  banyan_status call(banyan_comm *comm) override { return banyan_broadcast(comm, memory.data, memory.bytes(), from); }
+  banyan_status init(banyan_comm *comm, banyan_op **op) override {
+    return banyan_broadcast_init(comm, memory.data, memory.bytes(), from, op);
+  }
+  nb::object result() override { return nb::none(); }
+};
+
+struct barrier_call : request {
+  struct words {};
+  void read(const comm &, const words &) {}
+  banyan_status call(banyan_comm *comm) override { return banyan_barrier(comm); }
+  banyan_status init(banyan_comm *comm, banyan_op **op) override { return banyan_barrier_init(comm, op); }
+};
+
+template <size_t> using handle_at = nb::handle;
+
+// Makes an operation of the communicator `self`.
+template <class kind, class... handles> nb::object make_operation(nb::object self, handles... given) {
+  auto op = std::make_unique<operation>(self);
+  comm &owner = op->owner();
+  std::unique_ptr<kind> planned;
+  {
+    array::lasting_scope lasting(true);
+    planned = std::make_unique<kind>();
+  }
+  owner.read(true, [&] { planned->read(owner, {given...}); });
+  op->outputs = planned->made;
+  op->planned = std::move(planned);
+  (op->kept.push_back(nb::borrow(given)), ...);
+  owner.call([&] { return op->planned->init(owner.handle(), &op->op); });
+  owner.operations.push_back(op.get());
+  return nb::cast(new operation_handle(std::move(op)), nb::rv_policy::take_ownership);
 }
 
-nb::object broadcast_init(nb::object self, nb::handle data, nb::handle root) {
-  int32_t from = 0;
-  return make_operation(
-      self,
-      [&](operation &op) {
-        from = read_int32("root", root);
-        op.first.open("data", data, from != op.owner().rank(), op.owner().device(),
-                      op.owner().stream_for(nb::none(), data));
-        op.first.want_contiguous();
-        op.outputs = nb::borrow(data);
-      },
-      [&](banyan_comm *comm, operation &op) {
-        return banyan_broadcast_init(comm, op.first.data, op.first.bytes(), from, &op.op);
-      });
+template <class kind, size_t... at, class... types>
+void define_at(nb::class_<comm> &type, const char *name, const char *text, const char *init_text,
+               std::index_sequence<at...>, const types &...arguments) {
+  auto at_once = [](comm &self, handle_at<at>... given) {
+    kind request;
+    self.read(false, [&] { request.read(self, {given...}); });
+    self.call([&] { return request.call(self.handle()); });
+    return request.result();
+  };
+  type.def(name, at_once, arguments..., text);
+  type.def((std::string(name) + "_init").c_str(), make_operation<kind, handle_at<at>...>, arguments..., init_text);
 }
 
-void barrier(comm &self) {
-  self.call([&] { return banyan_barrier(self.handle()); });
-}
-
-nb::object barrier_init(nb::object self) {
-  return make_operation(
-      self, [](operation &) {}, [](banyan_comm *comm, operation &op) { return banyan_barrier_init(comm, &op.op); });
+// Defines a call and its persistent form NAME_init. Both take the handles of kind::words, in their order.
+template <class kind, class... types>
+void define(nb::class_<comm> &type, const char *name, const char *text, const char *init_text,
+            const types &...arguments) {
+  constexpr size_t count = sizeof(typename kind::words) / sizeof(nb::handle);
+  define_at<kind>(type, name, text, init_text, std::make_index_sequence<count>(), arguments...);
 }
 
 } // namespace
 
 void define_calls(nb::class_<comm> &type) {
-  type.def("allgather", allgather, nb::arg("mine").none(), nb::kw_only(), nb::arg("out") = nb::none(),
-           nb::arg("counts") = nb::none(), doc::Comm_allgather);
-  type.def("allgather_init", allgather_init, nb::arg("mine").none(), nb::kw_only(), nb::arg("out") = nb::none(),
-           nb::arg("counts") = nb::none(), doc::Comm_allgather_init);
-  type.def("allgather_heads", allgather_heads, nb::arg("mine").none(), nb::kw_only(), nb::arg("out") = nb::none(),
-           nb::arg("counts") = nb::none(), nb::arg("tokens") = nb::none(), doc::Comm_allgather_heads);
-  type.def("allgather_heads_init", allgather_heads_init, nb::arg("mine").none(), nb::kw_only(),
-           nb::arg("out") = nb::none(), nb::arg("counts") = nb::none(), nb::arg("tokens") = nb::none(),
-           doc::Comm_allgather_heads_init);
-  type.def("shift", shift, nb::arg("send").none(), nb::arg("distance") = 1, nb::kw_only(), nb::arg("out") = nb::none(),
-           doc::Comm_shift);
-  type.def("shift_init", shift_init, nb::arg("send").none(), nb::arg("distance") = 1, nb::kw_only(),
-           nb::arg("out") = nb::none(), doc::Comm_shift_init);
-  type.def("broadcast", broadcast, nb::arg("data").none(), nb::arg("root") = 0, doc::Comm_broadcast);
-  type.def("broadcast_init", broadcast_init, nb::arg("data").none(), nb::arg("root") = 0, doc::Comm_broadcast_init);
-  type.def("barrier", barrier, doc::Comm_barrier);
-  type.def("barrier_init", barrier_init, doc::Comm_barrier_init);
+  const auto out = nb::arg("out") = nb::none(), counts = nb::arg("counts") = nb::none();
+  const auto tokens = nb::arg("tokens") = nb::none();
+  const nb::kw_only by_name;
+  define<combine_call>(type, "combine", doc::Comm_combine, doc::Comm_combine_init, nb::arg("o").none(),
+                       nb::arg("lse").none(), by_name, nb::arg("sum") = nb::none(), out COMBINE_WORDS(WORD_ARGUMENT));
+  define<sum_call>(type, "allreduce", doc::Comm_allreduce, doc::Comm_allreduce_init, nb::arg("x").none(), by_name,
+                   out SUM_WORDS(WORD_ARGUMENT));
+  define<attention_request>(type, "attention_combine", doc::Comm_attention_combine, doc::Comm_attention_combine_init,
+                            nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(),
+                            by_name ATTENTION_WORDS(WORD_ARGUMENT), nb::arg("gather") = nb::none(),
+                            nb::arg("select") = nb::none(), out RESULT_WORDS(WORD_ARGUMENT));
+  define<select_call>(type, "select", doc::Comm_select, doc::Comm_select_init, nb::arg("scores").none(),
+                      nb::arg("indices").none(), by_name, nb::arg("k") = nb::none(), nb::arg("rows") = nb::none(), out,
+                      nb::arg("algorithm") = nb::none(), tokens);
+  define<gather_call>(type, "allgather", doc::Comm_allgather, doc::Comm_allgather_init, nb::arg("mine").none(), by_name,
+                      out, counts);
+  define<heads_call>(type, "allgather_heads", doc::Comm_allgather_heads, doc::Comm_allgather_heads_init,
+                     nb::arg("mine").none(), by_name, out, counts, tokens);
+  define<shift_call>(type, "shift", doc::Comm_shift, doc::Comm_shift_init, nb::arg("send").none(),
+                     nb::arg("distance") = 1, by_name, out);
+  define<broadcast_call>(type, "broadcast", doc::Comm_broadcast, doc::Comm_broadcast_init, nb::arg("data").none(),
+                         nb::arg("root") = 0);
+  define<barrier_call>(type, "barrier", doc::Comm_barrier, doc::Comm_barrier_init);
 }
 
 } // namespace bny

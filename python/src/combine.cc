@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The combine, and its persistent operation with the same arguments.
+// Reads the arguments of a combine.
 #include "comm.hh"
 
 namespace bny {
@@ -80,7 +80,15 @@ const int32_t *read_int32s(array *from, const char *argument, const std::string 
   return static_cast<const int32_t *>(from->data);
 }
 
-bool sized_call::read_tokens(const comm &owner, nb::handle word, void *stream) {
+nb::object request::result() { return finished(like, made); }
+
+const char *read_algorithm(std::string *algorithm, nb::handle word) {
+  const char *text = read_text("algorithm", word);
+  if (text) *algorithm = text;
+  return text ? algorithm->c_str() : nullptr;
+}
+
+bool request::read_tokens(const comm &owner, nb::handle word, void *stream) {
   // numpy integers count as numbers. numpy arrays have __index__ too, but their memory is read.
   if (PyBool_Check(word.ptr())) reject("tokens", "it is a number, and not a bool");
   if (PyIndex_Check(word.ptr()) && !PyObject_HasAttrString(word.ptr(), "__dlpack__")) {
@@ -180,23 +188,25 @@ void combine_call::read_valid(const comm &owner, const combine_words &words) {
   desc.valid = &valid;
 }
 
-void combine_call::read(const comm &owner, nb::handle o, nb::handle lse, nb::handle d, nb::handle out_arrays,
-                        const combine_words &words) {
-  desc.stream = owner.stream_for(words.stream, o);
-  if (words.preset.is_none()) {
-    read_plain(owner, o, lse, d, words);
+void combine_call::read(const comm &owner, const words &given) {
+  const combine_words &how = given.how;
+  nb::handle o = given.o, lse = given.lse, d = given.sum;
+  like = given.out.is_none() ? o : nb::handle(Py_None);
+  desc.stream = owner.stream_for(how.stream, o);
+  if (how.preset.is_none()) {
+    read_plain(owner, o, lse, d, how);
   } else {
-    if (!words.base.is_none()) reject("base", "the preset says it");
-    if (!words.empty.is_none()) reject("empty", "the preset says it");
-    if (!words.values.is_none()) reject("values", "the preset says it");
+    if (!how.base.is_none()) reject("base", "the preset says it");
+    if (!how.empty.is_none()) reject("empty", "the preset says it");
+    if (!how.values.is_none()) reject("values", "the preset says it");
     if (!d.is_none()) reject("sum", "the preset says where the denominators are");
-    read_preset(owner, o, lse, read_word<banyan_preset>("preset", words.preset));
+    read_preset(owner, o, lse, read_word<banyan_preset>("preset", how.preset));
   }
-  read_scale("values_scale", owner, words.values_scale, desc.stream, &scale, &scale_now, &in, desc.heads);
-  read_valid(owner, words);
-  has_output = read_how(&desc, &algorithm, owner, words);
+  read_scale("values_scale", owner, how.values_scale, desc.stream, &scale, &scale_now, &in, desc.heads);
+  read_valid(owner, how);
+  has_output = read_how(&desc, &algorithm, owner, how);
   bool in_rows = lse.is_none();
-  read_output(owner, o, in_rows ? o : lse, out_arrays, !d.is_none(), values, in_rows ? values : stats, words);
+  read_output(owner, o, in_rows ? o : lse, given.out, !d.is_none(), values, in_rows ? values : stats, how);
 }
 
 void combine_call::read_out_words(const combine_words &words) {
@@ -212,7 +222,7 @@ void combine_call::read_out_words(const combine_words &words) {
 
 void combine_call::read_output(const comm &owner, nb::handle o, nb::handle lse, nb::handle out_arrays, bool with_sum,
                                const array &pattern_values, const array &pattern_stats, const combine_words &words) {
-  if (!has_output) return;
+  if (!has_output) return set_made();
   int32_t tokens = desc.tokens, heads = desc.heads, first;
   if (desc.scatter == BANYAN_SCATTER_HEADS) banyan_split(desc.heads, owner.nranks(), owner.rank(), &first, &heads);
   if (desc.scatter == BANYAN_SCATTER_TOKENS) banyan_split(desc.tokens, owner.nranks(), owner.rank(), &first, &tokens);
@@ -234,6 +244,7 @@ void combine_call::read_output(const comm &owner, nb::handle o, nb::handle lse, 
     made_stats = out_stats.make("lse", lse, pattern_stats, {tokens, heads}, lse_f32, device, desc.stream);
     if (with_sum) made_sum = out_sum.make("sum", lse, pattern_stats, {tokens, heads}, false, device, desc.stream);
   }
+  set_made();
   fill_values(&out, out_values);
   read_scale("out_scale", owner, words.out_scale, desc.stream, &out_scale, &out_scale_now, &out, heads);
   read_out_words(words);
@@ -253,55 +264,19 @@ bool combine_call::repeat(const comm &owner, nb::handle out_array) {
       !made_stats.is_none() || !out_values.reopen(out_array, true, owner.device(), desc.stream))
     return false;
   made_values = nb::borrow(out_array);
+  set_made();
   out.values = out_values.data;
   return true;
 }
 
-nb::object combine_call::result(nb::handle o) const {
-  if (!has_output) return nb::make_tuple(nb::none(), nb::none());
-  if (made_sum.is_valid())
-    return nb::make_tuple(finished(o, made_values), finished(o, made_stats), finished(o, made_sum));
-  return nb::make_tuple(finished(o, made_values), finished(o, made_stats));
-}
-
-/* clang-format off */
-#define PARAMETERS nb::handle o, nb::handle lse, nb::handle sum, nb::handle out COMBINE_WORDS(WORD_PARAMETER)
-#define WORDS {COMBINE_WORDS(WORD_NAME)}
-#define ARGUMENTS                                                                                                      \
-  nb::arg("o").none(), nb::arg("lse").none(), nb::kw_only(), nb::arg("sum") = nb::none(), nb::arg("out") = nb::none()  \
-  COMBINE_WORDS(WORD_ARGUMENT)
-/* clang-format on */
-
-namespace {
-
-nb::object combine(comm &self, PARAMETERS) {
-  combine_call request;
-  self.read(false, [&] { request.read(self, o, lse, sum, out, WORDS); });
-  const banyan_partial *written = request.has_output ? &request.out : nullptr;
-  self.call([&] { return banyan_combine(self.handle(), &request.desc, &request.in, written); });
-  return request.result(out.is_none() ? o : nb::handle(Py_None));
-}
-
-nb::object combine_init(nb::object self, PARAMETERS) {
-  return make_operation(
-      self,
-      [&](operation &op) {
-        op.combine.read(op.owner(), o, lse, sum, out, WORDS);
-        op.outputs = op.combine.result(nb::none());
-        for (nb::handle array : {o, lse, sum, values_scale, out_scale, tokens, seq_lens, query_start_loc, token_mask})
-          op.kept.push_back(nb::borrow(array));
-      },
-      [](banyan_comm *comm, operation &op) {
-        const banyan_partial *written = op.combine.has_output ? &op.combine.out : nullptr;
-        return banyan_combine_init(comm, &op.combine.desc, &op.combine.in, written, &op.op);
-      });
-}
-
-} // namespace
-
-void define_combine(nb::class_<comm> &type) {
-  type.def("combine", combine, ARGUMENTS, doc::Comm_combine);
-  type.def("combine_init", combine_init, ARGUMENTS, doc::Comm_combine_init);
+void combine_call::set_made() {
+  nb::object none = nb::none();
+  if (!has_output)
+    made = nb::make_tuple(none, none);
+  else if (made_sum.is_valid())
+    made = nb::make_tuple(made_values, made_stats, made_sum);
+  else
+    made = nb::make_tuple(made_values, made_stats);
 }
 
 } // namespace bny

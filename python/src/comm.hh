@@ -3,7 +3,6 @@
 #pragma once
 #include <atomic>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "array.hh"
@@ -17,6 +16,16 @@ namespace bny::doc { // docstrings by name, which docstrings.py takes from banya
 namespace bny {
 
 class operation;
+
+// Calls `body`, which uses no communicator, without the GIL. A failure becomes an exception.
+template <class body_type> void call_alone(body_type body) {
+  banyan_status status;
+  {
+    gil_released without;
+    status = body();
+  }
+  if (status != BANYAN_OK) raise_status(status, -1);
+}
 
 // A group of ranks that are threads of this process.
 class threads {
@@ -122,6 +131,9 @@ private:
   std::atomic<bool> busy_{false};
 };
 
+// Returns the name of an algorithm, which is kept in `algorithm`; NULL for None.
+const char *read_algorithm(std::string *algorithm, nb::handle word);
+
 // Reads how rows are merged into a description, which refers to `algorithm`. Returns whether this rank has a result.
 template <class desc_type, class words_type>
 bool read_how(desc_type *desc, std::string *algorithm, const comm &owner, const words_type &words) {
@@ -129,25 +141,36 @@ bool read_how(desc_type *desc, std::string *algorithm, const comm &owner, const 
   desc->scatter = read_word<banyan_scatter>("scatter", words.scatter);
   desc->order = read_word<banyan_order>("order", words.order);
   desc->root = read_int32("root", words.root);
-  const char *text = read_text("algorithm", words.algorithm);
-  if (text) *algorithm = text;
-  desc->algorithm = text ? algorithm->c_str() : nullptr;
+  desc->algorithm = read_algorithm(algorithm, words.algorithm);
   return desc->scatter != BANYAN_SCATTER_ROOT || desc->root == owner.rank();
 }
 
-// Several calls have these: the number of tokens of a run, and the name of an algorithm. Descriptions refer to them.
-struct sized_call {
+// A collective call of one kind, whose arguments have been read. Descriptions refer to members.
+struct request {
+  virtual ~request() = default;
+  virtual banyan_status call(banyan_comm *comm) = 0;
+  virtual banyan_status init(banyan_comm *comm, banyan_op **op) = 0;
+  virtual nb::object result(); // after a call: `made`, in the framework of `like`
+  virtual int32_t *set_tokens() { return valid.tokens == &tokens_now ? &tokens_now : nullptr; } // NULL: not by a number
+
+  // Reads the number of tokens of a run: None, a number or an array. Returns whether there is one.
+  bool read_tokens(const comm &owner, nb::handle word, void *stream);
+
+  nb::object made = nb::none(); // the arrays that the call writes, or a tuple of them
+  nb::handle like = Py_None;    // the array of the caller that results are like; None: results are the caller's
   array valid_tokens;
   banyan_valid_rows valid = BANYAN_VALID_ROWS_INIT;
   int32_t tokens_now = 0; // valid.tokens, where it was given as a number
   std::string algorithm;
-
-  // Reads the number of tokens of a run: None, a number or an array. Returns whether there is one.
-  bool read_tokens(const comm &owner, nb::handle word, void *stream);
 };
 
 // The arguments of a combine after reading. They live as long as the operation.
-struct combine_call : sized_call {
+struct combine_call : request {
+  struct words {
+    nb::handle o, lse, sum, out;
+    combine_words how;
+  };
+
   array values, stats, sum, out_values, out_stats, out_sum, scale, out_scale;
   array seq_lens, query_start_loc, token_mask;
   banyan_partial in = BANYAN_PARTIAL_INIT, out = BANYAN_PARTIAL_INIT;
@@ -157,15 +180,18 @@ struct combine_call : sized_call {
   bool lse_f32 = false; // an lse that is made is f32, whatever its pattern has
   nb::object made_values, made_stats, made_sum;
 
-  void read(const comm &owner, nb::handle o, nb::handle lse, nb::handle d, nb::handle out_arrays,
-            const combine_words &words);
+  void read(const comm &owner, const words &given);
+  banyan_status call(banyan_comm *comm) override { return banyan_combine(comm, &desc, &in, written()); }
+  banyan_status init(banyan_comm *comm, banyan_op **op) override {
+    return banyan_combine_init(comm, &desc, &in, written(), op);
+  }
+  const banyan_partial *written() const { return has_output ? &out : nullptr; }
   // Opens another output of the same layout for the same call. Returns false if it is not one array of that layout.
   bool repeat(const comm &owner, nb::handle out_array);
   // Makes or opens the outputs, like `o` and `lse`, which the patterns have read. With `with_sum` the statistics are m
   // and d.
   void read_output(const comm &owner, nb::handle o, nb::handle lse, nb::handle out_arrays, bool with_sum,
                    const array &pattern_values, const array &pattern_stats, const combine_words &words);
-  nb::object result(nb::handle o) const;
 
 private:
   // Reads o, lse and d in their memory layout. A preset's convention defines where the statistics are.
@@ -173,43 +199,64 @@ private:
   void read_preset(const comm &owner, nb::handle o, nb::handle lse, banyan_preset preset);
   void read_valid(const comm &owner, const combine_words &words);
   void read_out_words(const combine_words &words);
+  void set_made();
 };
 
 // The arguments of a sum after reading.
-struct sum_call : sized_call {
-  array x, result;
+struct sum_call : request {
+  struct words {
+    nb::handle x, out;
+    sum_words how;
+  };
+  array x, total;
   banyan_allreduce_desc desc = BANYAN_ALLREDUCE_DESC_INIT;
-  bool has_output = true;
-  nb::object made;
 
-  void read(const comm &owner, nb::handle array, nb::handle out, const sum_words &words);
+  void read(const comm &owner, const words &given);
+  banyan_status call(banyan_comm *comm) override { return banyan_allreduce(comm, &desc, x.data, total.data); }
+  banyan_status init(banyan_comm *comm, banyan_op **op) override {
+    return banyan_allreduce_init(comm, &desc, x.data, total.data, op);
+  }
 
 private:
   int64_t shape[ARRAY_DIMS]; // the sums of this rank have it
 };
 
 // The arguments of a selection after reading.
-struct select_call : sized_call {
+struct select_call : request {
+  struct words {
+    nb::handle scores, indices;
+    nb::handle k = Py_None, rows = Py_None, out = Py_None, algorithm = Py_None, tokens = Py_None;
+  };
   array scores, indices, rows, best_scores, best_indices, own, own_counts;
   std::vector<int64_t> wide, best_wide; // those of int32 indices
   bool narrow = false;
   banyan_select_desc desc = BANYAN_SELECT_DESC_INIT;
-  nb::object made;
 
-  void read(const comm &owner, nb::handle scores_word, nb::handle indices_word, nb::handle k, nb::handle rows_word,
-            nb::handle out, nb::handle algorithm_word, nb::handle tokens);
-  void finish(); // after a call
+  void read(const comm &owner, const words &given);
+  banyan_status call(banyan_comm *comm) override { return banyan_select(comm, &desc); }
+  banyan_status init(banyan_comm *comm, banyan_op **op) override { return banyan_select_init(comm, &desc, op); }
+  nb::object result() override;
 };
 
-struct heads_call : sized_call {
+// The heads of all ranks: mine [tokens, heads of this rank, dim] -> [tokens, heads, dim].
+struct heads_call : request {
+  struct words {
+    nb::handle mine;
+    nb::handle out = Py_None, counts = Py_None, tokens = Py_None;
+  };
   array mine, all;
   std::vector<int32_t> counts;
   banyan_heads_desc desc = BANYAN_HEADS_DESC_INIT;
-  nb::object made;
 
-  // mine [tokens, heads of this rank, dim] -> [tokens, heads, dim].
-  void read(const comm &owner, void *stream, const char *argument, nb::handle mine_array, nb::handle out,
-            nb::handle counts_word, nb::handle tokens);
+  void read(const comm &owner, const words &given) {
+    read_named(owner, owner.stream_for(nb::none(), given.mine), "mine", given);
+  }
+  // Errors call the array `argument`.
+  void read_named(const comm &owner, void *stream, const char *argument, const words &given);
+  banyan_status call(banyan_comm *comm) override { return banyan_allgather_heads(comm, &desc, mine.data, all.data); }
+  banyan_status init(banyan_comm *comm, banyan_op **op) override {
+    return banyan_allgather_heads_init(comm, &desc, mine.data, all.data, op);
+  }
 
 private:
   void read_counts(const comm &owner, const char *argument, nb::handle word);
@@ -277,15 +324,34 @@ private:
   int64_t batch_of(const attention_words &words) const;
 };
 
-void read_both(const comm &self, nb::handle q, nb::handle k, nb::handle v, const attention_words &words, nb::handle out,
-               const combine_words &combine_words, attention_call *call, combine_call *combine);
+// Attention over the keys of all ranks.
+struct attention_request : request {
+  struct words {
+    nb::handle q, k, v;
+    attention_words how;
+    nb::handle out;
+    result_words result;
+  };
+  attention_call attention;
+  combine_call combine;
+
+  void read(const comm &owner, const words &given);
+  // Opens other arrays of the same layouts, see attention_call::repeat(). Returns false if anything else differs.
+  bool repeat(const comm &owner, const words &given);
+  banyan_status call(banyan_comm *comm) override {
+    return banyan_attention_combine(comm, &attention.desc, &combine.desc, combine.written());
+  }
+  banyan_status init(banyan_comm *comm, banyan_op **op) override {
+    return banyan_attention_combine_init(comm, &attention.desc, &combine.desc, combine.written(), op);
+  }
+  nb::object result() override;
+  int32_t *set_tokens() override { return combine.set_tokens(); }
+};
 
 // A persistent operation. It keeps its arrays alive.
 class operation {
-  std::optional<array::lasting_scope> making_{std::in_place, true}; // until all members are constructed
-
 public:
-  explicit operation(nb::object owner);
+  explicit operation(nb::object owner) : owner_object_(owner), comm_(nb::cast<comm *>(owner)) {}
   operation(const operation &) = delete;
   ~operation();
 
@@ -304,22 +370,14 @@ public:
   nb::object tokens();
   void set_tokens(nb::handle number);
 
-  combine_call combine;
-  attention_call attention;
-  heads_call heads;
-  sum_call sums;
-  select_call selection;
-  array first, second;
-  std::vector<size_t> counts;
+  std::unique_ptr<request> planned;
   nb::object outputs = nb::none();
-  std::vector<nb::object> kept; // arrays of the caller
+  std::vector<nb::object> kept; // what the caller gave
   banyan_op *op = nullptr;
   bool started = false;
   bool has_run = false; // it was started, so its outputs have been written
 
 private:
-  int32_t *tokens_place();
-
   nb::object owner_object_;
   comm *comm_;
 };
@@ -336,22 +394,9 @@ private:
   std::unique_ptr<operation> held_;
 };
 
-// Makes an operation of the communicator `self`. `read` reads the arguments, and `make` passes them to the library.
-template <class reader, class maker> nb::object make_operation(nb::object self, reader read, maker make) {
-  auto op = std::make_unique<operation>(self);
-  comm &owner = op->owner();
-  operation &made = *op;
-  owner.read(true, [&] { read(made); });
-  owner.call([&] { return make(owner.handle(), made); });
-  owner.operations.push_back(&made);
-  return nb::cast(new operation_handle(std::move(op)), nb::rv_policy::take_ownership);
-}
-
-void define_allreduce(nb::class_<comm> &type);
 void define_calls(nb::class_<comm> &type);
-void define_combine(nb::class_<comm> &type);
-void define_attention(nb::module_ &module, nb::class_<comm> &type);
-void define_select(nb::module_ &module, nb::class_<comm> &type);
+void define_attention(nb::module_ &module);
+void define_select(nb::module_ &module);
 void define_attention_step(nb::module_ &module, nb::class_<comm> &type);
 void define_operation(nb::module_ &module);
 void define_ownership(nb::module_ &module);

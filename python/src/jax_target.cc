@@ -76,8 +76,7 @@ int64_t prepare_sum(nb::list comms, nb::handle scatter, nb::handle order, nb::ha
 int64_t prepare_select(nb::list comms, nb::handle k, nb::handle algorithm, nb::handle tag) {
   auto made = begin(comms, tag);
   made->selection.k = read_int32("k", k);
-  const char *text = read_text("algorithm", algorithm);
-  if (text) made->algorithm = text, made->selection.algorithm = made->algorithm.c_str();
+  made->selection.algorithm = read_algorithm(&made->algorithm, algorithm);
   return keep(std::move(made));
 }
 

@@ -11,12 +11,7 @@ void adopted(comm *self, nb::capsule made, const std::string &device) {
 
 std::string network() {
   char text[1024];
-  banyan_status status;
-  {
-    gil_released without;
-    status = banyan_network_describe(text, sizeof text);
-  }
-  if (status != BANYAN_OK) raise_status(status, -1);
+  call_alone([&] { return banyan_network_describe(text, sizeof text); });
   return text;
 }
 
@@ -93,11 +88,9 @@ NB_MODULE(_core, module) {
             return self.split(numbers[0], numbers[1]);
           },
           nb::arg("color"), nb::arg("key").none());
-  define_combine(type);
-  define_allreduce(type);
   define_calls(type);
-  define_attention(module, type);
-  define_select(module, type);
+  define_attention(module);
+  define_select(module);
   define_attention_step(module, type);
   define_operation(module);
   define_ownership(module);

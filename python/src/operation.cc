@@ -6,8 +6,6 @@
 
 namespace bny {
 
-operation::operation(nb::object owner) : owner_object_(owner), comm_(nb::cast<comm *>(owner)) { making_.reset(); }
-
 operation::~operation() {
   auto &all = comm_->operations;
   all.erase(std::remove(all.begin(), all.end(), this), all.end());
@@ -29,13 +27,6 @@ void operation::free() {
   throw_pending();
 }
 
-namespace {
-template <class held> void renew(held &object) {
-  object.~held();
-  new (&object) held();
-}
-} // namespace
-
 // Waits for an operation that is in progress. The wait ends because the peers have started it too. Releases its arrays,
 // since Python may keep this object for long. Their destructors may call into this object again.
 void operation::release() {
@@ -44,9 +35,9 @@ void operation::release() {
   op = nullptr;
   started = false;
   comm_->end_of_operation(last);
+  std::unique_ptr<request> done = std::move(planned);
   std::vector<nb::object> arrays;
   arrays.swap(kept);
-  renew(combine), renew(attention), renew(heads), renew(sums), renew(selection), renew(first), renew(second);
 }
 
 void operation::start() {
@@ -127,21 +118,14 @@ std::string operation::repr() const {
 
 std::string operation::describe() const { return comm_->describe_operation(handle()); }
 
-// Returns where the number of tokens is stored. NULL: the operation has none, or reads an array.
-int32_t *operation::tokens_place() {
-  for (sized_call *call : std::initializer_list<sized_call *>{&combine, &sums, &selection, &heads})
-    if (call->valid.tokens == &call->tokens_now) return &call->tokens_now;
-  return nullptr;
-}
-
 nb::object operation::tokens() {
-  int32_t *place = tokens_place();
+  int32_t *place = planned ? planned->set_tokens() : nullptr;
   return place ? nb::object(nb::int_(*place)) : nb::object(nb::none());
 }
 
 void operation::set_tokens(nb::handle number) {
   handle();
-  int32_t *place = tokens_place();
+  int32_t *place = planned ? planned->set_tokens() : nullptr;
   if (!place) reject_state("this operation was not made with a number of tokens; an array is written by its owner");
   if (started) reject_state("this operation has started, and its number of tokens is read until it is waited for");
   *place = read_int32("tokens", number);

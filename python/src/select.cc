@@ -6,19 +6,15 @@ namespace bny {
 
 namespace {
 
-nb::tuple shape_of(const array &pattern, int dims, int64_t last) {
-  nb::list list;
-  for (int i = 0; i < dims; i++) list.append(i == pattern.ndim - 1 ? last : pattern.shape[i]);
-  return nb::tuple(list);
-}
-
 // Makes or opens a contiguous array with the first dimensions of `pattern`, and returns it.
 nb::object open_result(array *to, const char *name, nb::handle like, nb::handle given, const array &pattern, int dims,
                        int64_t last, const char *dtype, dl_dtype type) {
-  nb::object made = given.is_none() ? empty_of(like, shape_of(pattern, dims, last), dtype) : nb::borrow(given);
+  int64_t shape[ARRAY_DIMS];
+  for (int i = 0; i < dims; i++) shape[i] = i == pattern.ndim - 1 ? last : pattern.shape[i];
+  nb::object made = given.is_none() ? empty_of(like, {shape, dims}, dtype) : nb::borrow(given);
   to->open(name, made, true, "", nullptr);
   to->want_dims(dims, "that of a result");
-  for (int i = 0; i < dims; i++) to->want_shape(i, i == pattern.ndim - 1 ? last : pattern.shape[i], "that of a result");
+  for (int i = 0; i < dims; i++) to->want_shape(i, shape[i], "that of a result");
   if (to->dtype.code != type.code || to->dtype.bits != type.bits)
     reject(name, to->dtype_name() + ": it is " + std::string(dtype));
   to->want_contiguous();
@@ -48,10 +44,9 @@ void open_scores(array *scores, nb::handle given, const std::string &device, int
 
 } // namespace
 
-void select_call::read(const comm &owner, nb::handle scores_word, nb::handle indices_word, nb::handle k,
-                       nb::handle rows_word, nb::handle out, nb::handle algorithm_word, nb::handle tokens) {
-  open_scores(&scores, scores_word, owner.device(), 3);
-  indices.open("indices", indices_word, false, owner.device(), nullptr);
+void select_call::read(const comm &owner, const words &given) {
+  open_scores(&scores, given.scores, owner.device(), 3);
+  indices.open("indices", given.indices, false, owner.device(), nullptr);
   narrow = indices.dtype.code == DL_INT && indices.dtype.bits == 32;
   if (indices.dtype.code != DL_INT || (indices.dtype.bits != 64 && !narrow))
     reject("indices", indices.dtype_name() + ": it is int64 or int32");
@@ -64,28 +59,28 @@ void select_call::read(const comm &owner, nb::handle scores_word, nb::handle ind
     other.want_contiguous();
   };
   want_like_scores(indices);
-  if (!rows_word.is_none()) {
-    desc.rows = read_int32s(&rows, "rows", owner.device(), rows_word, nullptr);
+  if (!given.rows.is_none()) {
+    desc.rows = read_int32s(&rows, "rows", owner.device(), given.rows, nullptr);
     want_like_scores(rows);
   }
   desc.tokens = dims > 1 ? scores.size32(0) : 1, desc.heads = dims > 2 ? scores.size32(1) : 1;
   if (desc.heads == 0) desc.tokens = 0;
   desc.offers = scores.size32(dims - 1);
-  desc.k = k.is_none() ? desc.offers : read_int32("k", k);
+  desc.k = given.k.is_none() ? desc.offers : read_int32("k", given.k);
   if (desc.k < 1) reject("k", "it is at least 1, and at most 8192");
   if (desc.offers > desc.k)
     reject("k", "it is " + std::to_string(desc.k) + ", and scores has " + std::to_string(desc.offers) +
                     " for each row: offer the best k, as topk() finds them");
-  const char *text = read_text("algorithm", algorithm_word);
-  if (text) algorithm = text, desc.algorithm = algorithm.c_str();
-  if (read_tokens(owner, tokens, nullptr) && desc.heads > 0) desc.valid = &valid; // else there are no rows
-  std::vector<nb::object> given = results_of(out, 4);
+  desc.algorithm = read_algorithm(&algorithm, given.algorithm);
+  if (read_tokens(owner, given.tokens, nullptr) && desc.heads > 0) desc.valid = &valid; // else there are no rows
+  std::vector<nb::object> results = results_of(given.out, 4);
+  if (given.out.is_none()) like = given.scores;
   nb::object all[] = {
-      open_result(&best_scores, "out scores", scores_word, given[0], scores, dims, desc.k, "float32", f32),
-      open_result(&best_indices, "out indices", scores_word, given[1], scores, dims, desc.k, narrow ? "int32" : "int64",
-                  narrow ? i32 : i64),
-      open_result(&own, "out own", scores_word, given[2], scores, dims, desc.k, "int32", i32),
-      open_result(&own_counts, "out own_counts", scores_word, given[3], scores, dims - 1, 0, "int32", i32)};
+      open_result(&best_scores, "out scores", given.scores, results[0], scores, dims, desc.k, "float32", f32),
+      open_result(&best_indices, "out indices", given.scores, results[1], scores, dims, desc.k,
+                  narrow ? "int32" : "int64", narrow ? i32 : i64),
+      open_result(&own, "out own", given.scores, results[2], scores, dims, desc.k, "int32", i32),
+      open_result(&own_counts, "out own_counts", given.scores, results[3], scores, dims - 1, 0, "int32", i32)};
   made = nb::make_tuple(all[0], all[1], all[2], all[3]);
   desc.scores = static_cast<const float *>(scores.data);
   desc.best_scores = static_cast<float *>(best_scores.data);
@@ -99,50 +94,15 @@ void select_call::read(const comm &owner, nb::handle scores_word, nb::handle ind
   desc.best_indices = narrow ? best_wide.data() : static_cast<int64_t *>(best_indices.data);
 }
 
-void select_call::finish() {
-  if (!narrow) return;
+nb::object select_call::result() {
   int64_t rows_now = desc.valid ? int64_t{*valid.tokens} * desc.heads : int64_t{desc.tokens} * desc.heads;
-  std::transform(best_wide.begin(), best_wide.begin() + rows_now * desc.k, static_cast<int32_t *>(best_indices.data),
-                 [](int64_t index) { return static_cast<int32_t>(index); });
+  if (narrow)
+    std::transform(best_wide.begin(), best_wide.begin() + rows_now * desc.k, static_cast<int32_t *>(best_indices.data),
+                   [](int64_t index) { return static_cast<int32_t>(index); });
+  return request::result();
 }
 
 namespace {
-
-/* clang-format off */
-#define PARAMETERS nb::handle scores, nb::handle indices, nb::handle k, nb::handle rows, nb::handle out,               \
-                   nb::handle algorithm, nb::handle tokens
-#define GIVEN scores, indices, k, rows, out, algorithm, tokens
-#define ARGUMENTS nb::arg("scores").none(), nb::arg("indices").none(), nb::kw_only(), nb::arg("k") = nb::none(),       \
-                  nb::arg("rows") = nb::none(), nb::arg("out") = nb::none(), nb::arg("algorithm") = nb::none(),        \
-                  nb::arg("tokens") = nb::none()
-/* clang-format on */
-
-// Results that were made are of the framework of `like`.
-nb::object finished_all(nb::handle like, nb::handle out, const nb::object &made) {
-  if (!out.is_none()) return made;
-  nb::list list;
-  for (nb::handle each : made) list.append(finished(like, nb::borrow(each)));
-  return nb::tuple(list);
-}
-
-nb::object select(comm &self, PARAMETERS) {
-  select_call request;
-  self.read(false, [&] { request.read(self, GIVEN); });
-  self.call([&] { return banyan_select(self.handle(), &request.desc); });
-  request.finish();
-  return finished_all(scores, out, request.made);
-}
-
-nb::object select_init(nb::object self, PARAMETERS) {
-  return make_operation(
-      self,
-      [&](operation &op) {
-        op.selection.read(op.owner(), GIVEN);
-        op.outputs = op.selection.made;
-        for (nb::handle array : {scores, indices, rows, tokens}) op.kept.push_back(nb::borrow(array));
-      },
-      [](banyan_comm *comm, operation &op) { return banyan_select_init(comm, &op.selection.desc, &op.op); });
-}
 
 nb::object topk(nb::handle scores_word, nb::handle k_word, nb::handle lens_word, nb::handle out) {
   array scores, lens, best, positions;
@@ -158,23 +118,18 @@ nb::object topk(nb::handle scores_word, nb::handle k_word, nb::handle lens_word,
   nb::object first = open_result(&best, "out values", scores_word, given[0], scores, scores.ndim, k, "float32", f32);
   nb::object second =
       open_result(&positions, "out positions", scores_word, given[1], scores, scores.ndim, k, "int32", i32);
-  banyan_status status;
-  {
-    gil_released without;
-    status = banyan_topk(static_cast<const float *>(scores.data), 0, lengths, static_cast<int32_t>(rows), n, k,
-                         static_cast<float *>(best.data), static_cast<int32_t *>(positions.data));
-  }
-  if (status != BANYAN_OK) raise_status(status, -1);
-  return finished_all(scores_word, out, nb::make_tuple(first, second));
+  call_alone([&] {
+    return banyan_topk(static_cast<const float *>(scores.data), 0, lengths, static_cast<int32_t>(rows), n, k,
+                       static_cast<float *>(best.data), static_cast<int32_t *>(positions.data));
+  });
+  return finished(out.is_none() ? scores_word : nb::handle(Py_None), nb::make_tuple(first, second));
 }
 
 } // namespace
 
-void define_select(nb::module_ &module, nb::class_<comm> &type) {
+void define_select(nb::module_ &module) {
   module.def("topk", topk, nb::arg("scores").none(), nb::arg("k").none(), nb::kw_only(), nb::arg("lens") = nb::none(),
              nb::arg("out") = nb::none(), doc::topk);
-  type.def("select", select, ARGUMENTS, doc::Comm_select);
-  type.def("select_init", select_init, ARGUMENTS, doc::Comm_select_init);
 }
 
 } // namespace bny

@@ -29,45 +29,36 @@ int64_t handle_of(comm &self) {
   return self.number;
 }
 
-void want_result(banyan_scatter scatter) {
-  if (scatter == BANYAN_SCATTER_ROOT) reject("scatter", "\"root\" has no result on other ranks, which an op must have");
+// Returns the result, or None if the caller gave memory for it.
+template <class kind> nb::object run(comm &self, const typename kind::words &given, int64_t tag) {
+  kind request;
+  self.read(false, [&] {
+    request.read(self, given);
+    if (request.desc.scatter == BANYAN_SCATTER_ROOT)
+      reject("scatter", "\"root\" has no result on other ranks, which an op must have");
+  });
+  self.call([&] { return self.with_tag(tag, [&] { return request.call(self.handle()); }); });
+  return given.out.is_none() ? request.made : nb::none();
 }
 
 nb::object combine(nb::handle o, nb::handle lse, int64_t number, nb::handle base, nb::handle empty, nb::handle scatter,
                    nb::handle wire, nb::handle order, int64_t tag, nb::handle values, nb::handle stats) {
   comm &self = comm_of(number);
-  combine_call request;
   nb::object none = nb::none(), out = values.is_none() ? none : nb::make_tuple(values, stats),
              out_empty = nb::str("-inf"), root = nb::int_(0);
-  combine_words words;
-  words.base = base, words.empty = empty, words.out_empty = out_empty, words.scatter = scatter, words.root = root;
-  words.order = order, words.wire = wire;
-  self.read(false, [&] {
-    request.read(self, o, lse, none, out, words);
-    want_result(request.desc.scatter);
-  });
-  self.call([&] {
-    return self.with_tag(tag, [&] { return banyan_combine(self.handle(), &request.desc, &request.in, &request.out); });
-  });
-  return out.is_none() ? request.result(none) : none;
+  combine_words how;
+  how.base = base, how.empty = empty, how.out_empty = out_empty, how.scatter = scatter, how.root = root;
+  how.order = order, how.wire = wire;
+  return run<combine_call>(self, {o, lse, none, out, how}, tag);
 }
 
 nb::object allreduce(nb::handle x, int64_t number, nb::handle scatter, nb::handle wire, nb::handle order, int64_t tag,
                      nb::handle out) {
   comm &self = comm_of(number);
-  sum_call request;
   nb::object root = nb::int_(0);
-  sum_words words;
-  words.scatter = scatter, words.wire = wire, words.order = order, words.root = root;
-  self.read(false, [&] {
-    request.read(self, x, out, words);
-    want_result(request.desc.scatter);
-  });
-  self.call([&] {
-    return self.with_tag(
-        tag, [&] { return banyan_allreduce(self.handle(), &request.desc, request.x.data, request.result.data); });
-  });
-  return out.is_none() ? request.made : nb::none();
+  sum_words how;
+  how.scatter = scatter, how.wire = wire, how.order = order, how.root = root;
+  return run<sum_call>(self, {x, out, how}, tag);
 }
 
 } // namespace

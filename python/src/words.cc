@@ -57,6 +57,14 @@ std::string shown(nb::handle word) {
 
 } // namespace
 
+combine_words result_words::as_combine() const {
+  const result_words &words = *this;
+  combine_words how;
+  RESULT_WORDS(WORD_SET)
+  how.empty = out_empty;
+  return how;
+}
+
 int choose(const char *kind, nb::handle word, const char *argument) {
   const char *text = PyUnicode_Check(word.ptr()) ? PyUnicode_AsUTF8AndSize(word.ptr(), nullptr) : nullptr;
   std::string known;

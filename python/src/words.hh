@@ -23,12 +23,19 @@ namespace bny {
 #define WORD_PARAMETER(name, standard) , nb::handle name
 #define WORD_NAME(name, standard) name,
 #define WORD_MEMBER(name, standard) nb::handle name = Py_None;
+#define WORD_SET(name, standard) how.name = words.name;
 #define WORD_ARGUMENT(name, standard) , nb::arg(#name).none() = standard
 /* clang-format on */
 
 // The Python arguments that describe a caller's rows and how they are combined.
 struct combine_words {
   COMBINE_WORDS(WORD_MEMBER)
+};
+
+// Those of them that attention over the keys of all ranks has.
+struct result_words {
+  RESULT_WORDS(WORD_MEMBER)
+  combine_words as_combine() const;
 };
 
 // Those of allreduce().
