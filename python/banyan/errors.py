@@ -18,6 +18,8 @@ if not hasattr(_package, "page_moves"):
         "the search trees Banyan. Run pip uninstall banyan banyan-attention, and install banyan-attention again"
     )
 
+from ._core import status_names  # noqa: E402  (another distribution has none)
+
 
 class Error(Exception):
     """A failure. `status` is the library's name of it, and `rank` the rank that caused it, or None."""
@@ -32,85 +34,52 @@ class Error(Exception):
 class ArgumentError(Error, ValueError):
     """An argument is wrong, and this rank sent nothing. `argument` names it."""
 
-    status = "bad argument"
     argument: str | None = None
 
 
 class OutOfMemoryError(Error, MemoryError):
     """Memory is lacking, or a message is larger than the arena allows."""
 
-    status = "out of memory"
-
 
 class SystemCallError(Error, OSError):
     """The operating system rejected something."""
-
-    status = "system error"
 
 
 class UnsupportedError(Error, NotImplementedError):
     """This machine or this build cannot do it."""
 
-    status = "unsupported"
-
 
 class DataError(Error, ValueError):
     """Statistics that no row has, such as an undeclared NaN, or a result that its type cannot hold."""
-
-    status = "bad data"
 
 
 class StateError(Error, RuntimeError):
     """A call in the wrong order, or on a communicator that is closed or in use by another thread."""
 
-    status = "bad state"
-
 
 class BootstrapError(Error, ConnectionError):
     """Ranks could not find or authenticate each other."""
-
-    status = "bootstrap failed"
 
 
 class TimeoutError(Error, builtins.TimeoutError):
     """The deadline passed. `rank` is the rank that was waited for."""
 
-    status = "timeout"
-
 
 class PeerError(Error, ConnectionError):
     """A rank died, left, or rejected its call."""
-
-    status = "peer failed"
 
 
 class MismatchError(Error, ValueError):
     """Ranks called with different shapes, dtypes or algorithms, or in different order."""
 
-    status = "mismatch"
-
 
 class AbortedError(Error, RuntimeError):
     """abort() was called, here or on another rank."""
 
-    status = "aborted"
 
-
-# Classes in the order of banyan_status, starting at 1.
-_CLASSES = (
-    ArgumentError,
-    OutOfMemoryError,
-    SystemCallError,
-    UnsupportedError,
-    DataError,
-    StateError,
-    BootstrapError,
-    TimeoutError,
-    PeerError,
-    MismatchError,
-    AbortedError,
-)
-
+_CLASSES = tuple(Error.__subclasses__())  # in the order of banyan_status, starting at 1
+for _kind, _name in zip(_CLASSES, status_names()[1:]):
+    _kind.status = _name
 
 # Maps struct fields of the library to Python arguments with a different name.
 _ARGUMENTS = {

@@ -88,7 +88,10 @@ def test_bad_data_names_the_row(lone):
 def test_classes():
     from banyan import _core, errors
 
-    assert [kind.status for kind in errors._CLASSES] == _core.status_names()[1:]
+    names = _core.status_names()[1:]
+    assert [kind.status for kind in errors._CLASSES] == names and len(names) == 11
+    for kind in errors._CLASSES:  # the name of the class has a word of the status
+        assert any(word in kind.__name__.lower() for word in kind.status.replace(" error", "").split()), kind
     assert issubclass(banyan.TimeoutError, TimeoutError) and issubclass(banyan.PeerError, ConnectionError)
 
 
