@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The judge of kernels: each convention is named with the call that merges it, and each planted fault is found."""
 
+import pathlib
 import subprocess
 import sys
 
@@ -45,6 +46,9 @@ def kernel(change=lambda o, lse, lengths: (o, lse)):
 
 def marked(mark):
     return lambda lse: np.where(np.isneginf(lse), np.float32(mark), lse)
+
+
+right, unmarked = kernel(), kernel(lambda o, lse, _: (o, marked(0)(lse)))
 
 
 def rows_of_ggml(q, k, v, lengths, scale):
@@ -151,7 +155,7 @@ def writes(q, k, v, lengths, scale):
 
 FAULTS = {
     "unwritten": kernel(keeps_buffers),
-    "empty_mark": kernel(lambda o, lse, _: (o, marked(0)(lse))),
+    "empty_mark": unmarked,
     "marks_differ": kernel(lambda o, lse, n: (o, marked(np.inf if n[0] else -1e30)(lse))),
     "lse_rounded": kernel(lambda o, lse, _: (o, bf16(lse))),
     "lse_inexact": kernel(lambda o, lse, _: (o, lse * np.float32(1.004))),
@@ -261,34 +265,16 @@ def test_wrong_arguments():
         banyan.check("kernel")
 
 
-def test_the_command(tmp_path):
-    (tmp_path / "adapter.py").write_text(
-        "import numpy as np\n"
-        "def right(q, k, v, lengths, scale):\n"
-        "    o, lse = np.zeros_like(q), np.full(q.shape[:2], -np.inf, np.float32)\n"
-        "    for i, end in enumerate(np.cumsum(lengths)):\n"
-        "        if lengths[i]:\n"
-        "            keys, rows = k[end - lengths[i] : end, 0], v[end - lengths[i] : end, 0]\n"
-        "            logits = scale * q[i] @ keys.T\n"
-        "            top = logits.max(1, keepdims=True)\n"
-        "            weight = np.exp(logits - top)\n"
-        "            o[i] = weight @ rows / weight.sum(1, keepdims=True)\n"
-        "            lse[i] = top[:, 0] + np.log(weight.sum(1))\n"
-        "    return o, lse\n"
-        "def wrong(*given):\n"
-        "    o, lse = right(*given)\n"
-        "    return o, np.nan_to_num(lse, neginf=0)\n"
-    )
-
+def test_the_command():
     def run(*arguments):
         command = [sys.executable, "-m", "banyan", "check", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=120)
+        done = subprocess.run(command, cwd=pathlib.Path(__file__).parent, text=True, capture_output=True, timeout=120)
         return done.returncode, done.stdout + done.stderr
 
-    status, text = run("adapter:right", "--kv-heads", "1", "--dim", "32")
+    status, text = run("test_judge:right", "--kv-heads", "1", "--dim", "32")
     assert status == 0 and "merged by   comm.combine(out, lse, preset='torch')" in text, text
-    status, text = run("adapter:wrong", "--kv-heads", "1", "--preset", "torch")
+    status, text = run("test_judge:unmarked", "--kv-heads", "1", "--preset", "torch")
     assert status == 1 and "FAULT       empty_mark: " in text, text
-    for name in ("adapter", "adapter:left", "nowhere:right"):
+    for name in ("test_judge", "test_judge:left", "nowhere:right"):
         status, text = run(name)
         assert status == 2 and len(text.splitlines()) == 1 and text.startswith(f"python -m banyan check {name}: "), text

@@ -119,6 +119,13 @@ def generate(model, ids, mask, **words):
     return out.sequences, torch.stack(out.logits)
 
 
+def eager(name, batch, length, **words):
+    """Returns a model, a prompt with its mask, and what eager attention generates."""
+    model, (ids, mask) = build(name), prompts(batch, length)
+    model.set_attn_implementation("eager")
+    return model, ids, mask, generate(model, ids, mask, **words)
+
+
 def alike(ranks, want):
     """Each of `ranks` has the tokens of `want`, and all have logits with the same bits."""
     for tokens, logits in ranks:
@@ -142,20 +149,15 @@ def sharded(model, nranks, body, **words):
     return banyan.run(rank, nranks, start="thread", timeout=120)
 
 
-@pytest.mark.parametrize("length", [1, 127, 128, 129, 257, 4097])
-@pytest.mark.parametrize("name", MODELS)
+LENGTHS = [(name, length) for name in MODELS for length in (1, 127, 128, 129, 257, 4097)] + [(name, 129) for name in FAMILIES]
+
+
+@pytest.mark.parametrize("name, length", LENGTHS)
 def test_tokens_are_those_of_eager(name, length):
     nranks, batch = (2, 1) if length > 1000 else (1 + length % 4, 2)
-    model, (ids, mask) = build(name), prompts(batch, length)
-    model.set_attn_implementation("eager")
-    want = generate(model, ids, mask)
+    model, ids, mask, want = eager(name, batch, length)
     words = {"max_length": length + NEW, "block": 32}
     alike(sharded(model, nranks, lambda cache: generate(model, ids, mask, **cache.keyword), **words), want)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_other_families(name):
-    test_tokens_are_those_of_eager(name, 129)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma2", "gpt_oss"])
@@ -168,9 +170,7 @@ def test_other_families(name):
     ],
 )
 def test_layouts(name, words):
-    model, (ids, mask) = build(name), prompts(2, 150)
-    model.set_attn_implementation("eager")
-    want = generate(model, ids, mask)
+    model, ids, mask, want = eager(name, 2, 150)
     words["max_length"] = 150 + NEW
     alike(sharded(model, 3, lambda cache: generate(model, ids, mask, **cache.keyword), **words), want)
 
@@ -180,9 +180,7 @@ def test_layouts(name, words):
     "words", [{"num_beams": 3}, {"prefill_chunk_size": 50}, {"num_beams": 2, "num_return_sequences": 2}]
 )
 def test_ways_to_generate(name, words):
-    model, (ids, mask) = build(name), prompts(2, 131)
-    model.set_attn_implementation("eager")
-    want = generate(model, ids, mask, **words)
+    model, ids, mask, want = eager(name, 2, 131, **words)
 
     def body(cache):
         return generate(model, ids, mask, **cache.keyword, **words)
@@ -269,9 +267,7 @@ def test_ranks_that_take_back_other_tokens():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_without_a_sharded_cache_attention_is_local(name):
-    model, (ids, mask) = build(name), prompts(3, 100)
-    model.set_attn_implementation("eager")
-    want = generate(model, ids, mask)
+    model, ids, mask, want = eager(name, 3, 100)
     model.set_attn_implementation("banyan")
     static = {"cache_implementation": "static", "max_new_tokens": NEW}
     alike([generate(model, ids, mask), generate(model, ids, mask, **static)], want)
@@ -522,9 +518,7 @@ class Watch(hf.StoppingCriteria):
 )
 def test_ranks_die_and_others_go_on(name, deaths, inside, more):
     """deaths {rank: tokens so far}: between steps. `inside`: with that many keys, rank 1 dies behind layer 1."""
-    model, (ids, mask) = build(name), prompts(2, 200)
-    model.set_attn_implementation("eager")
-    want = generate(model, ids, mask, max_new_tokens=12)
+    model, ids, mask, want = eager(name, 2, 200, max_new_tokens=12)
     computed, results = {}, []
 
     def leave(layer, positional, keyword, output):

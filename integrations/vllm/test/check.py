@@ -10,7 +10,6 @@ import os
 import random
 import re
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -130,9 +129,7 @@ def generate(path, tp, dcp, words, lengths=PROMPTS, again=False):
 
 def ranks(tp, work, plugin):
     """Forks a process for each rank, calls work(rank), and returns what each returned, or the text of its error."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = server.free_port()
     shared = set(os.listdir("/dev/shm"))
     children, files = [], [tempfile.NamedTemporaryFile("r") for _ in range(tp)]
     for rank, result in enumerate(files):
