@@ -4,7 +4,6 @@
 the same tokens. On one machine ranks divide the memory of keys; they share its processors, and save no time.
 
     python examples/generate.py --ranks 4 --tokens 40 "The capital of France is"
-    python examples/generate.py --ranks 4 --method ring          # or tree, allreduce3: see the table at the end
     python examples/generate.py --ranks 4 --kill 2               # rank 2 ends in the middle, and the others go on
     python examples/generate.py --ranks 3 --verify               # the same on one rank, and the tokens compared
     python examples/generate.py --ranks 3 --order exact          # one hash of all logits for any number of ranks
@@ -25,7 +24,6 @@ def arguments():
     parser.add_argument("--prompt-tokens", type=int, help="of it, the first so many tokens")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=256, help="to generate")
-    parser.add_argument("--method", choices=("fused", "tree", "ring", "allreduce3"), default="fused")
     parser.add_argument("--shard", choices=("blocks", "ranges"), default="blocks", help="how keys are divided among ranks")
     parser.add_argument("--block", type=int, help="tokens whose keys stay together; default 64, in exact order 256")
     parser.add_argument("--order", choices=("plan", "canonical", "exact"), default="plan", help="in which partials add up")
@@ -37,8 +35,8 @@ def arguments():
     if options.kill is not None and not 0 < options.kill < options.ranks:
         parser.error("--kill: a rank from 1 on, since rank 0 prints")
     options.block = options.block or (256 if options.order == "exact" else 64)
-    if options.order == "exact" and (options.method != "fused" or options.shard != "blocks" or options.block % 256):
-        parser.error("--order exact: with --method fused, and --shard blocks of a multiple of 256 tokens")
+    if options.order == "exact" and (options.shard != "blocks" or options.block % 256):
+        parser.error("--order exact: with --shard blocks of a multiple of 256 tokens")
     return options
 
 
@@ -49,7 +47,7 @@ def generate(comm, model, prompt, options, report):
     import banyan
 
     length = len(prompt) + options.tokens
-    session = Session(comm, model, length, options.method, options.shard, options.block, options.order)
+    session = Session(comm, model, length, options.shard, options.block, options.order)
     began = time.perf_counter()
     session.prefill(prompt[:-1])
     session.ids.append(prompt[-1])
@@ -80,7 +78,7 @@ def generate(comm, model, prompt, options, report):
                 "logits": session.seen.hexdigest()[:16],
                 "bytes": session.bytes_sent,
                 "ranks": session.comm.nranks,
-                **session.seconds,
+                "attention_s": session.attention_s,
             }
         )
     session.comm.close()
@@ -120,16 +118,10 @@ def main():
         print(model.decode(result["ids"]))
         print()
     tokens, steps = options.tokens, options.tokens * model.layers
+    print(f"{'ranks':>5}{'prompt':>8}{'prefill s':>11}{'tokens/s':>10}{'attention us':>14}{'bytes/layer':>13}")
     print(
-        f"{'method':<12}{'ranks':>6}{'prompt':>8}{'prefill s':>11}{'tokens/s':>10}{'attention us':>14}"
-        f"{'combine us':>12}{'bytes/layer':>13}"
-    )
-    split = options.method != "fused"
-    attention = f"{result['attention' if split else 'fused'] / steps * 1e6:.0f}"
-    combine = f"{result['combine'] / steps * 1e6:.0f}" if split else "in it"
-    print(
-        f"{options.method:<12}{options.ranks:>6}{len(prompt):>8}{result['prefill_s']:>11.1f}"
-        f"{tokens / result['decode_s']:>10.1f}{attention:>14}{combine:>12}{result['bytes'] / steps:>13.0f}"
+        f"{options.ranks:>5}{len(prompt):>8}{result['prefill_s']:>11.1f}{tokens / result['decode_s']:>10.1f}"
+        f"{result['attention_s'] / steps * 1e6:>14.0f}{result['bytes'] / steps:>13.0f}"
     )
     print("tokens sha256", hashlib.sha256(repr(result["ids"]).encode()).hexdigest()[:16])
     if options.order == "exact":
@@ -137,7 +129,7 @@ def main():
     if result["lost"]:
         print(f"{result['lost']} keys were lost, and computed again by {result['ranks']} ranks")
     if options.verify:
-        options.kill, options.method, options.order = None, "tree", "plan"
+        options.kill, options.order = None, "plan"
         alone = run(model, prompt, options, 1)["ids"]
         same = alone == result["ids"]
         print(f"one rank gives {'the same' if same else 'other'} {len(alone)} tokens")

@@ -12,6 +12,5 @@ dist_example_DATA = \
   %D%/prefill.c \
   %D%/smollm.py \
   %D%/sparse.py \
-  %D%/summarise.py \
   %D%/threads.c \
   %D%/tiers.c

