@@ -7,7 +7,6 @@ tree_checks += \
   %D%/check-headers \
   %D%/check-kernels \
   %D%/check-layers \
-  %D%/check-links \
   %D%/check-listed \
   %D%/check-pages \
   %D%/check-reference \
