@@ -70,6 +70,17 @@ class SumWords(CallWords, total=False):
 
     out: Optional[Array]
 
+class GatherWords(TypedDict, total=False):
+    """Keyword arguments of Communicator.allgather()."""
+
+    out: Optional[Array]
+    counts: Optional[Sequence[int]]
+
+class HeadsWords(GatherWords, total=False):
+    """Keyword arguments of Communicator.allgather_heads()."""
+
+    tokens: Union[None, int, Array]
+
 class BestWords(TypedDict, total=False):
     """Keyword arguments of a selection."""
 
@@ -497,38 +508,22 @@ class Comm:
         """
     def select_init(self, scores: Array, indices: Array, **words: Unpack[SelectWords]) -> Operation:
         """A persistent select() of int64 indices. Collective. Returns an Operation."""
-    def allgather(self, mine: Given, *, out: Optional[Array] = None, counts: Optional[Sequence[int]] = None) -> Given:
+    def allgather(self, mine: Given, **words: Unpack[GatherWords]) -> Given:
         """Gives all ranks the arrays of each: [nranks, *mine.shape], any dtype. Collective.
 
         mine: contiguous. counts: the size of the first dimension on each rank, where these differ; the arrays are then
         joined along it. out: an array that receives the result. Raises what combine() raises.
         """
-    def allgather_init(
-        self, mine: Array, *, out: Optional[Array] = None, counts: Optional[Sequence[int]] = None
-    ) -> Operation:
+    def allgather_init(self, mine: Array, **words: Unpack[GatherWords]) -> Operation:
         """A persistent allgather(). Collective. Returns an Operation."""
-    def allgather_heads(
-        self,
-        mine: Given,
-        *,
-        out: Out = None,
-        counts: Optional[Sequence[int]] = None,
-        tokens: Union[None, int, Array] = None,
-    ) -> Given:
+    def allgather_heads(self, mine: Given, **words: Unpack[HeadsWords]) -> Given:
         """Gives all ranks the heads of each, such as Q under tensor parallelism. Collective.
 
         mine: [tokens, heads of this rank, dim], with any strides. counts: the heads of each rank; None: as many as
             here.
         tokens: as in combine(). Returns [tokens, heads of all ranks, dim], or `out`. Raises what combine() raises.
         """
-    def allgather_heads_init(
-        self,
-        mine: Array,
-        *,
-        out: Out = None,
-        counts: Optional[Sequence[int]] = None,
-        tokens: Union[None, int, Array] = None,
-    ) -> Operation:
+    def allgather_heads_init(self, mine: Array, **words: Unpack[HeadsWords]) -> Operation:
         """A persistent allgather_heads(). Collective. Returns an Operation."""
     def shift(self, send: Given, distance: int = 1, *, out: Optional[Array] = None) -> Given:
         """Sends an array to rank + distance, and returns that of rank - distance, modulo the number of ranks.
