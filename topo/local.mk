@@ -15,7 +15,6 @@ libbanyan_topo_model_la_SOURCES += \
   %D%/probe/pci.c %D%/probe/util.h \
   %D%/probe/probe.c %D%/probe/probe.h \
   %D%/probe/probe_nvml.c \
-  %D%/probe/probes.def \
   %D%/probe/rdma.c \
   %D%/probe/sysfs.c \
   %D%/probe/util.c

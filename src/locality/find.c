@@ -60,7 +60,7 @@ static void place_bound(const bny_prices *prices, const bny_topo_binding *bindin
 
 static bool probe(machine *m) {
   bny_topo_error why = {.text = ""};
-  m->topo = bny_topo_probe_machine(NULL, NULL, NULL, &why);
+  m->topo = bny_topo_probe_machine(NULL, NULL, &why);
   m->derived = m->topo ? bny_topo_derive(m->topo) : NULL;
   return m->derived != NULL;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A fake NVML for machines without a GPU. It has the functions that the probe calls, and answers as the machine that
  * FAKE_NVML names. FAKE_NVML_OPEN is set in the environment from init to shutdown. FAKE_NVML_FAILS is a seed with
- * which one call in eight fails. Compiled with FAKE_NVML_OLD, it lacks the functions that older drivers lack. */
+ * which one call in eight fails. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,17 +91,21 @@ static bool fails_by_chance(void) {
   return random_next(&state) % 8 == 0;
 }
 
-/* Each call about a GPU begins with these checks. */
-static bny_nvml_return answer(const machine *m, bny_nvml_device device, unsigned *gpu) {
+static unsigned gpu_of(bny_nvml_device device) { return (unsigned)((uintptr_t)device - 1); }
+
+/* The checks that each call about a GPU begins with. */
+static bny_nvml_return answer(bny_nvml_device device) {
+  const machine *m = here();
+  unsigned gpu = gpu_of(device);
   if (!getenv("FAKE_NVML_OPEN")) abort();
   if (m->wrong == CALLS_FAIL || fails_by_chance()) return BNY_NVML_UNKNOWN;
-  *gpu = (unsigned)((uintptr_t)device - 1);
-  if (*gpu >= m->gpus) return BNY_NVML_INVALID_ARGUMENT;
-  return is_at(m, GPU_LOST, *gpu) ? BNY_NVML_GPU_IS_LOST : BNY_NVML_SUCCESS;
+  if (gpu >= m->gpus) return BNY_NVML_INVALID_ARGUMENT;
+  return is_at(m, GPU_LOST, gpu) ? BNY_NVML_GPU_IS_LOST : BNY_NVML_SUCCESS;
 }
 
-static bny_nvml_return answer_link(const machine *m, bny_nvml_device device, unsigned link, unsigned *gpu) {
-  bny_nvml_return status = answer(m, device, gpu);
+static bny_nvml_return answer_link(bny_nvml_device device, unsigned link) {
+  const machine *m = here();
+  bny_nvml_return status = answer(device);
   if (status != BNY_NVML_SUCCESS) return status;
   return m->links == 0 ? BNY_NVML_NOT_SUPPORTED : link >= m->links ? BNY_NVML_INVALID_ARGUMENT : BNY_NVML_SUCCESS;
 }
@@ -119,10 +123,23 @@ static bool is_up(const machine *m, unsigned gpu, unsigned link) {
   return !is_at(m, LINKS_DOWN, gpu) || link < m->links - 6;
 }
 
-/* Declares a function of the library and begins its definition. The names are NVML's. */
+static bool is_registered(unsigned gpu) { return !is_at(here(), NOT_REGISTERED, gpu); }
+
+/* Defines a function of the library. The names are NVML's. */
 #define CALL(name, ...)                       \
   EXPORTED bny_nvml_return name(__VA_ARGS__); \
   bny_nvml_return name(__VA_ARGS__)
+
+/* Defines a function about a GPU that runs `work` if the checks succeed, which `m` and `gpu` describe. */
+#define ABOUT(name, status, work, ...)              \
+  CALL(name, bny_nvml_device device, __VA_ARGS__) { \
+    const machine *m = here();                      \
+    const unsigned gpu = gpu_of(device);            \
+    bny_nvml_return got = status;                   \
+    (void)m, (void)gpu;                             \
+    if (got == BNY_NVML_SUCCESS) work;              \
+    return got;                                     \
+  }
 
 CALL(nvmlInit_v2, void) {
   if (here()->wrong == INIT_FAILS) return 18;
@@ -154,74 +171,34 @@ CALL(nvmlDeviceGetCount_v2, unsigned *count) {
 }
 
 CALL(nvmlDeviceGetHandleByIndex_v2, unsigned index, bny_nvml_device *device) {
-  unsigned gpu;
   bny_nvml_device made = (bny_nvml_device)((uintptr_t)index + 1);
-  bny_nvml_return status = answer(here(), made, &gpu);
+  bny_nvml_return status = answer(made);
   if (status == BNY_NVML_SUCCESS) *device = made;
   return status;
 }
 
-CALL(nvmlDeviceGetName, bny_nvml_device device, char *name, unsigned bytes) {
-  unsigned gpu;
-  bny_nvml_return status = answer(here(), device, &gpu);
-  if (status == BNY_NVML_SUCCESS) snprintf(name, bytes, "%s", here()->product);
-  return status;
-}
-
-CALL(nvmlDeviceGetUUID, bny_nvml_device device, char *uuid, unsigned bytes) {
-  unsigned gpu;
-  bny_nvml_return status = answer(here(), device, &gpu);
-  if (status == BNY_NVML_SUCCESS) snprintf(uuid, bytes, "GPU-00000000-0000-0000-0000-%012u", gpu);
-  return status;
-}
-
-CALL(nvmlDeviceGetCudaComputeCapability, bny_nvml_device device, int *major, int *minor) {
-  unsigned gpu;
-  bny_nvml_return status = answer(here(), device, &gpu);
-  if (status == BNY_NVML_SUCCESS) *major = here()->major, *minor = here()->minor;
-  return status;
-}
-
-static bny_nvml_return number(bny_nvml_device device, unsigned value, unsigned *out) {
-  unsigned gpu;
-  bny_nvml_return status = answer(here(), device, &gpu);
-  if (status == BNY_NVML_SUCCESS) *out = value;
-  return status;
-}
-
-CALL(nvmlDeviceGetMaxPcieLinkGeneration, bny_nvml_device device, unsigned *generation) {
-  return number(device, here()->major >= 9 ? 5 : here()->major >= 8 ? 4 : 3, generation);
-}
-
-CALL(nvmlDeviceGetMaxPcieLinkWidth, bny_nvml_device device, unsigned *lanes) { return number(device, 16, lanes); }
-
-CALL(nvmlDeviceGetCurrPcieLinkGeneration, bny_nvml_device device, unsigned *generation) {
-  return number(device, 1, generation); /* idle */
-}
-
-CALL(nvmlDeviceGetCurrPcieLinkWidth, bny_nvml_device device, unsigned *lanes) {
-  return number(device, is_at(here(), LANES_MISSING, (unsigned)((uintptr_t)device - 1)) ? 8 : 16, lanes);
-}
-
-CALL(nvmlDeviceGetNvLinkState, bny_nvml_device device, unsigned link, unsigned *state) {
-  unsigned gpu;
-  bny_nvml_return status = answer_link(here(), device, link, &gpu);
-  if (status == BNY_NVML_SUCCESS) *state = is_up(here(), gpu, link);
-  return status;
-}
-
-CALL(nvmlDeviceGetNvLinkVersion, bny_nvml_device device, unsigned link, unsigned *version) {
-  unsigned gpu;
-  bny_nvml_return status = answer_link(here(), device, link, &gpu);
-  if (status == BNY_NVML_SUCCESS)
-    *version = here()->major >= 10 ? BNY_NVML_NVLINK_5_0 : here()->major >= 9 ? BNY_NVML_NVLINK_4_0 : 2;
-  return status;
-}
+ABOUT(nvmlDeviceGetName, answer(device), snprintf(name, bytes, "%s", m->product), char *name, unsigned bytes)
+ABOUT(nvmlDeviceGetUUID, answer(device), snprintf(uuid, bytes, "GPU-00000000-0000-0000-0000-%012u", gpu), char *uuid,
+      unsigned bytes)
+ABOUT(nvmlDeviceGetCudaComputeCapability, answer(device), (*major = m->major, *minor = m->minor), int *major,
+      int *minor)
+ABOUT(nvmlDeviceGetMaxPcieLinkGeneration, answer(device),
+      *generation = m->major >= 9   ? 5
+                    : m->major >= 8 ? 4
+                                    : 3,
+      unsigned *generation)
+ABOUT(nvmlDeviceGetMaxPcieLinkWidth, answer(device), *lanes = 16, unsigned *lanes)
+ABOUT(nvmlDeviceGetCurrPcieLinkGeneration, answer(device), *generation = 1, unsigned *generation) /* idle */
+ABOUT(nvmlDeviceGetCurrPcieLinkWidth, answer(device), *lanes = is_at(m, LANES_MISSING, gpu) ? 8 : 16, unsigned *lanes)
+ABOUT(nvmlDeviceGetNvLinkState, answer_link(device, link), *state = is_up(m, gpu, link), unsigned link, unsigned *state)
+ABOUT(nvmlDeviceGetMemoryAffinity, answer(device),
+      if (words > 0 && scope == BNY_NVML_SCOPE_NODE) nodes[0] = 1ul << (2 * gpu / m->gpus), unsigned words,
+      unsigned long *nodes, unsigned scope)
 
 static bny_nvml_return remote(bny_nvml_device device, unsigned link, bny_nvml_pci *pci, unsigned *type) {
-  unsigned gpu;
   const machine *m = here();
-  bny_nvml_return status = answer_link(m, device, link, &gpu);
+  const unsigned gpu = gpu_of(device);
+  bny_nvml_return status = answer_link(device, link);
   if (status == BNY_NVML_SUCCESS && !is_up(m, gpu, link)) status = BNY_NVML_NOT_SUPPORTED;
   if (status != BNY_NVML_SUCCESS) return status;
   *type = m->by == BY_MESH ? BNY_NVML_REMOTE_GPU : BNY_NVML_REMOTE_SWITCH;
@@ -239,13 +216,16 @@ CALL(nvmlDeviceGetNvLinkRemotePciInfo_v2, bny_nvml_device device, unsigned link,
   return remote(device, link, pci, &type);
 }
 
-static bool is_registered(unsigned gpu) { return !is_at(here(), NOT_REGISTERED, gpu); }
+CALL(nvmlDeviceGetNvLinkRemoteDeviceType, bny_nvml_device device, unsigned link, unsigned *type) {
+  bny_nvml_pci pci;
+  return remote(device, link, &pci, type);
+}
 
 CALL(nvmlDeviceGetP2PStatus, bny_nvml_device a, bny_nvml_device b, unsigned capability, unsigned *status) {
-  unsigned first, second;
+  const unsigned first = gpu_of(a), second = gpu_of(b);
   const machine *m = here();
-  bny_nvml_return got = answer(m, a, &first);
-  if (got == BNY_NVML_SUCCESS) got = answer(m, b, &second);
+  bny_nvml_return got = answer(a);
+  if (got == BNY_NVML_SUCCESS) got = answer(b);
   if (got != BNY_NVML_SUCCESS) return got;
   bool linked = m->by == BY_MESH ? mesh[first][second] > 0 : m->by != BY_NOTHING;
   bool given = m->wrong != PEERS_REJECTED && is_registered(first) && is_registered(second);
@@ -253,42 +233,9 @@ CALL(nvmlDeviceGetP2PStatus, bny_nvml_device a, bny_nvml_device b, unsigned capa
   return BNY_NVML_SUCCESS;
 }
 
-static bny_nvml_return place(bny_nvml_device device, bny_nvml_pci *pci) {
-  unsigned gpu;
-  bny_nvml_return status = answer(here(), device, &gpu);
-  if (status != BNY_NVML_SUCCESS) return status;
-  pci->domain = 0;
-  pci->bus = here()->wrong == ONE_BUS ? 1 : buses[gpu % 8];
-  pci->device = 0;
-  return BNY_NVML_SUCCESS;
-}
-
-#ifdef FAKE_NVML_OLD
-
-/* The structure of v2 is shorter, so nothing after these members may be written. */
-CALL(nvmlDeviceGetPciInfo_v2, bny_nvml_device device, bny_nvml_pci *pci) { return place(device, pci); }
-
-#else
-
-CALL(nvmlDeviceGetPciInfo_v3, bny_nvml_device device, bny_nvml_pci *pci) {
-  bny_nvml_return status = place(device, pci);
-  if (status == BNY_NVML_SUCCESS)
-    snprintf(pci->bus_id, sizeof pci->bus_id, "%08X:%02X:%02X.0", pci->domain, pci->bus & 0xff, pci->device & 0x1f);
-  return status;
-}
-
-CALL(nvmlDeviceGetMemoryAffinity, bny_nvml_device device, unsigned words, unsigned long *nodes, unsigned scope) {
-  unsigned gpu;
-  bny_nvml_return status = answer(here(), device, &gpu);
-  if (status != BNY_NVML_SUCCESS || words == 0 || scope != BNY_NVML_SCOPE_NODE) return status;
-  nodes[0] = 1ul << (2 * gpu / here()->gpus);
-  return BNY_NVML_SUCCESS;
-}
-
-CALL(nvmlDeviceGetNvLinkRemoteDeviceType, bny_nvml_device device, unsigned link, unsigned *type) {
-  bny_nvml_pci pci;
-  return remote(device, link, &pci, type);
-}
+ABOUT(nvmlDeviceGetPciInfo_v3, answer(device),
+      *pci = ((bny_nvml_pci){.bus = m->wrong == ONE_BUS ? 1 : buses[gpu % 8], .device_id = 0x233010deu}),
+      bny_nvml_pci *pci)
 
 static void field_fill(const machine *m, unsigned gpu, bny_nvml_field *field) {
   unsigned value = 0;
@@ -308,25 +255,18 @@ static void field_fill(const machine *m, unsigned gpu, bny_nvml_field *field) {
   field->value.number = value;
 }
 
-CALL(nvmlDeviceGetFieldValues, bny_nvml_device device, int count, bny_nvml_field *fields) {
-  unsigned gpu;
-  bny_nvml_return status = answer(here(), device, &gpu);
-  for (int i = 0; status == BNY_NVML_SUCCESS && i < count; i++) field_fill(here(), gpu, &fields[i]);
-  return status;
-}
+ABOUT(nvmlDeviceGetFieldValues, answer(device), for (int i = 0; i < count; i++) field_fill(m, gpu, &fields[i]),
+      int count, bny_nvml_field *fields)
 
 CALL(nvmlDeviceGetGpuFabricInfoV, bny_nvml_device device, bny_nvml_fabric *fabric) {
-  unsigned gpu;
-  bny_nvml_return status = answer(here(), device, &gpu);
+  bny_nvml_return status = answer(device);
   if (status != BNY_NVML_SUCCESS) return status;
   if (fabric->version != BNY_NVML_FABRIC_VERSION) return BNY_NVML_INVALID_ARGUMENT;
   if (here()->major < 9) return BNY_NVML_NOT_SUPPORTED;
-  fabric->state = is_registered(gpu) ? BNY_NVML_FABRIC_COMPLETED : BNY_NVML_FABRIC_IN_PROGRESS;
+  fabric->state = is_registered(gpu_of(device)) ? BNY_NVML_FABRIC_COMPLETED : BNY_NVML_FABRIC_IN_PROGRESS;
   fabric->status = BNY_NVML_SUCCESS;
   if (!here()->domain) return BNY_NVML_SUCCESS;
   for (int i = 0; i < 16; i++) fabric->uuid[i] = (unsigned char)(0x10 + i);
   fabric->clique = 3;
   return BNY_NVML_SUCCESS;
 }
-
-#endif

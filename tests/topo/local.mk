@@ -38,14 +38,10 @@ topo_ldadd = libbanyan_topo.la libbanyan_launch.la $(LDADD)
 %C%_test_topo_library_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(JANSSON_CFLAGS)
 %C%_test_topo_library_LDADD = $(JANSSON_LIBS) libbanyan_methods.la libbanyan_options.la $(topo_ldadd)
 
-# Libraries for the probe to load: one like NVIDIA's current library, and one like that of an older driver.
-check_LTLIBRARIES += %D%/fake_nvml.la %D%/fake_nvml_old.la
+# A library like NVIDIA's, for the probe to load.
+check_LTLIBRARIES += %D%/fake_nvml.la
 module_flags = $(AM_LDFLAGS) -module -avoid-version -shared -rpath /nowhere
-fake_nvml_sources = %D%/fake_nvml.c
-%C%_fake_nvml_la_SOURCES = $(fake_nvml_sources)
+%C%_fake_nvml_la_SOURCES = %D%/fake_nvml.c
 %C%_fake_nvml_la_LDFLAGS = $(module_flags)
-%C%_fake_nvml_old_la_SOURCES = $(fake_nvml_sources)
-%C%_fake_nvml_old_la_CPPFLAGS = $(AM_CPPFLAGS) -DFAKE_NVML_OLD
-%C%_fake_nvml_old_la_LDFLAGS = $(module_flags)
 
 EXTRA_DIST += %D%/fuzz %D%/fuzz_topo.c

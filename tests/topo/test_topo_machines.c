@@ -82,7 +82,7 @@ TEST(findings_are_bounded) {
     bny_topo_link *link = &topo->links[l];
     if (link->kind == BNY_TOPO_LINK_NET) link->gbytes_per_s = 0.01 + 0.02 * link->from; /* every host differs */
   }
-  topo_findings found = topo_diagnose(topo, topo_derive(topo), NULL, 0);
+  topo_findings found = topo_diagnose(topo, topo_derive(topo), NULL);
   ck_assert(has_finding(&found, TOPO_FAULT, "more of link-slow"));
   ck_assert_int_lt(found.count, 200);
 }

@@ -85,7 +85,7 @@ TEST(no_silence) {
     char text[2048];
     snprintf(text, sizeof text, NCCL_HEAD "%s" NCCL_TAIL, cases[i].inside);
     bny_topo *t = import(text, "nccl-xml");
-    const topo_findings all = topo_diagnose(t, topo_derive(t), NULL, 0);
+    const topo_findings all = topo_diagnose(t, topo_derive(t), NULL);
     ck_assert_msg(all.count > 0 && strcmp(all.list[0].id, cases[i].id) == 0 &&
                       strstr(all.list[0].text, cases[i].fact) != NULL,
                   "%s\n%s", text, all.count > 0 ? all.list[0].text : "no finding");

@@ -7,18 +7,15 @@
 #include "topo/probe/nvml.h"
 #include "topo/probe/probe.h"
 #include "topo/model/speed.h"
-#include "tests/topo/topo_sysfs.h"
 #include "tests/topo/topo_util.h"
 
-extern const bny_topo_probe bny_topo_probe_nvml;
-
-static void library_path(bool old, char path[4096]) {
+static void library_path(char path[4096]) {
   const char *build = getenv("top_builddir");
-  snprintf(path, 4096, "%s/tests/topo/.libs/fake_nvml%s.so", build ? build : ".", old ? "_old" : "");
+  snprintf(path, 4096, "%s/tests/topo/.libs/fake_nvml.so", build ? build : ".");
 }
 
-static bny_topo_probe_report probe_at(const char *path, const char *sysfs, const char *machine, bny_topo *topo) {
-  bny_topo_probe_options options = {.sysfs = sysfs, .nvml = path};
+static bny_topo_probe_report probe_at(const char *path, const char *machine, bny_topo *topo) {
+  bny_topo_probe_options options = {.nvml = path};
   bny_topo_probe_report report = {.name = bny_topo_probe_nvml.name, .outcome = BNY_TOPO_PROBE_OUTCOMES};
   bny_topo_error error = {0};
   setenv("FAKE_NVML", machine, 1);
@@ -32,8 +29,8 @@ static bny_topo_probe_report probe_at(const char *path, const char *sysfs, const
 
 static bny_topo_probe_report probe(const char *machine, bny_topo *topo) {
   char path[4096];
-  library_path(false, path);
-  return probe_at(path, "/nowhere", machine, topo);
+  library_path(path);
+  return probe_at(path, machine, topo);
 }
 
 /* Probes a machine, which must succeed, and returns the model. */
@@ -110,7 +107,7 @@ TEST(several_hosts) {
 }
 
 /* Known devices are found by their bus ids, and their links are corrected. A GPU of another vendor stays, even with
- * the name of a probed GPU. A device that is no GPU in the model encloses a GPU without a bus id. */
+ * the name of a probed GPU. A GPU whose bus id another device has in the model has none. */
 TEST(found_by_bus) {
   bny_topo *topo = topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "known", NULL), numa = put(topo, BNY_TOPO_NUMA, host, "node1", NULL);
@@ -118,44 +115,18 @@ TEST(found_by_bus) {
   int32_t bridge = put(topo, BNY_TOPO_PCI, numa, "bridge", "0000:9c:00.0");
   int32_t known = put(topo, BNY_TOPO_GPU, bridge, "card3", "0000:9d:00.0");
   put(topo, BNY_TOPO_GPU, numa, "GPU0", "0000:aa:00.0");
-  put(topo, BNY_TOPO_PCI, bridge, "device", "0000:c3:00.0");
+  put(topo, BNY_TOPO_NIC, bridge, "device", "0000:c3:00.0");
   put(topo, BNY_TOPO_SWITCH, host, "switch", "0000:08:00.0");
   put(topo, BNY_TOPO_PCI, host, "taken", "0000:09:00.0");
   join(topo, BNY_TOPO_LINK_PCI, known, bridge, 3); /* speed of an idle link */
   ck_assert_int_eq(probe("dgx-h100", topo).outcome, BNY_TOPO_PROBE_FOUND);
   ck_facts(topo,
            "1 host; 9 gpu; 4 switch; card3 number 4; card3 compute 90; card3 parent bridge; card3 pci 1/16/48/48/0;"
-           "0000:aa:00.0 compute -1; GPU5 parent device; GPU5 bus none; GPU7 numa node1; 0000:09:00.0 nvlink "
+           "0000:aa:00.0 compute -1; GPU5 bus none; GPU7 numa node1; 0000:09:00.0 nvlink "
            "0/0/0/0/0; 0000:08:00.0 nvlink 8/40/824/824/0");
-  /* Known devices are corrected, not added again. */
-  int32_t nodes = topo->nnodes, links = topo->nlinks;
-  ck_assert_int_eq(probe("dgx-h100-gpu3-12-links", topo).outcome, BNY_TOPO_PROBE_FOUND);
-  ck_assert_int_eq(topo->nlinks, links + 8); /* links to the switch without a bus id */
-  ck_assert_int_eq(topo->nnodes, nodes + 1);
 }
 
-/* ---- old, broken and missing drivers ----------------------------------------------------------------------------- */
-
-TEST(old_driver) {
-  char path[4096];
-  const char *const lacks = "; this driver does not report link speeds, the fabric";
-  library_path(true, path);
-  bny_topo *topo = topo_new();
-  bny_topo_probe_report report = probe_at(path, "/nowhere", "v100-mesh", topo);
-  ck_assert_int_eq(report.outcome, BNY_TOPO_PROBE_FOUND);
-  ck_assert_msg(strstr(report.text, "8 GPUs, 24 NVLinks;") && strstr(report.text, lacks), "%s", report.text);
-  ck_facts(topo, "GPU0 nvlink 4/6/120/120/0");
-
-  /* NVML does not report the other end of these links, but the system may know it. */
-  topo = topo_new();
-  report = probe_at(path, "/nowhere", "dgx-h100", topo);
-  ck_assert_msg(strstr(report.text, "8 GPUs, 144 lead out of sight;"), "%s", report.text);
-  tree t = tree_new();
-  for (int i = 0; i < 4; i++) tree_file(&t, "0x068000", "bus/pci/devices/0000:%02x:00.0/class", 7 + i);
-  topo = topo_new();
-  report = probe_at(path, t.root, "dgx-h100", topo);
-  ck_assert_msg(strstr(report.text, "8 GPUs, 144 NVLinks by 4 NVSwitches;"), "%s", report.text);
-}
+/* ---- broken and missing drivers ---------------------------------------------------------------------------------- */
 
 /* One call in eight fails at random. The model must still pass its check, and the report must have a text. */
 TEST(calls_fail_at_random) {
@@ -197,7 +168,7 @@ TEST_LOOP(nothing, (int)(sizeof nothing_found / sizeof nothing_found[0])) {
 
 TEST(no_library) {
   bny_topo *topo = topo_new();
-  bny_topo_probe_report report = probe_at("libno-such-thing.so.1", NULL, "dgx-h100", topo);
+  bny_topo_probe_report report = probe_at("libno-such-thing.so.1", "dgx-h100", topo);
   ck_assert_int_eq(report.outcome, BNY_TOPO_PROBE_ABSENT);
   ck_assert_str_eq(report.text, "libno-such-thing.so.1 is not there: no NVIDIA driver");
   bny_topo_probe_options options = {.nvml = "libm.so.6"}; /* a library without NVML's functions */
@@ -212,7 +183,7 @@ TEST(no_library) {
 
 int main(void) {
   char path[4096];
-  library_path(false, path);
+  library_path(path);
   if (access(path, R_OK) != 0) {
     fprintf(stderr, "no %s: skipped\n", path);
     return 77;

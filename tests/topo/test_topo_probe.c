@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The probes of hwloc and sysfs, on made-up machines and on this machine. */
+ * The probe of sysfs, on made-up machines and on this machine. */
 #include "topo/levels/levels.h"
 #include "topo/probe/probe.h"
 #include "topo/probe/util.h"
@@ -53,28 +53,24 @@ static tree dgx_tree(void) {
   return t;
 }
 
-static bny_topo *probe(const char *sysfs, bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX], int32_t *count) {
+/* Returns the model of a machine. *said becomes the report of the probe of sysfs. */
+static bny_topo *probe(const char *sysfs, bny_topo_probe_report *said) {
   bny_topo_probe_options options = {.sysfs = sysfs, .nvml = "/nowhere/libnvidia-ml.so.1"};
+  bny_topo_probe_report reports[BNY_TOPO_PROBES];
   bny_topo_error error = {0};
-  bny_topo *topo = keep(bny_topo_probe_machine(&options, reports, count, &error), drop_topo);
+  bny_topo *topo = keep(bny_topo_probe_machine(&options, reports, &error), drop_topo);
   ck_assert_msg(topo != NULL, "%s", error.text);
+  *said = reports[0];
+  ck_assert_str_eq(said->name, "sysfs");
   return topo;
-}
-
-static const bny_topo_probe_report *report_of(const bny_topo_probe_report *reports, int32_t count, const char *name) {
-  for (int32_t i = 0; i < count; i++)
-    if (strcmp(reports[i].name, name) == 0) return &reports[i];
-  ck_abort_msg("no report of %s", name);
-  return NULL;
 }
 
 /* ---- sysfs ------------------------------------------------------------------------------------------------------- */
 
 TEST(two_sockets) {
   tree t = dgx_tree();
-  bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
-  int32_t count;
-  bny_topo *topo = probe(t.root, reports, &count);
+  bny_topo_probe_report said;
+  bny_topo *topo = probe(t.root, &said);
   /* Three host bridges and two switches. An idle GPU has its rated speed. eno1's slot has generation 4 and 4 lanes. */
   ck_facts(
       topo,
@@ -82,9 +78,8 @@ TEST(two_sockets) {
       "GPU1 number 1; GPU0 vendor NVIDIA; mlx5_0 bus 0000:1a:00.0; eno1 bus 0000:03:00.0; GPU1 numa node1;"
       "GPU1 package package1; GPU0 mlx5_0 PIX; GPU0 GPU1 SYS; GPU0 eno1 NODE; GPU0 pci 1/16/48/48/0;"
       "mlx5_0 pci 1/16/48/48/0; 0000:17:00.0 parent pci0000:16; eno1 pci 1/4/6/6/0; 1 port; port/1 eno1 link 1x1.25");
-  const bny_topo_probe_report *said = report_of(reports, count, "sysfs");
-  ck_assert_int_eq(said->outcome, BNY_TOPO_PROBE_FOUND);
-  ck_assert_str_eq(said->text, "2 packages, 2 NUMA nodes, 2 GPUs on PCI, 3 NICs on PCI, 7 PCI links say their rating");
+  ck_assert_int_eq(said.outcome, BNY_TOPO_PROBE_FOUND);
+  ck_assert_str_eq(said.text, "2 packages, 2 NUMA nodes, 2 GPUs on PCI, 3 NICs on PCI, 7 PCI links say their rating");
   for (int32_t n = 0; n < topo->nnodes; n++) ck_assert_int_eq(topo->nodes[n].source, BNY_TOPO_PROBED);
 }
 
@@ -106,42 +101,16 @@ TEST(below_rating) {
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     tree t = dgx_tree();
-    bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
-    int32_t count;
+    bny_topo_probe_report said;
     tree_file(&t, cases[i].text, "%s", cases[i].file);
-    bny_topo *topo = probe(t.root, reports, &count);
+    bny_topo *topo = probe(t.root, &said);
     ck_facts(topo, cases[i].facts);
     bool slow = strstr(cases[i].facts, "48") == NULL || strstr(cases[i].facts, "24") || strstr(cases[i].facts, "12/");
     bool below = slow && strstr(cases[i].facts, "24/24") == NULL;
-    ck_assert_int_eq(strstr(report_of(reports, count, "sysfs")->text, ", 1 is below it") != NULL, below);
-    topo_findings found = topo_diagnose(topo, topo_derive(topo), NULL, 0);
+    ck_assert_int_eq(strstr(said.text, ", 1 is below it") != NULL, below);
+    topo_findings found = topo_diagnose(topo, topo_derive(topo), NULL);
     ck_assert_int_eq(
         has_finding(&found, TOPO_FAULT, "its PCI link ") || has_finding(&found, TOPO_NOTE, "its PCI link "), slow);
-  }
-}
-
-/* Probing a known host adds no duplicates. Devices directly below the host move to their NUMA node. */
-TEST(merged) {
-  tree t = dgx_tree();
-  bny_topo *topo = topo_new();
-  int32_t host = put(topo, BNY_TOPO_HOST, -1, "known", NULL), numa = put(topo, BNY_TOPO_NUMA, host, "node0", NULL);
-  topo->nodes[numa].index = 0;
-  int32_t lost = put(topo, BNY_TOPO_PCI, host, "0000:[16-1f]", NULL);
-  topo->nodes[lost].host_bridge = true;
-  int32_t gpu = put(topo, BNY_TOPO_GPU, lost, "GPU7", "0000:1b:00.0");
-  topo->nodes[gpu].index = 7;
-  join(topo, BNY_TOPO_LINK_PCI, gpu, lost, 3);
-  extern const bny_topo_probe bny_topo_probe_sysfs;
-  bny_topo_probe_options options = {.sysfs = t.root};
-  bny_topo_error error;
-  for (int again = 0; again < 2; again++) {
-    bny_topo_probe_report report = {.name = "sysfs"};
-    bny_topo_probe_sysfs.run(&options, topo, &report);
-    ck_assert_msg(bny_topo_check(topo, &error), "%s", error.text);
-    /* NUMA node 1 has a PCI device, but this process may not use the node. */
-    ck_facts(topo, "1 numa; 2 gpu; 3 nic; 1 port; 0000:[16-1f] parent node0; GPU8 bus 0000:9a:00.0; mlx5_0 numa node0;"
-                   "mlx5_1 numa none; GPU7 pci 1/16/48/48/0");
-    ck_assert_str_eq(report.text, "2 GPUs on PCI, 3 NICs on PCI, 7 PCI links say their rating");
   }
 }
 
@@ -178,28 +147,26 @@ TEST(kinds_of_nics) {
   tree_interface(&t, "pci0000:00/0000:00:03.0/virtio2", "net", "eth2");
   tree_file(&t, "-1", "class/net/eth2/speed");
   tree_file(&t, "0x1af4", "devices/pci0000:00/0000:00:03.0/vendor");
-  bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
-  int32_t count;
-  bny_topo *topo = probe(t.root, reports, &count);
+  bny_topo_probe_report said;
+  bny_topo *topo = probe(t.root, &said);
   ck_facts(topo, "0 port; eth0 bus 0000:01:00.0; mlx5_bond_0 bus 0000:02:00.0; eth2 bus 0000:00:03.0; eth2 numa node0;"
                  "eth9 bus 0000:04:00.2"); /* node0 is the only one */
   ck_assert(bny_topo_find_bus(topo, "0000:01:00.1") < 0 && bny_topo_find_bus(topo, "0000:02:00.1") < 0);
   ck_assert_double_eq(bny_topo_probe_bond_megabits(t.root, "0000:02:00.0"), 200000);
   ck_assert_double_eq(bny_topo_probe_bond_megabits(t.root, "0000:01:00.0"), 0);
-  ck_assert_ptr_nonnull(strstr(report_of(reports, count, "sysfs")->text, "no GPU on PCI, 5 NICs on PCI"));
+  ck_assert_ptr_nonnull(strstr(said.text, "no GPU on PCI, 5 NICs on PCI"));
 }
 
 TEST(nothing_there) {
   tree t = tree_new();
-  bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
-  int32_t count;
-  bny_topo *topo = probe(t.root, reports, &count);
+  bny_topo_probe_report said;
+  bny_topo *topo = probe(t.root, &said);
   ck_assert_int_eq(topo->nnodes, bny_topo_count(topo, BNY_TOPO_HOST));
-  ck_assert_int_eq(report_of(reports, count, "sysfs")->outcome, BNY_TOPO_PROBE_ABSENT);
+  ck_assert_int_eq(said.outcome, BNY_TOPO_PROBE_ABSENT);
   tree_file(&t, "", "bus/pci/drivers_probe");
-  topo = probe(t.root, reports, &count);
-  ck_assert_int_eq(report_of(reports, count, "sysfs")->outcome, BNY_TOPO_PROBE_NOTHING);
-  ck_assert_str_eq(report_of(reports, count, "sysfs")->text, "no package, no NUMA node, no GPU on PCI, no NIC on PCI");
+  topo = probe(t.root, &said);
+  ck_assert_int_eq(said.outcome, BNY_TOPO_PROBE_NOTHING);
+  ck_assert_str_eq(said.text, "no package, no NUMA node, no GPU on PCI, no NIC on PCI");
 }
 
 /* ---- malformed sysfs --------------------------------------------------------------------------------------------- */
@@ -226,9 +193,8 @@ TEST(strange_things) {
   tree_file(&t, "4294967296-4294967297", "devices/system/node/node4/cpulist");
   tree_file(&t, "0", "devices/system/node/node99999999/cpulist");
   tree_file(&t, "0", "devices/system/node/node-1/cpulist");
-  bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
-  int32_t count;
-  bny_topo *topo = probe(t.root, reports, &count);
+  bny_topo_probe_report said;
+  bny_topo *topo = probe(t.root, &said);
   ck_facts(topo, "3 gpu; 4 numa");
   int32_t ad = bny_topo_find_bus(topo, "0000:ad:00.0"); /* its path does not show its position */
   ck_assert(ad >= 0 && topo->nodes[topo->nodes[ad].parent].kind == BNY_TOPO_HOST);
@@ -257,26 +223,24 @@ TEST_LOOP(garbage, 40) {
   nftw(t.root, spoil, 16, FTW_PHYS);
   bny_topo_probe_options options = {.sysfs = t.root, .nvml = "/nowhere"};
   bny_topo_error error = {0};
-  bny_topo *topo = keep(bny_topo_probe_machine(&options, NULL, NULL, &error), drop_topo);
+  bny_topo *topo = keep(bny_topo_probe_machine(&options, NULL, &error), drop_topo);
   ck_assert_msg(topo != NULL, "seed %d: %s", _i, error.text);
 }
 
 /* ---- this machine ------------------------------------------------------------------------------------------------ */
 
 TEST(this_machine) {
-  bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
+  bny_topo_probe_report reports[BNY_TOPO_PROBES];
   bny_topo_error error = {0};
-  int32_t count = 0;
-  bny_topo *topo = keep(bny_topo_probe_machine(NULL, reports, &count, &error), drop_topo);
+  bny_topo *topo = keep(bny_topo_probe_machine(NULL, reports, &error), drop_topo);
   ck_assert_msg(topo != NULL, "%s", error.text);
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_HOST), 1);
-  for (int32_t i = 0; i < count; i++) {
-    ck_assert_str_eq(reports[i].name, bny_topo_probes[i]->name);
+  for (int32_t i = 0; i < BNY_TOPO_PROBES; i++) {
+    ck_assert_str_eq(reports[i].name, ((const char *[BNY_TOPO_PROBES]){"sysfs", "nvml", "rdma"})[i]);
     ck_assert_int_lt(reports[i].outcome, BNY_TOPO_PROBE_OUTCOMES);
     ck_assert_msg(reports[i].text[0] != '\0', "%s says nothing", reports[i].name);
     printf("%s: %s: %s\n", reports[i].name, bny_topo_outcome_name(reports[i].outcome), reports[i].text);
   }
-  ck_assert_ptr_null(bny_topo_probes[count]);
   bny_topo_levels *levels = topo_derive(topo);
   ck_assert_int_ge(levels->nranks, 1);
 }

@@ -33,7 +33,6 @@ static void add_card(const tree *t, int bus, const char *numa, const char *name)
 
 /* Probes the tree, and checks report and facts. If `topo` is NULL, the sysfs probe makes the model first. */
 static void ck_probe(const tree *t, bny_topo *topo, const char *says, const char *facts) {
-  extern const bny_topo_probe bny_topo_probe_sysfs, bny_topo_probe_rdma;
   bny_topo_probe_options options = {.sysfs = t->root};
   bny_topo_probe_report report = {.name = "sysfs"};
   bny_topo_error error = {0};

@@ -371,7 +371,7 @@ static inline bool ck_whole(const bny_topo *topo, const bny_topo_levels *levels,
  *   "fault GPU1: no NVLink" a finding of this severity that holds the text; "no fault TEXT": none does */
 static inline void ck_facts(const bny_topo *topo, const char *facts) {
   bny_topo_levels *levels = topo_derive(topo);
-  const topo_findings found = topo_diagnose(topo, levels, NULL, 0);
+  const topo_findings found = topo_diagnose(topo, levels, NULL);
   char copy[4096], *rest = copy, *fact;
   ck_assert_int_lt(snprintf(copy, sizeof copy, "%s", facts), (int)sizeof copy);
   while ((fact = strsep(&rest, ";")) != NULL) {

@@ -75,16 +75,15 @@ static json_t *nodes_of(const bny_topo *topo, bny_topo_kind kind) {
 
 static json_t *gather(const info_request *request, tool_error *error) {
   (void)request;
-  bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
-  int32_t nreports = 0;
+  bny_topo_probe_report reports[BNY_TOPO_PROBES];
   bny_topo_error why = {.text = ""};
-  bny_topo *topo = bny_topo_probe_machine(NULL, reports, &nreports, &why);
+  bny_topo *topo = bny_topo_probe_machine(NULL, reports, &why);
   if (topo == NULL) {
     tool_error_set(error, "this machine: %s", why.text);
     return NULL;
   }
   json_t *probes = json_array();
-  for (int32_t i = 0; i < nreports; i++) {
+  for (int32_t i = 0; i < BNY_TOPO_PROBES; i++) {
     json_array_append_new(probes, json_pack("{s:s, s:s, s:s}", "name", reports[i].name, "outcome",
                                             bny_topo_outcome_name(reports[i].outcome), "text", reports[i].text));
   }

@@ -59,7 +59,7 @@ bool plan_ranks_load(const char *from, plan_ranks *ranks, tool_error *error) {
 
 bool plan_ranks_machine(plan_ranks *ranks, tool_error *error) {
   bny_topo_error why = {.text = ""};
-  bny_topo *topo = bny_topo_probe_machine(NULL, NULL, NULL, &why);
+  bny_topo *topo = bny_topo_probe_machine(NULL, NULL, &why);
   bool ok = topo != NULL || tool_error_set(error, "this machine: %s", why.text);
   ok = ok && ranks_derive(topo, "this machine", true, ranks, error);
   bny_topo_free(topo);

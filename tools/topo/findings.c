@@ -53,8 +53,9 @@ static const char *advice_for(const bny_topo_probe_report *report) {
 }
 
 void topo_put_probes(FILE *out, const topo_view *view) {
-  if (view->nreports > 0) fputs("\nProbes\n", out);
-  for (int32_t i = 0; i < view->nreports; i++) {
+  if (view->reports == NULL) return;
+  fputs("\nProbes\n", out);
+  for (int32_t i = 0; i < BNY_TOPO_PROBES; i++) {
     const bny_topo_probe_report *report = &view->reports[i];
     int column = fprintf(out, "  %-8s%-9s", report->name, bny_topo_outcome_name(report->outcome));
     const char *text = report->text[0] == '\0' ? "-" : report->text;

@@ -30,7 +30,6 @@ struct checker {
   const bny_topo_levels *levels;
   const bny_topo_level *hosts; /* level of hosts: their ranks */
   const bny_topo_probe_report *reports;
-  int32_t nreports;
   const rule *rule;
   topo_findings found;
   int32_t first, more; /* first finding of this rule, and its facts beyond FACTS_MAX */
@@ -576,7 +575,7 @@ static void input_odd(checker *c) { pass_notes(c, BNY_TOPO_NOTE_INPUT, "", true,
 static void nic_virtual(checker *c) { pass_notes(c, BNY_TOPO_NOTE_VIRTUAL, "", true, true); }
 
 static void probe_failed(checker *c) {
-  for (int32_t i = 0; i < c->nreports; i++)
+  for (int32_t i = 0; c->reports != NULL && i < BNY_TOPO_PROBES; i++)
     if (c->reports[i].outcome == BNY_TOPO_PROBE_FAILED)
       find(c, -1, "the probe %s failed: %s", c->reports[i].name, c->reports[i].text);
 }
@@ -610,13 +609,11 @@ static const rule rules[] = {
     {"nic-virtual", TOPO_INFO, nic_virtual, ""},
 };
 
-topo_findings topo_diagnose(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_probe_report *reports,
-                            int32_t nreports) {
+topo_findings topo_diagnose(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_probe_report *reports) {
   checker c = {.topo = topo,
                .levels = levels,
                .hosts = bny_topo_level_of(levels, BNY_TOPO_LEVEL_HOST),
                .reports = reports,
-               .nreports = nreports,
                .values = tool_new((size_t)topo->nnodes + (size_t)topo->nlinks, sizeof *c.values),
                .served = tool_new((size_t)topo->nnodes, sizeof *c.served)};
   for (int32_t r = 0; r < levels->nranks; r++)

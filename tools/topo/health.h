@@ -21,9 +21,8 @@ typedef struct topo_findings {
   topo_finding *list; /* faults, then notes, then infos; each in the order of the rules */
 } topo_findings;
 
-/* Applies all rules. The same fact about several nodes is one finding. `reports` are those of this machine's probes.
- * The result is memory of tool_new(). */
-topo_findings topo_diagnose(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_probe_report *reports,
-                            int32_t nreports);
+/* Applies all rules. The same fact about several nodes is one finding. `reports` are those of this machine's probes, or
+ * NULL. The result is memory of tool_new(). */
+topo_findings topo_diagnose(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_probe_report *reports);
 
 const char *topo_severity_name(topo_severity severity); /* "info", "note", "fault" */

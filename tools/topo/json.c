@@ -83,7 +83,9 @@ static json_t *probe_out(const void *all, int32_t i, const json_t *nodes) {
                    report->text);
 }
 
-json_t *topo_json_probes(const topo_view *view) { return list_of(view->nreports, probe_out, view->reports, NULL); }
+json_t *topo_json_probes(const topo_view *view) {
+  return list_of(view->reports == NULL ? 0 : BNY_TOPO_PROBES, probe_out, view->reports, NULL);
+}
 
 char *topo_json_text(json_t *json) {
   json_t *all = tool_json_stamped(json);

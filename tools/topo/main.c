@@ -22,7 +22,7 @@ typedef struct machine {
   bny_topo *topo;
   bny_topo_levels *levels;
   topo_view view;
-  bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
+  bny_topo_probe_report reports[BNY_TOPO_PROBES];
   char title[256];
 } machine;
 
@@ -111,20 +111,18 @@ static void set_title(machine *m, const char *from) {
 
 static bool load(const arguments *a, machine *m, tool_error *error) {
   bny_topo_error why = {.text = ""};
-  int32_t nreports = 0;
-  m->topo =
-      a->from == NULL ? bny_topo_probe_machine(NULL, m->reports, &nreports, &why) : bny_topo_load(a->from, NULL, &why);
+  const bny_topo_probe_report *reports = a->from == NULL ? m->reports : NULL;
+  m->topo = a->from == NULL ? bny_topo_probe_machine(NULL, m->reports, &why) : bny_topo_load(a->from, NULL, &why);
   if (m->topo == NULL) return tool_error_set(error, "%s", why.text);
   m->levels = bny_topo_derive(m->topo);
   if (m->levels == NULL) tool_no_memory();
   set_title(m, a->from);
   m->view = (topo_view){.topo = m->topo,
                         .levels = m->levels,
-                        .findings = topo_diagnose(m->topo, m->levels, m->reports, nreports),
+                        .findings = topo_diagnose(m->topo, m->levels, reports),
                         .title = m->title,
                         .all = a->all,
-                        .reports = m->reports,
-                        .nreports = nreports};
+                        .reports = reports};
   return true;
 }
 

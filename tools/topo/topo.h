@@ -21,8 +21,7 @@ typedef struct topo_view {
   topo_findings findings;
   const char *title;                    /* origin: a file's name, a description, "this machine" */
   bool all;                             /* do not fold equal parts */
-  const bny_topo_probe_report *reports; /* reports of this machine's probes */
-  int32_t nreports;
+  const bny_topo_probe_report *reports; /* by the probes of this machine; NULL: another machine */
 } topo_view;
 
 char *topo_view_text(const topo_view *view);   /* text.c: hosts, levels, findings, probes */

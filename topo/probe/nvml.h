@@ -23,7 +23,6 @@ enum {
 
 typedef struct bny_nvml_device_opaque *bny_nvml_device;
 
-/* Version 2 fills bus_id_legacy, and version 3 also bus_id. Both fill the numbers. */
 typedef struct bny_nvml_pci {
   char bus_id_legacy[16];
   unsigned domain, bus, device, device_id, subsystem_id; /* device_id: vendor in the low half */
@@ -34,13 +33,8 @@ _Static_assert(sizeof(bny_nvml_pci) == 68, "nvmlPciInfo_t");
 enum { BNY_NVML_REMOTE_GPU = 0, BNY_NVML_REMOTE_CPU = 1, BNY_NVML_REMOTE_SWITCH = 2, BNY_NVML_REMOTE_UNKNOWN = 255 };
 enum { BNY_NVML_LINKS_MAX = 36 }; /* per GPU: 18 so far */
 
-/* NVLink versions: 1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0. */
-enum { BNY_NVML_NVLINK_1_0 = 1, BNY_NVML_NVLINK_3_0 = 4, BNY_NVML_NVLINK_4_0 = 6, BNY_NVML_NVLINK_5_0 = 7 };
-
 enum {
-  BNY_NVML_FIELD_NVLINK_SPEED_0 = 84, /* to 89: links 0 to 5, raw MB/s */
-  BNY_NVML_FIELD_NVLINK_SPEED_COMMON = 90,
-  BNY_NVML_FIELD_NVLINK_SPEED = 164, /* scope: the link */
+  BNY_NVML_FIELD_NVLINK_SPEED = 164, /* scope: the link; raw MB/s */
   BNY_NVML_FIELD_C2C_COUNT = 170,
   BNY_NVML_FIELD_C2C_STATUS = 171, /* scope: the link */
   BNY_NVML_FIELD_C2C_SPEED = 172   /* scope: the link; MB/s */
@@ -72,7 +66,7 @@ enum {
   BNY_NVML_FABRIC_COMPLETED
 };
 
-/* Version 2, for nvmlDeviceGetGpuFabricInfoV. The older nvmlDeviceGetGpuFabricInfo fills only `uuid` to `state`. */
+/* Version 2, for nvmlDeviceGetGpuFabricInfoV. */
 typedef struct bny_nvml_fabric {
   unsigned version;
   unsigned char uuid[16];
@@ -87,15 +81,15 @@ _Static_assert(sizeof(bny_nvml_fabric) == 36 && offsetof(bny_nvml_fabric, state)
 enum { BNY_NVML_SCOPE_NODE = 0 };
 enum { BNY_NVML_TEXT_BYTES = 96 };
 
-/* The loaded library. A function that is not marked as required is NULL if the driver is too old for it. */
+/* The loaded library. */
 typedef struct bny_nvml {
   void *library;
-  bny_nvml_return (*init)(void);     /* required */
-  bny_nvml_return (*shutdown)(void); /* required */
+  bny_nvml_return (*init)(void);
+  bny_nvml_return (*shutdown)(void);
   const char *(*error_string)(bny_nvml_return status);
-  bny_nvml_return (*count)(unsigned *count);                          /* required */
-  bny_nvml_return (*handle)(unsigned index, bny_nvml_device *device); /* required */
-  bny_nvml_return (*pci)(bny_nvml_device device, bny_nvml_pci *pci);  /* required */
+  bny_nvml_return (*count)(unsigned *count);
+  bny_nvml_return (*handle)(unsigned index, bny_nvml_device *device);
+  bny_nvml_return (*pci)(bny_nvml_device device, bny_nvml_pci *pci);
   bny_nvml_return (*name)(bny_nvml_device device, char *name, unsigned bytes);
   bny_nvml_return (*uuid)(bny_nvml_device device, char *uuid, unsigned bytes);
   bny_nvml_return (*compute)(bny_nvml_device device, int *major, int *minor);
@@ -105,13 +99,11 @@ typedef struct bny_nvml {
   bny_nvml_return (*width)(bny_nvml_device device, unsigned *lanes);
   bny_nvml_return (*memory_affinity)(bny_nvml_device device, unsigned words, unsigned long *nodes, unsigned scope);
   bny_nvml_return (*link_state)(bny_nvml_device device, unsigned link, unsigned *state);
-  bny_nvml_return (*link_version)(bny_nvml_device device, unsigned link, unsigned *version);
   bny_nvml_return (*link_remote)(bny_nvml_device device, unsigned link, bny_nvml_pci *pci);
   bny_nvml_return (*link_remote_type)(bny_nvml_device device, unsigned link, unsigned *type);
   bny_nvml_return (*fields)(bny_nvml_device device, int count, bny_nvml_field *fields);
   bny_nvml_return (*p2p)(bny_nvml_device a, bny_nvml_device b, unsigned capability, unsigned *status);
-  bny_nvml_return (*fabric)(bny_nvml_device device, bny_nvml_fabric *fabric);
-  bny_nvml_return (*fabric_unversioned)(bny_nvml_device device, void *from_uuid_on);
+  bny_nvml_return (*fabric)(bny_nvml_device device, bny_nvml_fabric *fabric); /* NULL before release 535 */
 } bny_nvml;
 
 typedef enum bny_nvml_loading {
@@ -157,7 +149,6 @@ enum { BNY_NVML_SWITCHES_MAX = 64 };
 
 typedef struct bny_nvml_machine {
   const bny_nvml *nvml;
-  const char *sysfs;
   bny_topo *topo;
   int32_t host;
   bny_nvml_gpu *gpus;

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "topo/model/speed.h"
-#include "topo/probe/util.h"
 
 static const unsigned hidden_bus = 0xff; /* virtual machines report a switch as ffffffff:ff:ff */
 
@@ -75,28 +74,18 @@ static void fabric_read(bny_nvml_machine *machine, bny_nvml_gpu *gpu) {
   if (registered && memcmp(fabric.uuid, none, sizeof none) != 0) gpu->domain = domain_of(machine, &fabric);
 }
 
-/* Derives the type from the PCI class, for drivers that are too old to report it. Class 0x0680 is a non-PCI bridge. */
-static unsigned type_by_class(const bny_nvml_machine *machine, const char *bus_id) {
-  int64_t class = bny_topo_probe_number(0, 0xffffff, 0, "%s/bus/pci/devices/%s/class", machine->sysfs, bus_id);
-  return class == 0x068001      ? BNY_NVML_REMOTE_CPU
-         : class >> 8 == 0x0680 ? BNY_NVML_REMOTE_SWITCH
-                                : BNY_NVML_REMOTE_UNKNOWN;
-}
-
 /* Returns the node at the other end of a link; -1 if it is unknown or not visible. */
 static int32_t target_of(bny_nvml_machine *machine, const bny_nvml_gpu *gpu, unsigned link) {
   const bny_nvml *nvml = machine->nvml;
-  unsigned type = BNY_NVML_REMOTE_UNKNOWN;
+  unsigned type;
   bny_nvml_pci pci = {0};
   char bus_id[BNY_TOPO_BUS_BYTES] = "";
-  if (nvml->link_remote_type && nvml->link_remote_type(gpu->device, link, &type) != BNY_NVML_SUCCESS)
-    type = BNY_NVML_REMOTE_UNKNOWN;
-  bool known = nvml->link_remote && nvml->link_remote(gpu->device, link, &pci) == BNY_NVML_SUCCESS;
+  if (nvml->link_remote_type(gpu->device, link, &type) != BNY_NVML_SUCCESS) type = BNY_NVML_REMOTE_UNKNOWN;
+  bool known = nvml->link_remote(gpu->device, link, &pci) == BNY_NVML_SUCCESS;
   if (known && pci.bus < hidden_bus && pci.device <= 0x1f)
     snprintf(bus_id, sizeof bus_id, "%04x:%02x:%02x.0", pci.domain, pci.bus, pci.device);
   for (int32_t g = 0; bus_id[0] && g < machine->ngpus; g++)
     if (strcmp(machine->gpus[g].bus_id, bus_id) == 0) return &machine->gpus[g] == gpu ? -1 : machine->gpus[g].node;
-  if (type == BNY_NVML_REMOTE_UNKNOWN && bus_id[0]) type = type_by_class(machine, bus_id);
   if (type == BNY_NVML_REMOTE_CPU) return bny_topo_ancestor(machine->topo, gpu->node, BNY_TOPO_NUMA);
   if (type != BNY_NVML_REMOTE_SWITCH) return -1;
   return gpu->domain >= 0 ? gpu->domain : switch_of(machine, bus_id);
@@ -112,29 +101,15 @@ static bny_nvml_way *way_to(bny_nvml_gpu *gpu, int32_t to) {
 static double link_megabytes(const bny_nvml *nvml, bny_nvml_device device, unsigned link) {
   double value = 0;
   bool reports = bny_nvml_field_read(nvml, device, BNY_NVML_FIELD_NVLINK_SPEED, link, &value);
-  if ((!reports || value <= 0) && link < 6)
-    reports = bny_nvml_field_read(nvml, device, BNY_NVML_FIELD_NVLINK_SPEED_0 + link, 0, &value);
-  if (!reports || value <= 0)
-    reports = bny_nvml_field_read(nvml, device, BNY_NVML_FIELD_NVLINK_SPEED_COMMON, 0, &value);
   return reports && value > 0 && value < 1e6 ? value : 0;
-}
-
-/* Derives the compute capability from the NVLink version, for drivers that do not report the capability. */
-static int32_t compute_by_version(unsigned version) {
-  if (version >= BNY_NVML_NVLINK_5_0) return 100;
-  if (version >= BNY_NVML_NVLINK_4_0) return 90;
-  return version >= BNY_NVML_NVLINK_3_0 ? 80 : version > BNY_NVML_NVLINK_1_0 ? 70 : 60;
 }
 
 static void links_read(bny_nvml_machine *machine, bny_nvml_gpu *gpu) {
   const bny_nvml *nvml = machine->nvml;
-  for (unsigned l = 0; nvml->link_state && l < BNY_NVML_LINKS_MAX; l++) {
-    unsigned state = 0, version = 0;
+  for (unsigned l = 0; l < BNY_NVML_LINKS_MAX; l++) {
+    unsigned state = 0;
     if (nvml->link_state(gpu->device, l, &state) != BNY_NVML_SUCCESS) continue; /* no such link */
     int32_t to = target_of(machine, gpu, l);
-    if (gpu->compute < 0 && nvml->link_version && nvml->link_version(gpu->device, l, &version) == BNY_NVML_SUCCESS &&
-        version > 0)
-      gpu->compute = compute_by_version(version);
     if (to < 0) {
       gpu->down_somewhere += state == 0;
       machine->links_unseen += state != 0;
@@ -151,8 +126,7 @@ static void links_read(bny_nvml_machine *machine, bny_nvml_gpu *gpu) {
 
 static access_state access_by(const bny_nvml *nvml, const bny_nvml_gpu *a, const bny_nvml_gpu *b, unsigned capability) {
   unsigned status = BNY_NVML_P2P_UNKNOWN;
-  if (!nvml->p2p || nvml->p2p(a->device, b->device, capability, &status) != BNY_NVML_SUCCESS ||
-      status == BNY_NVML_P2P_UNKNOWN)
+  if (nvml->p2p(a->device, b->device, capability, &status) != BNY_NVML_SUCCESS || status == BNY_NVML_P2P_UNKNOWN)
     return ACCESS_UNKNOWN;
   return status == BNY_NVML_P2P_OK ? ACCESS_GIVEN : ACCESS_REJECTED;
 }
@@ -202,10 +176,9 @@ static double full_megabytes(const bny_nvml_machine *machine, int32_t compute) {
   return full;
 }
 
-/* Adds a link, or corrects one that another probe has added. `rated` is the number of links that should be up. */
+/* Adds a link. `rated` is the number of links that should be up. */
 static void link_put(bny_nvml_machine *machine, const bny_nvml_gpu *gpu, const bny_nvml_way *way, int32_t up,
                      int32_t rated, bool rejected) {
-  bny_topo *topo = machine->topo;
   double full = full_megabytes(machine, gpu->compute), one = bny_topo_speed_nvlink(gpu->compute);
   double part = full > 0 && way->megabytes > 0 ? way->megabytes / way->up / full : 1;
   bny_topo_link link = {.kind = BNY_TOPO_LINK_NVLINK,
@@ -217,16 +190,7 @@ static void link_put(bny_nvml_machine *machine, const bny_nvml_gpu *gpu, const b
                         .source = BNY_TOPO_PROBED};
   machine->links += up;
   machine->links_refused += rejected ? up : 0;
-  for (int32_t l = bny_topo_first_link(topo, gpu->node); l >= 0; l = bny_topo_next_link(topo, gpu->node, l)) {
-    bny_topo_link *known = &topo->links[l];
-    if (known->kind != BNY_TOPO_LINK_NVLINK || bny_topo_other_end(topo, gpu->node, l) != way->to) continue;
-    known->count = link.count;
-    known->gbytes_per_s = link.gbytes_per_s;
-    known->rated_gbytes_per_s = link.rated_gbytes_per_s;
-    known->source = link.source;
-    return;
-  }
-  bny_topo_add_link(topo, &link);
+  bny_topo_add_link(machine->topo, &link);
 }
 
 /* Adds direct links. Both ends report a link. The smaller count is used, because a link that is down at one end is

@@ -2,7 +2,7 @@
  * Finds the parents and links of PCI devices. A device's path in sysfs names all bridges above it:
  *   /sys/devices/pci0000:16/0000:16:01.0/0000:17:00.0/0000:18:02.0/0000:1b:00.0
  *                host bridge root port   upstream     downstream   device
- * As in hwloc's XML, a switch is one node with the bus id of its upstream bridge. */
+ * A switch is one node with the bus id of its upstream bridge. */
 #include "topo/probe/util.h"
 
 #include <ctype.h>
@@ -64,19 +64,13 @@ static int32_t top_of(const char *sysfs, const bny_topo *topo, const char *bus_i
   return numa;
 }
 
-/* Finds or adds the host bridge. sysfs and this probe name it "pci0000:16", and hwloc names it "0000:[16-1b]". */
+/* Finds or adds the host bridge, "pci0000:16". */
 static int32_t host_bridge(const char *sysfs, bny_topo *topo, const char *bus_id, const pci_path *path) {
-  char ours[BNY_TOPO_BUS_BYTES + 4], theirs[BNY_TOPO_BUS_BYTES + 4];
-  const char *colon = strchr(path->root, ':');
-  snprintf(ours, sizeof ours, "pci%s", path->root);
-  snprintf(theirs, sizeof theirs, "%.*s:[%s-", (int)(colon - path->root), path->root, colon + 1);
-  for (int32_t n = 0; n < topo->nnodes; n++) {
-    const bny_topo_node *node = &topo->nodes[n];
-    if (node->kind == BNY_TOPO_PCI && node->host_bridge &&
-        (strcmp(node->name, ours) == 0 || strncmp(node->name, theirs, strlen(theirs)) == 0))
-      return n;
-  }
-  bny_topo_node node = bny_topo_node_of(BNY_TOPO_PCI, top_of(sysfs, topo, bus_id), -1, ours, BNY_TOPO_PROBED);
+  char name[BNY_TOPO_BUS_BYTES + 4];
+  snprintf(name, sizeof name, "pci%s", path->root);
+  int32_t known = bny_topo_find_name(topo, BNY_TOPO_PCI, name);
+  if (known >= 0) return known;
+  bny_topo_node node = bny_topo_node_of(BNY_TOPO_PCI, top_of(sysfs, topo, bus_id), -1, name, BNY_TOPO_PROBED);
   node.host_bridge = true;
   return bny_topo_add_node(topo, &node);
 }

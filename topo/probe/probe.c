@@ -9,26 +9,16 @@
 
 #include "topo/probe/util.h"
 
-#define BNY_TOPO_PROBE(constant) extern const bny_topo_probe constant;
-#include "topo/probe/probes.def"
-#undef BNY_TOPO_PROBE
-
-const bny_topo_probe *const bny_topo_probes[] = {
-#define BNY_TOPO_PROBE(constant) &constant,
-#include "topo/probe/probes.def"
-#undef BNY_TOPO_PROBE
-    NULL,
-};
-
-_Static_assert(sizeof bny_topo_probes / sizeof bny_topo_probes[0] - 1 <= BNY_TOPO_PROBES_MAX, "room for all reports");
+static const bny_topo_probe *const probes[BNY_TOPO_PROBES] = {&bny_topo_probe_sysfs, &bny_topo_probe_nvml,
+                                                              &bny_topo_probe_rdma};
 
 const char *bny_topo_outcome_name(bny_topo_outcome outcome) {
   static const char *const names[BNY_TOPO_PROBE_OUTCOMES] = {"found", "nothing", "absent", "failed"};
   return (unsigned)outcome < BNY_TOPO_PROBE_OUTCOMES ? names[outcome] : "?";
 }
 
-bny_topo *bny_topo_probe_machine(const bny_topo_probe_options *options, bny_topo_probe_report *reports,
-                                 int32_t *nreports, bny_topo_error *error) {
+bny_topo *bny_topo_probe_machine(const bny_topo_probe_options *options, bny_topo_probe_report reports[BNY_TOPO_PROBES],
+                                 bny_topo_error *error) {
   bny_topo_probe_options where = options == NULL ? (bny_topo_probe_options){0} : *options;
   where.sysfs = where.sysfs == NULL ? "/sys" : where.sysfs;
   where.nvml = where.nvml == NULL ? "libnvidia-ml.so.1" : where.nvml;
@@ -42,12 +32,11 @@ bny_topo *bny_topo_probe_machine(const bny_topo_probe_options *options, bny_topo
     bny_topo_free(topo);
     return NULL;
   }
-  int32_t count = 0;
-  for (const bny_topo_probe *const *probe = bny_topo_probes; *probe != NULL; probe++, count++) {
+  for (int i = 0; i < BNY_TOPO_PROBES; i++) {
     bny_topo_probe_report own;
-    bny_topo_probe_report *report = reports == NULL ? &own : &reports[count];
-    *report = (bny_topo_probe_report){.name = (*probe)->name, .outcome = BNY_TOPO_PROBE_NOTHING};
-    (*probe)->run(&where, topo, report);
+    bny_topo_probe_report *report = reports == NULL ? &own : &reports[i];
+    *report = (bny_topo_probe_report){.name = probes[i]->name, .outcome = BNY_TOPO_PROBE_NOTHING};
+    probes[i]->run(&where, topo, report);
   }
   bny_topo_error why = {0};
   if (!bny_topo_check(topo, &why)) {
@@ -56,6 +45,5 @@ bny_topo *bny_topo_probe_machine(const bny_topo_probe_options *options, bny_topo
     bny_topo_free(topo);
     return NULL;
   }
-  if (nreports != NULL) *nreports = count;
   return topo;
 }

@@ -26,40 +26,27 @@ static int32_t place_of(const bny_nvml_machine *machine, bny_nvml_device device)
   unsigned long words[NUMA_WORDS] = {0};
   int32_t near = -1, count = 0;
   const bny_nvml *nvml = machine->nvml;
-  if (!nvml->memory_affinity ||
-      nvml->memory_affinity(device, NUMA_WORDS, words, BNY_NVML_SCOPE_NODE) != BNY_NVML_SUCCESS)
-    return machine->host;
+  if (nvml->memory_affinity(device, NUMA_WORDS, words, BNY_NVML_SCOPE_NODE) != BNY_NVML_SUCCESS) return machine->host;
   for (int32_t bit = 0; bit < NUMA_WORDS * (int32_t)WORD_BITS; bit++)
     if (words[bit / (int32_t)WORD_BITS] >> bit % (int32_t)WORD_BITS & 1) near = bit, count++;
   int32_t numa = count == 1 ? bny_topo_find_numa(machine->topo, near) : -1;
   return numa >= 0 ? numa : machine->host;
 }
 
-/* Adds a GPU below `parent`, named by NVML's number or the next free one (GPUs of other vendors have numbers too). */
-static int32_t gpu_add(const bny_nvml_machine *machine, const bny_nvml_gpu *gpu, int32_t parent, bool with_bus) {
+/* Finds the GPU by bus id. If sysfs does not show it, adds it, named by NVML's number or the next free one, because
+ * GPUs of other vendors have numbers too. */
+static int32_t gpu_place(const bny_nvml_machine *machine, const bny_nvml_gpu *gpu) {
   char name[32];
   unsigned number = gpu->number;
+  int32_t known = bny_topo_find_bus(machine->topo, gpu->bus_id);
+  if (known >= 0 && machine->topo->nodes[known].kind == BNY_TOPO_GPU) return known;
   do {
     snprintf(name, sizeof name, "GPU%u", number++);
   } while (bny_topo_find_name(machine->topo, BNY_TOPO_GPU, name) >= 0);
-  bny_topo_node node = bny_topo_node_of(BNY_TOPO_GPU, parent, (int32_t)gpu->number, name, BNY_TOPO_PROBED);
-  node.bus_id = with_bus ? gpu->bus_id : NULL;
+  bny_topo_node node =
+      bny_topo_node_of(BNY_TOPO_GPU, place_of(machine, gpu->device), (int32_t)gpu->number, name, BNY_TOPO_PROBED);
+  node.bus_id = known < 0 ? gpu->bus_id : NULL;
   return bny_topo_add_node(machine->topo, &node);
-}
-
-/* Finds the GPU by bus id, or adds it. If a device of another kind has the bus id, the GPU is added below that
- * device. */
-static void gpu_place(const bny_nvml_machine *machine, bny_nvml_gpu *gpu) {
-  const bny_topo_node *nodes = machine->topo->nodes;
-  int32_t found = bny_topo_find_bus(machine->topo, gpu->bus_id), node = found;
-  if (found < 0) {
-    gpu->node = gpu_add(machine, gpu, place_of(machine, gpu->device), true);
-    return;
-  }
-  while (node < machine->topo->nnodes &&
-         (nodes[node].kind != BNY_TOPO_GPU || (node != found && (nodes[node].parent != found || nodes[node].bus_id))))
-    node++;
-  gpu->node = node < machine->topo->nnodes ? node : gpu_add(machine, gpu, found, false);
 }
 
 /* ---- properties of a GPU ----------------------------------------------------------------------------------------- */
@@ -70,17 +57,17 @@ static void gpu_describe(const bny_nvml_machine *machine, bny_nvml_gpu *gpu) {
   bny_topo_node *node = &topo->nodes[gpu->node];
   char text[BNY_NVML_TEXT_BYTES] = "";
   int major = 0, minor = 0;
-  if (nvml->name && nvml->name(gpu->device, text, sizeof text) == BNY_NVML_SUCCESS) {
+  if (nvml->name(gpu->device, text, sizeof text) == BNY_NVML_SUCCESS) {
     text[sizeof text - 1] = '\0';
     bny_topo_set_string(topo, &node->model, text);
   }
-  if (nvml->uuid && nvml->uuid(gpu->device, text, sizeof text) == BNY_NVML_SUCCESS) {
+  if (nvml->uuid(gpu->device, text, sizeof text) == BNY_NVML_SUCCESS) {
     text[sizeof text - 1] = '\0';
     bny_topo_set_string(topo, &node->guid, text);
   }
   bny_topo_set_string(topo, &node->vendor, "NVIDIA");
-  if (nvml->compute && nvml->compute(gpu->device, &major, &minor) == BNY_NVML_SUCCESS && major > 0 && major < 100 &&
-      minor >= 0 && minor < 10)
+  if (nvml->compute(gpu->device, &major, &minor) == BNY_NVML_SUCCESS && major > 0 && major < 100 && minor >= 0 &&
+      minor < 10)
     node->compute = 10 * major + minor;
   gpu->compute = node->compute;
   node->index = (int32_t)gpu->number;
@@ -89,7 +76,7 @@ static void gpu_describe(const bny_nvml_machine *machine, bny_nvml_gpu *gpu) {
 
 static int number_of(bny_nvml_return (*ask)(bny_nvml_device, unsigned *), bny_nvml_device device, unsigned most) {
   unsigned value = 0;
-  return ask && ask(device, &value) == BNY_NVML_SUCCESS && value <= most ? (int)value : 0;
+  return ask(device, &value) == BNY_NVML_SUCCESS && value <= most ? (int)value : 0;
 }
 
 /* The rated generation is used, because an idle GPU lowers the current one. The current width is used, because a width
@@ -165,22 +152,6 @@ static int32_t gpus_open(bny_nvml_machine *machine, unsigned count, bny_nvml_ret
   return lost;
 }
 
-static void not_reported(const bny_nvml *nvml, bny_topo_probe_report *report) {
-  const struct {
-    bool there;
-    const char *what;
-  } facts[] = {{nvml->link_state && nvml->link_remote, "NVLinks"},
-               {nvml->fields, "link speeds"},
-               {nvml->p2p, "peer access"},
-               {nvml->fabric || nvml->fabric_unversioned, "the fabric"}};
-  const char *before = "; this driver does not report ";
-  for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++) {
-    if (facts[i].there) continue;
-    bny_topo_probe_more(report, "%s%s", before, facts[i].what);
-    before = ", ";
-  }
-}
-
 static void report_found(const bny_nvml_machine *machine, bny_topo_probe_report *report) {
   bny_topo_probe_more(report, "%d GPU%s", machine->ngpus, plural(machine->ngpus));
   if (machine->links > 0) bny_topo_probe_more(report, ", %d NVLink%s", machine->links, plural(machine->links));
@@ -206,18 +177,16 @@ static void gpus_probe(bny_nvml_machine *machine, unsigned count, bny_topo_probe
   machine->host = host_of_machine(machine->topo);
   for (int32_t g = 0; g < machine->ngpus && machine->host >= 0; g++) {
     bny_nvml_gpu *gpu = &machine->gpus[g];
-    gpu_place(machine, gpu);
+    gpu->node = gpu_place(machine, gpu);
     if (gpu->node < 0) break;
     gpu_describe(machine, gpu);
     gpu_join_pci(machine, gpu);
     gpu_join_cpu(machine, gpu);
   }
-  if (lost > 0 && machine->host >= 0) {
-    char text[128];
-    snprintf(text, sizeof text, "GPU %u %s not answer: %.60s", number, lost > 1 ? "and others do" : "does",
-             bny_nvml_error(machine->nvml, status));
-    bny_topo_add_sign(machine->topo, BNY_TOPO_NOTE_LOST, machine->host, text);
-  }
+  char text[128];
+  snprintf(text, sizeof text, "GPU %u %s not answer: %.60s", number, lost > 1 ? "and others do" : "does",
+           bny_nvml_error(machine->nvml, status));
+  if (lost > 0 && machine->host >= 0) bny_topo_add_sign(machine->topo, BNY_TOPO_NOTE_LOST, machine->host, text);
   if (!machine->topo->out_of_memory) bny_nvml_links(machine);
   report->outcome = machine->topo->out_of_memory ? BNY_TOPO_PROBE_FAILED : BNY_TOPO_PROBE_FOUND;
   if (machine->topo->out_of_memory) {
@@ -225,25 +194,20 @@ static void gpus_probe(bny_nvml_machine *machine, unsigned count, bny_topo_probe
     return;
   }
   report_found(machine, report);
-  if (lost > 0)
-    bny_topo_probe_more(report, "; GPU %u %s not answer: %.60s", number, lost > 1 ? "and others do" : "does",
-                        bny_nvml_error(machine->nvml, status));
-  not_reported(machine->nvml, report);
+  if (lost > 0) bny_topo_probe_more(report, "; %s", text);
 }
 
 static void run(const bny_topo_probe_options *options, bny_topo *topo, bny_topo_probe_report *report) {
   bny_nvml nvml;
-  const char *path = options && options->nvml ? options->nvml : "libnvidia-ml.so.1";
   report->text[0] = '\0';
-  bny_nvml_loading loading = bny_nvml_open(path, &nvml, report->text, sizeof report->text);
+  bny_nvml_loading loading = bny_nvml_open(options->nvml, &nvml, report->text, sizeof report->text);
   if (loading != BNY_NVML_LOADED) {
     report->outcome = loading == BNY_NVML_NO_LIBRARY ? BNY_TOPO_PROBE_ABSENT : BNY_TOPO_PROBE_FAILED;
     return;
   }
   unsigned count = 0;
   bny_nvml_return status = nvml.count(&count);
-  bny_nvml_machine machine = {
-      .nvml = &nvml, .topo = topo, .host = -1, .sysfs = options && options->sysfs ? options->sysfs : "/sys"};
+  bny_nvml_machine machine = {.nvml = &nvml, .topo = topo, .host = -1};
   if (status == BNY_NVML_SUCCESS && count > 0 && count <= MOST_GPUS) machine.gpus = calloc(count, sizeof *machine.gpus);
   if (machine.gpus) {
     gpus_probe(&machine, count, report);

@@ -179,7 +179,7 @@ static void describe(const taking *t, bny_topo_probe_report *report) {
 }
 
 static void run(const bny_topo_probe_options *options, bny_topo *topo, bny_topo_probe_report *report) {
-  taking t = {.sysfs = options->sysfs == NULL ? "/sys" : options->sysfs, .topo = topo};
+  taking t = {.sysfs = options->sysfs, .topo = topo};
   bny_topo_probe_list devices = bny_topo_probe_names("%s/class/infiniband", t.sysfs);
   int32_t count = devices.count < MOST_DEVICES ? devices.count : MOST_DEVICES;
   t.nics = malloc(((size_t)count + 1) * sizeof *t.nics);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Probes Linux's sysfs. Without hwloc it builds a simple model of packages and NUMA nodes. In any case it adds missing
- * PCI GPUs and NICs, the rated and trained speeds of their links, and the speeds of ports that are not RDMA. */
+ * Probes Linux's sysfs: packages and NUMA nodes, GPUs and NICs on PCI, the rated and trained speeds of their links, and
+ * the speeds of ports that are not RDMA. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,8 @@ typedef struct looking {
   const char *sysfs;
   bny_topo *topo;
   int32_t host;
-  int32_t rated, below; /* PCI links */
+  int32_t numbered[BNY_TOPO_KINDS]; /* GPUs and switches so far */
+  int32_t rated, below;             /* PCI links */
 } looking;
 
 /* ---- processors and memory --------------------------------------------------------------------------------------- */
@@ -93,36 +94,21 @@ static bny_topo_kind kind_of(const looking *w, const char *bus_id) {
   return class != 0x0300 || plugged ? BNY_TOPO_GPU : BNY_TOPO_KINDS;
 }
 
-/* Returns the next free number of a GPU or switch. */
-static int32_t next_number(const looking *w, bny_topo_kind kind) {
-  int32_t next = 0;
-  for (int32_t n = 0; n < w->topo->nnodes; n++) {
-    const bny_topo_node *node = &w->topo->nodes[n];
-    if (node->kind == kind) {
-      int32_t number = kind == BNY_TOPO_GPU ? node->index : next;
-      next = number >= next ? number + 1 : next;
-    }
-  }
-  return next;
-}
-
-static void take_device(const looking *w, const char *bus_id, bny_topo_kind kind) {
+static void take_device(looking *w, const char *bus_id, bny_topo_kind kind) {
   char name[BNY_TOPO_PROBE_NAME];
-  int32_t known = bny_topo_find_bus(w->topo, bus_id), number = -1;
-  if (known < 0 && bny_topo_probe_pci_part(w->sysfs, bus_id)) return;
-  if (kind == BNY_TOPO_NIC) {
-    if (!bny_topo_probe_nic_name(w->sysfs, bus_id, name)) snprintf(name, sizeof name, "%s", bus_id);
-  } else {
-    number = next_number(w, kind);
+  int32_t number = -1;
+  if (bny_topo_probe_pci_part(w->sysfs, bus_id)) return;
+  if (kind != BNY_TOPO_NIC) {
+    number = w->numbered[kind]++;
     snprintf(name, sizeof name, kind == BNY_TOPO_GPU ? "GPU%d" : "nvswitch%d", (int)number);
+  } else if (!bny_topo_probe_nic_name(w->sysfs, bus_id, name)) {
+    snprintf(name, sizeof name, "%s", bus_id);
   }
   int32_t node = bny_topo_probe_pci_device(w->sysfs, w->topo, bus_id, kind, name);
-  if (node >= 0 && known < 0 && kind == BNY_TOPO_GPU) w->topo->nodes[node].index = number;
-  if (node >= 0 && known >= 0 && kind == BNY_TOPO_NIC && strcmp(w->topo->nodes[node].name, bus_id) == 0)
-    bny_topo_set_string(w->topo, &w->topo->nodes[node].name, name);
+  if (node >= 0 && kind == BNY_TOPO_GPU) w->topo->nodes[node].index = number;
 }
 
-static void take_devices(const looking *w) {
+static void take_devices(looking *w) {
   bny_topo_probe_list list = bny_topo_probe_names("%s/bus/pci/devices", w->sysfs);
   char bus_id[BNY_TOPO_BUS_BYTES];
   for (int32_t i = 0; i < list.count; i++) {
@@ -135,21 +121,7 @@ static void take_devices(const looking *w) {
   free(list.names);
 }
 
-/* ---- properties of devices from any probe ------------------------------------------------------------------------ */
-
-/* Moves a host bridge from the host to the NUMA node of a device below it. A bridge with a link to the host stays,
- * because that link also records its parent. */
-static void settle(const looking *w, int32_t device) {
-  bny_topo_node *nodes = w->topo->nodes;
-  int32_t bridge = bny_topo_ancestor(w->topo, device, BNY_TOPO_PCI);
-  while (bridge >= 0 && !nodes[bridge].host_bridge)
-    bridge = bny_topo_ancestor(w->topo, nodes[bridge].parent, BNY_TOPO_PCI);
-  if (bridge < 0 || nodes[bridge].parent != w->host) return;
-  for (int32_t l = bny_topo_first_link(w->topo, bridge); l >= 0; l = bny_topo_next_link(w->topo, bridge, l))
-    if (bny_topo_other_end(w->topo, bridge, l) == w->host) return;
-  int32_t numa = bny_topo_find_numa(w->topo, bny_topo_probe_pci_numa(w->sysfs, nodes[device].bus_id));
-  if (numa >= 0 && numa < bridge) nodes[bridge].parent = numa;
-}
+/* ---- properties of devices --------------------------------------------------------------------------------------- */
 
 /* Adds a port to a NIC that is not RDMA; RDMA devices have their own probe. A bond member gets its own speed. */
 static void take_ethernet(const looking *w, int32_t nic) {
@@ -170,31 +142,17 @@ static void take_ethernet(const looking *w, int32_t nic) {
   }
 }
 
-static bool has_port(const bny_topo *topo, int32_t nic) {
-  for (int32_t n = nic + 1; n < topo->nnodes; n++)
-    if (topo->nodes[n].kind == BNY_TOPO_PORT && topo->nodes[n].parent == nic) return true;
-  return false;
-}
-
 static void complete(looking *w, int32_t n) {
-  bny_topo_node *node = &w->topo->nodes[n];
-  if (node->bus_id == NULL || node->host_bridge ||
-      !bny_topo_probe_exists("%s/bus/pci/devices/%s", w->sysfs, node->bus_id))
-    return;
-  if (node->vendor == NULL) {
-    const char *vendor = bny_topo_vendor_name(
-        bny_topo_probe_number(0, 0xffff, 0, "%s/bus/pci/devices/%s/vendor", w->sysfs, node->bus_id));
-    bny_topo_set_string(w->topo, &node->vendor, vendor);
-  }
-  settle(w, n);
+  const bny_topo_node *node = &w->topo->nodes[n];
+  if (node->bus_id == NULL || node->host_bridge) return;
   w->below += bny_topo_probe_pci_rate(w->sysfs, w->topo, n);
   int32_t link = bny_topo_probe_upwards(w->topo, n, BNY_TOPO_LINK_PCI);
   w->rated += link >= 0 && w->topo->links[link].rated_gbytes_per_s > 0;
-  if (node->kind == BNY_TOPO_NIC && !has_port(w->topo, n)) take_ethernet(w, n);
+  if (node->kind == BNY_TOPO_NIC) take_ethernet(w, n);
 }
 
 static void run(const bny_topo_probe_options *options, bny_topo *topo, bny_topo_probe_report *report) {
-  looking w = {.sysfs = options->sysfs == NULL ? "/sys" : options->sysfs, .topo = topo};
+  looking w = {.sysfs = options->sysfs, .topo = topo};
   if (!bny_topo_probe_exists("%s/devices", w.sysfs) && !bny_topo_probe_exists("%s/bus", w.sysfs)) {
     bny_topo_probe_say(report, BNY_TOPO_PROBE_ABSENT, "%.100s is not there: no sysfs", w.sysfs);
     return;
@@ -204,19 +162,16 @@ static void run(const bny_topo_probe_options *options, bny_topo *topo, bny_topo_
     bny_topo_probe_say(report, BNY_TOPO_PROBE_FAILED, "out of memory");
     return;
   }
-  bool plain = bny_topo_count(topo, BNY_TOPO_NUMA) == 0 && bny_topo_count(topo, BNY_TOPO_PACKAGE) == 0;
-  if (plain) take_numas(&w);
+  take_numas(&w);
   take_devices(&w);
   /* `complete` appends ports, which need no visit. */
   for (int32_t n = 0, known = topo->nnodes; n < known; n++) complete(&w, n);
   int32_t numas = bny_topo_count(topo, BNY_TOPO_NUMA), gpus = bny_topo_count(topo, BNY_TOPO_GPU);
   int32_t nics = bny_topo_count(topo, BNY_TOPO_NIC);
-  bool found = gpus > 0 || nics > 0 || (plain && numas > 0);
+  bool found = gpus > 0 || nics > 0 || numas > 0;
   bny_topo_probe_say(report, found ? BNY_TOPO_PROBE_FOUND : BNY_TOPO_PROBE_NOTHING, "%s", "");
-  if (plain) {
-    bny_topo_probe_count(report, bny_topo_count(topo, BNY_TOPO_PACKAGE), "package", "packages");
-    bny_topo_probe_count(report, numas, "NUMA node", "NUMA nodes");
-  }
+  bny_topo_probe_count(report, bny_topo_count(topo, BNY_TOPO_PACKAGE), "package", "packages");
+  bny_topo_probe_count(report, numas, "NUMA node", "NUMA nodes");
   bny_topo_probe_count(report, gpus, "GPU on PCI", "GPUs on PCI");
   bny_topo_probe_count(report, nics, "NIC on PCI", "NICs on PCI");
   if (gpus > 0 || nics > 0)
