@@ -242,7 +242,7 @@ int32_t bny_topo_link_up(const bny_topo *topo, int32_t node, bny_topo_link_kind 
   return l;
 }
 
-bool bny_topo_join_numas(bny_topo *topo, double gbytes_per_s) {
+bool bny_topo_join_numas(bny_topo *topo, const double *gbytes_per_s) {
   enum { JOINED = 64 };
   for (int32_t n = 0; n < topo->nnodes; n++) {
     int32_t before[JOINED], count = 0;
@@ -251,7 +251,8 @@ bool bny_topo_join_numas(bny_topo *topo, double gbytes_per_s) {
       if (topo->nodes[other].kind == BNY_TOPO_NUMA && bny_topo_ancestor(topo, other, BNY_TOPO_HOST) == host)
         before[count++] = other;
     while (count < JOINED && count > 0)
-      if (bny_topo_join(topo, BNY_TOPO_LINK_SYS, before[--count], n, 1, gbytes_per_s, BNY_TOPO_ASSUMED) < 0)
+      if (bny_topo_join(topo, BNY_TOPO_LINK_SYS, before[--count], n, 1, gbytes_per_s[topo->nodes[host].index],
+                        BNY_TOPO_ASSUMED) < 0)
         return false;
   }
   return true;

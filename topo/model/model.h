@@ -186,9 +186,9 @@ bool bny_topo_joins_gpus(const bny_topo_link *link); /* an NVLink or xGMI link *
  * because peer access is rejected or the port is down. */
 bool bny_topo_link_dead(const bny_topo_link *link);
 
-/* Links the first 64 NUMA nodes of each host to one another, at a speed that is assumed. Returns false if out of
- * memory. */
-bool bny_topo_join_numas(bny_topo *topo, double gbytes_per_s);
+/* Links the first 64 NUMA nodes of each host to one another, at a speed that is assumed. The host's `index` selects the
+ * speed. Returns false if out of memory. */
+bool bny_topo_join_numas(bny_topo *topo, const double *gbytes_per_s);
 
 /* Return the first node with that bus id, with that kind and name, or the NUMA node with that number; -1 if there is
  * none. They search linearly. */

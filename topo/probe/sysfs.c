@@ -73,7 +73,8 @@ static void take_numas(const looking *w) {
     count++;
   }
   free(list.names);
-  bny_topo_join_numas(w->topo, bny_topo_speed_cpu(uname(&about) == 0 ? about.machine : NULL, NULL, -1, -1));
+  double speed = bny_topo_speed_cpu(uname(&about) == 0 ? about.machine : NULL, NULL, -1, -1);
+  bny_topo_join_numas(w->topo, &speed);
 }
 
 /* ---- PCI --------------------------------------------------------------------------------------------------------- */

@@ -199,4 +199,7 @@ static double speed_between(const bny_topo_hwloc *h) {
   return bny_topo_speed_cpu(arch, NULL, -1, -1);
 }
 
-bool bny_topo_hwloc_join_numas(bny_topo_hwloc *h) { return bny_topo_join_numas(h->topo, speed_between(h)); }
+bool bny_topo_hwloc_join_numas(bny_topo_hwloc *h) {
+  double speed = speed_between(h);
+  return bny_topo_join_numas(h->topo, &speed);
+}

@@ -13,7 +13,7 @@
 
 #include "topo/model/speed.h"
 
-enum { MOST_CPUS = 16384, MOST_HOSTS = 1024 };
+enum { MOST_CPUS = 16384 };
 
 /* ---- <cpu> ------------------------------------------------------------------------------------------------------- */
 
@@ -26,7 +26,7 @@ static bool host_of(bny_topo_nccl *r, int32_t cpu, int32_t *host) {
       return true;
     }
   }
-  if (r->hosts.count == MOST_HOSTS) return bny_topo_nccl_fail(r, cpu, "more than 1024 hosts");
+  if (r->hosts.count == BNY_TOPO_NCCL_HOSTS) return bny_topo_nccl_fail(r, cpu, "more than 1024 hosts");
   char name[32];
   snprintf(name, sizeof name, "host%d", r->hosts.count);
   bny_topo_node node = bny_topo_node_of(BNY_TOPO_HOST, -1, r->hosts.count, name, BNY_TOPO_FILE);
@@ -46,7 +46,8 @@ static bool take_cpu(bny_topo_nccl *r, int32_t cpu) {
     return false;
   const char *arch = bny_topo_nccl_text(r, cpu, "arch"), *vendor = bny_topo_nccl_text(r, cpu, "vendor");
   double speed = bny_topo_speed_cpu(arch, vendor, (int32_t)family, (int32_t)model);
-  r->sys_gbytes_per_s = r->ncpus == 1 || speed < r->sys_gbytes_per_s ? speed : r->sys_gbytes_per_s;
+  double *slowest = &r->sys_gbytes_per_s[r->topo->nodes[host].index];
+  *slowest = *slowest <= 0 || speed < *slowest ? speed : *slowest;
   char name[32], about[64] = "";
   if (numa < 0)
     snprintf(name, sizeof name, "cpu%d", r->ncpus - 1);
@@ -66,38 +67,37 @@ static bool take_cpu(bny_topo_nccl *r, int32_t cpu) {
 
 /* ---- the whole file ---------------------------------------------------------------------------------------------- */
 
-static bool is_known(const char *name) {
-  static const char *const names[] = {"nvlink", "xgmi", "c2c", "pcilink"};
-  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-    if (strcmp(name, names[i]) == 0) return true;
-  return false;
+/* Returns whether a name is one of these, which blanks separate. */
+static bool is_in(const char *name, const char *names) {
+  size_t bytes = strlen(name);
+  const char *at = strstr(names, name);
+  return bytes > 0 && at != NULL && (at == names || at[-1] == ' ') && (at[bytes] == ' ' || at[bytes] == '\0');
 }
 
-/* Skips an unknown element with its content. Only the first element of each name is noted. */
-static bool note_unknown(bny_topo_nccl *r, int32_t element, const char *name) {
-  char text[160];
-  snprintf(text, sizeof text, "<%.40s> is no known element, and is left out with its content: line", name);
+/* Notes an unknown element or attribute. Only the first of each name is noted. */
+static bool note_first(bny_topo_nccl *r, int32_t element, const char *text) {
   for (int32_t n = 0; n < r->topo->nnotes; n++)
     if (strncmp(r->topo->notes[n].text, text, strlen(text)) == 0) return true;
   return bny_topo_add_note(r->topo, -1, "%s %d", text, bny_topo_xml_line(r->xml, element));
 }
 
-/* Notes attributes of a <gpu> or <nic> that NCCL and RCCL do not write: other dialects say there where it is. Only
- * the first of each name is noted. */
+/* Skips an unknown element with its content. */
+static bool note_unknown(bny_topo_nccl *r, int32_t element, const char *name) {
+  char text[160];
+  snprintf(text, sizeof text, "<%.40s> is no known element, and is left out with its content: line", name);
+  return is_in(name, "nvlink xgmi c2c pcilink") || note_first(r, element, text);
+}
+
+/* Notes attributes of a <gpu> or <nic> that NCCL and RCCL do not write: other dialects say there where it is. */
 static bool note_attributes(bny_topo_nccl *r, int32_t element) {
-  static const char *const known[] = {"dev", "sm",    "rank",  "gdr", "mlopart", "arch", "gcn",
-                                      "bus", "speed", "count", "id",  "keep",    NULL};
   const char *of = bny_topo_xml_name(r->xml, element), *name;
-  for (int32_t i = 0; (name = bny_topo_xml_attribute_at(r->xml, element, i)) != NULL; i++) {
+  bool good = true;
+  for (int32_t i = 0; good && (name = bny_topo_xml_attribute_at(r->xml, element, i)) != NULL; i++) {
     char text[160];
-    bool found = false;
-    for (const char *const *one = known; *one != NULL; one++) found = found || strcmp(*one, name) == 0;
     snprintf(text, sizeof text, "<%.20s %.40s=...> is no known attribute, and is left out: line", of, name);
-    for (int32_t n = 0; n < r->topo->nnotes; n++)
-      found = found || strncmp(r->topo->notes[n].text, text, strlen(text)) == 0;
-    if (!found && !bny_topo_add_note(r->topo, -1, "%s %d", text, bny_topo_xml_line(r->xml, element))) return false;
+    good = is_in(name, "dev sm rank gdr mlopart arch gcn bus speed count id keep") || note_first(r, element, text);
   }
-  return true;
+  return good;
 }
 
 static bool take_element(bny_topo_nccl *r, int32_t element) {
@@ -107,10 +107,8 @@ static bool take_element(bny_topo_nccl *r, int32_t element) {
   if (strcmp(name, "cpu") == 0)
     return at_top ? take_cpu(r, element) : bny_topo_nccl_fail(r, element, "is outside of <system>");
   if (at_top || r->node_of[parent] < 0) {
-    bool lost =
-        strcmp(name, "pci") == 0 || strcmp(name, "nic") == 0 || strcmp(name, "gpu") == 0 || strcmp(name, "net") == 0;
-    if (at_top && lost) return bny_topo_nccl_fail(r, element, "is outside of a <cpu>");
-    return !at_top || is_known(name) || note_unknown(r, element, name);
+    if (at_top && is_in(name, "pci nic gpu net")) return bny_topo_nccl_fail(r, element, "is outside of a <cpu>");
+    return !at_top || note_unknown(r, element, name);
   }
   if (strcmp(name, "pci") == 0) {
     return bny_topo_xml_is(r->xml, parent, "cpu") || bny_topo_xml_is(r->xml, parent, "pci")
@@ -120,7 +118,7 @@ static bool take_element(bny_topo_nccl *r, int32_t element) {
   if (strcmp(name, "gpu") == 0) return note_attributes(r, element) && bny_topo_nccl_gpu(r, element, parent);
   if (strcmp(name, "nic") == 0) return note_attributes(r, element) && bny_topo_nccl_nic(r, element, parent);
   if (strcmp(name, "net") == 0) return bny_topo_nccl_net(r, element, parent);
-  return is_known(name) || note_unknown(r, element, name);
+  return note_unknown(r, element, name);
 }
 
 static bool once(bny_topo_nccl *r, bny_topo_names *names, const char *what) {

@@ -5,13 +5,15 @@
 #include "topo/model/model.h"
 #include "tools/topo/import/xml.h"
 
+enum { BNY_TOPO_NCCL_HOSTS = 1024 };
+
 typedef struct bny_topo_nccl {
   const bny_topo_xml *xml;
   bny_topo *topo;
   bny_topo_error *error;
-  int32_t *node_of;                         /* by element; -1: no node, and its content is skipped */
-  bny_topo_names hosts, buses, numas, gpus; /* hosts: few, in order of first use */
-  double sys_gbytes_per_s;                  /* between NUMA nodes: the slowest processor, as NCCL assumes too */
+  int32_t *node_of;                             /* by element; -1: no node, and its content is skipped */
+  bny_topo_names hosts, buses, numas, gpus;     /* hosts: few, in order of first use */
+  double sys_gbytes_per_s[BNY_TOPO_NCCL_HOSTS]; /* by host, between NUMA nodes: its slowest processor, as in NCCL */
   int32_t ncpus;
   bool has_gpus, has_nets; /* false in a partial file, which NCCL completes */
   int32_t numbered_gpus, numbered_nics;
