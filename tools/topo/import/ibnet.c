@@ -20,7 +20,8 @@
 enum { NODES_MAX = 300000, CABLES_MAX = 1000000, PORTS_MAX = 255, LOST_PART = 8 };
 
 typedef struct entry { /* a node */
-  bny_topo_span id, description;
+  const char *id, *description;
+  const char *host, *name; /* adapters: of the host, and of the device in it; "" if it has none */
   bool is_switch, left_out;
   int line;
   int32_t group; /* adapters: number of the host */
@@ -31,270 +32,221 @@ typedef struct cable { /* one port line; ends[0] is the port at its start */
   struct {
     int32_t entry, port;
   } ends[2];
-  bny_topo_span peer;
+  const char *peer;
   double gbytes_per_s, faster_gbytes_per_s; /* slower and faster speed that its ends list */
   int line;
   int lister; /* the only end that lists it; -1: both */
 } cable;
 
 typedef struct fabric {
+  bny_topo_lines lines, words; /* two copies of the text; the second is cut at the blanks of descriptions */
   entry *entries;
   cable *cables;
   int32_t nentries, ncables, entries_capacity, cables_capacity;
   cable *lost; /* cables to a node without a block */
   int32_t nlost, lost_capacity;
-  int32_t *by_id;   /* entries, sorted */
-  int32_t *by_host; /* adapters, sorted */
-  int32_t nadapters;
-  int loop; /* line of a cable between two ports of one node; 0: none */
+  bny_topo_names by_id, by_host; /* entries; adapters by host, then by host and device */
+  int loop;                      /* line of a cable between two ports of one node; 0: none */
 } fabric;
 
 static void fabric_free(fabric *fab) {
+  free(fab->lines.copy);
+  free(fab->words.copy);
   free(fab->entries);
   free(fab->cables);
   free(fab->lost);
-  free(fab->by_id);
-  free(fab->by_host);
+  bny_topo_names_free(&fab->by_id);
+  bny_topo_names_free(&fab->by_host);
 }
 
 /* Parses "4xNDR" as lanes times the data rate of each lane in Gb/s. Returns 0 if the word is not such a rate. */
-static double speed_of(bny_topo_span word) {
+static double speed_of(char *word) {
   static const struct {
     const char *name;
     double lane_gbits_per_s;
   } rates[] = {{"SDR", 2},  {"DDR", 4},  {"QDR", 8},   {"FDR10", 10}, {"FDR", 13.64},
                {"EDR", 25}, {"HDR", 50}, {"NDR", 100}, {"XDR", 200}};
-  size_t digits = 0;
-  while (digits < word.bytes && digits < 3 && word.text[digits] >= '0' && word.text[digits] <= '9') digits++;
+  const char *number = strsep(&word, "x");
   int32_t lanes = 0;
-  if (digits == word.bytes || word.text[digits] != 'x' ||
-      !bny_topo_span_number((bny_topo_span){word.text, digits}, 12, &lanes))
-    return 0;
-  bny_topo_span rate = {word.text + digits + 1, word.bytes - digits - 1};
+  if (word == NULL || !bny_topo_number(number, 12, &lanes)) return 0;
   for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++)
-    if (bny_topo_span_is(rate, rates[i].name)) return lanes * rates[i].lane_gbits_per_s / 8;
+    if (strcmp(word, rates[i].name) == 0) return lanes * rates[i].lane_gbits_per_s / 8;
   return 0;
 }
 
 /* Removes "[12]" from the start of *rest. */
-static bool port_take(bny_topo_span *rest, int32_t *port) {
-  const char *close = rest->bytes ? memchr(rest->text, ']', rest->bytes) : NULL;
-  if (!close || rest->text[0] != '[' ||
-      !bny_topo_span_number((bny_topo_span){rest->text + 1, (size_t)(close - rest->text - 1)}, PORTS_MAX, port))
-    return false;
-  *rest = (bny_topo_span){close + 1, (size_t)(rest->text + rest->bytes - close - 1)};
-  return true;
+static bool port_take(char **rest, int32_t *port) {
+  char *close = **rest == '[' ? strchr(*rest, ']') : NULL;
+  if (close == NULL) return false;
+  *close = '\0';
+  bool good = bny_topo_number(*rest + 1, PORTS_MAX, port);
+  *rest = close + 1;
+  return good;
 }
 
-static bool starts_node(bny_topo_span line, bool *is_switch) {
-  bny_topo_span rest = line, kind, ports;
-  int32_t number;
-  if (!bny_topo_span_word(&rest, &kind) || !bny_topo_span_word(&rest, &ports) ||
-      !bny_topo_span_number(ports, INT32_MAX, &number))
-    return false;
-  *is_switch = bny_topo_span_is(kind, "Switch") || bny_topo_span_is(kind, "Rt");
-  return *is_switch || bny_topo_span_is(kind, "Ca");
+/* Returns the rest of a line that begins a node; NULL for other lines. */
+static char *starts_node(char *line, bool *is_switch) {
+  char kind[8];
+  int used = 0;
+  if (sscanf(line, "%7s %*[0-9]%n", kind, &used) != 1 || used == 0 || strchr(" \t", line[used]) == NULL) return NULL;
+  *is_switch = strcmp(kind, "Switch") == 0 || strcmp(kind, "Rt") == 0;
+  return *is_switch || strcmp(kind, "Ca") == 0 ? line + used : NULL;
 }
 
 static bool recognises(const char *text, size_t bytes) {
-  bny_topo_reader reader = bny_topo_reader_of(text, bytes);
-  bny_topo_span line, id;
-  bool is_switch;
-  for (int lines = 0; lines < 1000 && bny_topo_reader_line(&reader, &line); lines++)
-    if (starts_node(line, &is_switch) && bny_topo_span_quoted(&line, &id) && id.bytes > 2 && id.text[1] == '-')
-      return true;
-  return false;
+  enum { LINES = 1000, LOOKED_AT = 1 << 20 };
+  bny_topo_lines lines = bny_topo_lines_of(text, bytes < LOOKED_AT ? bytes : LOOKED_AT);
+  bool found = false, is_switch;
+  for (char *line; !found && lines.line < LINES && (line = bny_topo_lines_next(&lines)) != NULL;) {
+    char *rest = starts_node(line, &is_switch), *id = rest == NULL ? NULL : bny_topo_quoted(&rest);
+    found = id != NULL && id[0] != '\0' && id[1] == '-' && id[2] != '\0';
+  }
+  free(lines.copy);
+  return found;
 }
 
 /* Returns whether this is an aggregation node inside a switch. It may have no block of its own. */
-static bool aggregates(bny_topo_span description) {
-  static const char words[] = "Aggregation Node";
-  return description.bytes > 0 && memmem(description.text, description.bytes, words, sizeof words - 1);
+static bool aggregates(const char *description) {
+  return description != NULL && strstr(description, "Aggregation Node") != NULL;
 }
 
-static bool node_read(fabric *fab, bny_topo_span line, bool is_switch, int line_number, bny_topo_error *error) {
-  entry node = {.is_switch = is_switch, .line = line_number, .node = -1, .group = -1};
-  if (!bny_topo_span_quoted(&line, &node.id) || node.id.bytes < 3 || node.id.bytes > 64)
-    return bny_topo_fail(error, line_number, "a node without an id in quotes, such as \"S-0123456789abcdef\"");
-  if (!bny_topo_span_quoted(&line, &node.description)) node.description = node.id;
-  if (node.description.bytes > 256)
-    return bny_topo_fail(error, line_number, "a description of %zu bytes", node.description.bytes);
+/* A description of two words has those of host and device. */
+static void adapter_name(const fabric *fab, entry *node) {
+  char *words = fab->words.copy + (node->description - fab->lines.copy);
+  words[strlen(node->description)] = '\0';
+  const char *host = bny_topo_word(&words), *name = bny_topo_word(&words);
+  bool two = name != NULL && bny_topo_word(&words) == NULL;
+  node->host = two ? host : node->id;
+  node->name = two ? name : "";
+}
+
+static bool node_read(fabric *fab, char *line, bool is_switch, bny_topo_error *error) {
+  int at = fab->lines.line;
+  entry node = {.is_switch = is_switch, .line = at, .node = -1, .group = -1, .id = bny_topo_quoted(&line)};
+  if (node.id == NULL || strlen(node.id) < 3 || strlen(node.id) > 64)
+    return bny_topo_fail(error, at, "a node without an id in quotes, such as \"S-0123456789abcdef\"");
+  node.description = bny_topo_quoted(&line);
+  if (node.description == NULL) node.description = node.id;
+  if (strlen(node.description) > 256)
+    return bny_topo_fail(error, at, "a description of %zu bytes", strlen(node.description));
   node.left_out = !is_switch && aggregates(node.description);
-  if (fab->nentries == NODES_MAX) return bny_topo_fail(error, line_number, "more than %d nodes", NODES_MAX);
+  adapter_name(fab, &node);
+  if (fab->nentries == NODES_MAX) return bny_topo_fail(error, at, "more than %d nodes", NODES_MAX);
   if (!bny_topo_grow(&fab->entries, fab->nentries, &fab->entries_capacity, sizeof *fab->entries)) return false;
+  bny_topo_names_add(&fab->by_id, 0, node.id, fab->nentries);
   fab->entries[fab->nentries++] = node;
   return true;
 }
 
-static bool cable_read(fabric *fab, bny_topo_span line, int line_number, bny_topo_error *error) {
-  cable one = {.ends = {{.entry = fab->nentries - 1}, {.entry = -1}}, .line = line_number};
-  if (one.ends[0].entry < 0) return bny_topo_fail(error, line_number, "a port before any node");
+static bool cable_read(fabric *fab, char *line, bny_topo_error *error) {
+  int at = fab->lines.line;
+  cable one = {.ends = {{.entry = fab->nentries - 1}, {.entry = -1}}, .line = at};
+  if (one.ends[0].entry < 0) return bny_topo_fail(error, at, "a port before any node");
   if (!port_take(&line, &one.ends[0].port))
-    return bny_topo_fail(error, line_number, "a port's number must be 0 to %d in brackets", PORTS_MAX);
-  if (!bny_topo_span_quoted(&line, &one.peer) || !port_take(&line, &one.ends[1].port))
-    return bny_topo_fail(error, line_number, "port %d is not followed by \"PEER\"[PORT]: is the file cut off?",
+    return bny_topo_fail(error, at, "a port's number must be 0 to %d in brackets", PORTS_MAX);
+  one.peer = bny_topo_quoted(&line);
+  if (one.peer == NULL || !port_take(&line, &one.ends[1].port))
+    return bny_topo_fail(error, at, "port %d is not followed by \"PEER\"[PORT]: is the file cut off?",
                          one.ends[0].port);
-  bny_topo_span word, rest = line, description;
-  if (bny_topo_span_quoted(&rest, &description) && aggregates(description)) return true;
-  while (bny_topo_span_word(&line, &word)) {
+  if (aggregates(bny_topo_quoted(&line))) return true;
+  for (char *word; (word = bny_topo_word(&line)) != NULL;) {
     double speed = speed_of(word);
     one.gbytes_per_s = speed > 0 ? speed : one.gbytes_per_s;
   }
   one.faster_gbytes_per_s = one.gbytes_per_s;
-  if (fab->ncables == CABLES_MAX) return bny_topo_fail(error, line_number, "more than %d lines of ports", CABLES_MAX);
+  if (fab->ncables == CABLES_MAX) return bny_topo_fail(error, at, "more than %d lines of ports", CABLES_MAX);
   if (!bny_topo_grow(&fab->cables, fab->ncables, &fab->cables_capacity, sizeof *fab->cables)) return false;
   fab->cables[fab->ncables++] = one;
   return true;
 }
 
 static bool lines_read(fabric *fab, const char *text, size_t bytes, bny_topo_error *error) {
-  bny_topo_reader reader = bny_topo_reader_of(text, bytes);
-  bny_topo_span line;
-  while (bny_topo_reader_line(&reader, &line)) {
+  fab->lines = bny_topo_lines_of(text, bytes);
+  fab->words = bny_topo_lines_of(text, bytes);
+  if (fab->lines.copy == NULL || fab->words.copy == NULL) return false;
+  for (char *line; (line = bny_topo_lines_next(&fab->lines)) != NULL;) {
     bool is_switch;
-    if (starts_node(line, &is_switch)) {
-      if (!node_read(fab, line, is_switch, reader.line, error)) return false;
-    } else if (line.bytes > 0 && line.text[0] == '[') {
-      if (!cable_read(fab, line, reader.line, error)) return false;
-    }
+    char *rest = starts_node(line, &is_switch);
+    if (rest != NULL ? !node_read(fab, rest, is_switch, error) : *line == '[' && !cable_read(fab, line, error))
+      return false;
   }
   if (fab->nentries == 0) return bny_topo_fail(error, 0, "no node in it");
   return true;
 }
 
-static int span_order(bny_topo_span a, bny_topo_span b) {
-  size_t both = a.bytes < b.bytes ? a.bytes : b.bytes;
-  int order = memcmp(a.text, b.text, both);
-  return order ? order : (a.bytes > b.bytes) - (a.bytes < b.bytes);
-}
-
-static int id_order(const void *a, const void *b, void *context) {
-  const entry *entries = context;
-  return span_order(entries[*(const int32_t *)a].id, entries[*(const int32_t *)b].id);
-}
-
-/* Returns one word of a description of two words; an empty span if it has more or fewer. */
-static bny_topo_span description_word(const entry *node, int which) {
-  bny_topo_span rest = node->description, words[3] = {{NULL, 0}, {NULL, 0}, {NULL, 0}};
-  int count = 0;
-  while (count < 3 && bny_topo_span_word(&rest, &words[count])) count++;
-  return count == 2 ? words[which] : (bny_topo_span){node->description.text, 0};
-}
-
-static bny_topo_span host_of(const entry *node) {
-  bny_topo_span word = description_word(node, 0);
-  return word.bytes ? word : node->id;
-}
-
-static int host_order(const void *a, const void *b, void *context) {
-  const entry *entries = context;
-  int32_t left = *(const int32_t *)a, right = *(const int32_t *)b;
-  int order = span_order(host_of(&entries[left]), host_of(&entries[right]));
-  if (order == 0) order = span_order(description_word(&entries[left], 1), description_word(&entries[right], 1));
-  return order ? order : (left > right) - (left < right);
-}
-
-/* Builds the index of nodes by id, and resolves the ids that cables name. */
+/* Resolves the ids that cables name. */
 static bool cables_resolve(fabric *fab, bny_topo_error *error) {
-  fab->by_id = malloc((size_t)fab->nentries * sizeof *fab->by_id);
-  if (!fab->by_id) return false;
-  for (int32_t i = 0; i < fab->nentries; i++) fab->by_id[i] = i;
-  qsort_r(fab->by_id, (size_t)fab->nentries, sizeof *fab->by_id, id_order, fab->entries);
-  for (int32_t i = 1; i < fab->nentries; i++) {
-    const entry *a = &fab->entries[fab->by_id[i - 1]], *b = &fab->entries[fab->by_id[i]];
-    if (bny_topo_span_same(a->id, b->id))
-      return bny_topo_fail(error, a->line > b->line ? a->line : b->line, "node \"%.*s\" appears again: also on line %d",
-                           bny_topo_span_shown(a->id), a->id.text, a->line > b->line ? b->line : a->line);
-  }
+  const bny_topo_name *twice = bny_topo_names_sort(&fab->by_id);
+  if (fab->by_id.out_of_memory) return false;
+  if (twice != NULL)
+    return bny_topo_fail(error, fab->entries[twice->value].line, "node \"%.48s\" appears again: also on line %d",
+                         twice->key, fab->entries[twice[-1].value].line);
   for (int32_t i = 0; i < fab->ncables; i++) {
     cable *one = &fab->cables[i];
-    int32_t low = 0, high = fab->nentries;
-    while (low < high) {
-      int32_t middle = low + (high - low) / 2;
-      if (span_order(fab->entries[fab->by_id[middle]].id, one->peer) < 0)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    bool listed = low < fab->nentries && bny_topo_span_same(fab->entries[fab->by_id[low]].id, one->peer);
-    one->ends[1].entry = listed ? fab->by_id[low] : -1;
-    if (listed) continue;
+    one->ends[1].entry = bny_topo_names_find(&fab->by_id, 0, one->peer);
+    if (one->ends[1].entry >= 0) continue;
     if (fab->nlost == fab->ncables / LOST_PART)
-      return bny_topo_fail(error, one->line, "a link to \"%.*s\", which the file does not list: is it cut off?",
-                           bny_topo_span_shown(one->peer), one->peer.text);
+      return bny_topo_fail(error, one->line, "a link to \"%.48s\", which the file does not list: is it cut off?",
+                           one->peer);
     if (!bny_topo_grow(&fab->lost, fab->nlost, &fab->lost_capacity, sizeof *fab->lost)) return false;
     fab->lost[fab->nlost++] = *one;
   }
   return true;
 }
 
+static bool is_adapter(const entry *node) { return !node->is_switch && !node->left_out; }
+
+/* Numbers hosts, and sorts the adapters of each by name. */
 static bool hosts_group(fabric *fab) {
-  fab->by_host = malloc((size_t)fab->nentries * sizeof *fab->by_host);
-  if (!fab->by_host) return false;
+  bny_topo_names hosts = {0};
   for (int32_t i = 0; i < fab->nentries; i++)
-    if (!fab->entries[i].is_switch && !fab->entries[i].left_out) fab->by_host[fab->nadapters++] = i;
-  qsort_r(fab->by_host, (size_t)fab->nadapters, sizeof *fab->by_host, host_order, fab->entries);
-  int32_t group = -1;
-  for (int32_t i = 0; i < fab->nadapters; i++) {
-    entry *node = &fab->entries[fab->by_host[i]];
-    if (i == 0 || !bny_topo_span_same(host_of(node), host_of(&fab->entries[fab->by_host[i - 1]]))) group++;
+    if (is_adapter(&fab->entries[i])) bny_topo_names_add(&hosts, 0, fab->entries[i].host, i);
+  bny_topo_names_sort(&hosts);
+  for (int32_t i = 0, group = -1; i < hosts.count; i++) {
+    entry *node = &fab->entries[hosts.entries[i].value];
+    group += i == 0 || strcmp(hosts.entries[i].key, hosts.entries[i - 1].key) != 0;
     node->group = group;
+    bny_topo_names_add(&fab->by_host, group, node->name, hosts.entries[i].value);
   }
-  return true;
+  bny_topo_names_sort(&fab->by_host);
+  bool good = !hosts.out_of_memory && !fab->by_host.out_of_memory;
+  bny_topo_names_free(&hosts);
+  return good;
 }
 
-static int32_t node_add(bny_topo *topo, bny_topo_kind kind, int32_t parent, bny_topo_span name) {
-  char *text = bny_topo_span_copy(name);
-  int32_t node = -1;
-  bny_topo_node made = bny_topo_node_of(kind, parent, -1, text, BNY_TOPO_FILE);
-  if (text == NULL)
-    topo->out_of_memory = true;
-  else
-    node = bny_topo_add_node(topo, &made);
-  free(text);
-  return node;
+static int32_t node_add(bny_topo *topo, bny_topo_kind kind, int32_t parent, const char *name) {
+  bny_topo_node made = bny_topo_node_of(kind, parent, -1, name, BNY_TOPO_FILE);
+  return bny_topo_add_node(topo, &made);
 }
 
-static bny_topo_span guid_of(const entry *node) { /* "S-0123": the part after the dash */
-  return (bny_topo_span){node->id.text + 2, node->id.bytes - 2};
-}
+static const char *guid_of(const entry *node) { return node->id + 2; } /* "S-0123": the part after the dash */
 
-/* A switch keeps its GUID, by which ranks with different files know that it is the same one. */
-static int32_t switch_add(bny_topo *topo, const entry *node) {
-  char *guid = bny_topo_span_copy(guid_of(node));
-  int32_t added = node_add(topo, BNY_TOPO_SWITCH, -1, node->description);
-  if (guid == NULL || (added >= 0 && !bny_topo_set_string(topo, &topo->nodes[added].guid, guid))) added = -1;
-  topo->out_of_memory = topo->out_of_memory || added < 0;
-  free(guid);
-  return added;
-}
-
-/* Adds switches first, then every host with its adapters, in the order of the file. */
+/* Adds switches first, then every host with its adapters, in the order of the file. A switch keeps its GUID, by which
+ * ranks with different files know that it is the same one. */
 static bool nodes_add(fabric *fab, bny_topo *topo) {
-  int32_t *hosts = malloc(((size_t)fab->nadapters + 1) * sizeof *hosts); /* by group */
+  const bny_topo_names *adapters = &fab->by_host;
+  int32_t *hosts = malloc(((size_t)adapters->count + 1) * sizeof *hosts); /* by group */
   if (!hosts) return false;
   for (int32_t i = 0; i < fab->nentries; i++) {
     entry *node = &fab->entries[i];
-    if (node->is_switch) node->node = switch_add(topo, node);
+    if (!node->is_switch) continue;
+    node->node = node_add(topo, BNY_TOPO_SWITCH, -1, node->description);
+    if (node->node >= 0) bny_topo_set_string(topo, &topo->nodes[node->node].guid, guid_of(node));
   }
-  for (int32_t i = 0; i < fab->nadapters; i++) hosts[i] = -1;
+  for (int32_t i = 0; i < adapters->count; i++) hosts[i] = -1;
   for (int32_t i = 0; i < fab->nentries; i++) {
-    entry *node = &fab->entries[i];
-    if (node->group >= 0 && hosts[node->group] < 0)
-      hosts[node->group] = node_add(topo, BNY_TOPO_HOST, -1, host_of(node));
+    const entry *node = &fab->entries[i];
+    if (node->group >= 0 && hosts[node->group] < 0) hosts[node->group] = node_add(topo, BNY_TOPO_HOST, -1, node->host);
   }
-  /* Within a host, adapters are sorted by name. Devices with the same name are adjacent, and get their GUIDs as
-   * names. */
-  for (int32_t i = 0; i < fab->nadapters; i++) {
-    entry *node = &fab->entries[fab->by_host[i]];
-    bny_topo_span name = description_word(node, 1);
-    for (int32_t other = i - 1; other <= i + 1; other += 2) {
-      const entry *near = other >= 0 && other < fab->nadapters ? &fab->entries[fab->by_host[other]] : NULL;
-      if (near && near->group == node->group &&
-          bny_topo_span_same(description_word(near, 1), description_word(node, 1)))
-        name.bytes = 0;
-    }
-    node->node = node_add(topo, BNY_TOPO_NIC, hosts[node->group], name.bytes ? name : guid_of(node));
+  /* Devices of a host with the same name are adjacent, and get their GUIDs as names. */
+  for (int32_t i = 0; i < adapters->count; i++) {
+    const bny_topo_name *own = &adapters->entries[i];
+    entry *node = &fab->entries[own->value];
+    bool named = *node->name != '\0';
+    for (int32_t other = i - 1; other <= i + 1; other += 2)
+      if (other >= 0 && other < adapters->count && own[other - i].scope == own->scope)
+        named = named && strcmp(own[other - i].key, own->key) != 0;
+    node->node = node_add(topo, BNY_TOPO_NIC, hosts[node->group], named ? node->name : guid_of(node));
   }
   free(hosts);
   return !topo->out_of_memory;
@@ -363,9 +315,8 @@ static bool ports_check(const fabric *fab, bny_topo_error *error) {
   bool good = true;
   for (size_t i = 1; i < count && good; i++) {
     if (uses[i].entry == uses[i - 1].entry && uses[i].port == uses[i - 1].port)
-      good = bny_topo_fail(error, uses[i].line, "port %d of \"%.*s\" is joined to another port on line %d",
-                           uses[i].port, bny_topo_span_shown(fab->entries[uses[i].entry].id),
-                           fab->entries[uses[i].entry].id.text, uses[i - 1].line);
+      good = bny_topo_fail(error, uses[i].line, "port %d of \"%.48s\" is joined to another port on line %d",
+                           uses[i].port, fab->entries[uses[i].entry].id, uses[i - 1].line);
   }
   free(uses);
   return good;
@@ -373,8 +324,8 @@ static bool ports_check(const fabric *fab, bny_topo_error *error) {
 
 static int32_t port_add(bny_topo *topo, const entry *adapter, int32_t number) {
   char name[12];
-  int length = snprintf(name, sizeof name, "%d", number);
-  int32_t port = node_add(topo, BNY_TOPO_PORT, adapter->node, (bny_topo_span){name, (size_t)length});
+  snprintf(name, sizeof name, "%d", number);
+  int32_t port = node_add(topo, BNY_TOPO_PORT, adapter->node, name);
   if (port >= 0) topo->nodes[port].index = number;
   return port;
 }
@@ -411,26 +362,24 @@ static bool notes_add(const fabric *fab, bny_topo *topo) {
     const cable *one = &fab->cables[i];
     if (one->lister < 0) continue;
     const entry *silent = &fab->entries[one->ends[!one->lister].entry];
-    bny_topo_span lister = fab->entries[one->ends[one->lister].entry].description;
-    snprintf(text, sizeof text, "port %d has no line for the cable that port %d of %.*s lists",
-             one->ends[!one->lister].port, one->ends[one->lister].port, bny_topo_span_shown(lister), lister.text);
+    snprintf(text, sizeof text, "port %d has no line for the cable that port %d of %.48s lists",
+             one->ends[!one->lister].port, one->ends[one->lister].port,
+             fab->entries[one->ends[one->lister].entry].description);
     bny_topo_add_sign(topo, BNY_TOPO_NOTE_ONE_SIDED, silent->node, text);
   }
   for (int32_t i = 0; i < fab->ncables; i++) {
     const cable *one = &fab->cables[i];
     if (one->faster_gbytes_per_s <= one->gbytes_per_s) continue;
-    bny_topo_span other = fab->entries[one->ends[1].entry].description;
     snprintf(text, sizeof text,
-             "its cable from port %d to port %d of %.*s has %.4g GB/s at one end and %.4g at the other",
-             one->ends[0].port, one->ends[1].port, bny_topo_span_shown(other), other.text, one->gbytes_per_s,
+             "its cable from port %d to port %d of %.48s has %.4g GB/s at one end and %.4g at the other",
+             one->ends[0].port, one->ends[1].port, fab->entries[one->ends[1].entry].description, one->gbytes_per_s,
              one->faster_gbytes_per_s);
     bny_topo_add_sign(topo, BNY_TOPO_NOTE_DIFFERS, fab->entries[one->ends[0].entry].node, text);
   }
   for (int32_t i = 0; i < fab->nlost; i++) {
     const cable *one = &fab->lost[i];
     const entry *lister = &fab->entries[one->ends[0].entry];
-    snprintf(text, sizeof text, "port %d is cabled to %.*s, which has no block", one->ends[0].port,
-             bny_topo_span_shown(one->peer), one->peer.text);
+    snprintf(text, sizeof text, "port %d is cabled to %.48s, which has no block", one->ends[0].port, one->peer);
     if (!lister->left_out) bny_topo_add_sign(topo, BNY_TOPO_NOTE_ONE_SIDED, lister->node, text);
   }
   if (fab->loop > 0)

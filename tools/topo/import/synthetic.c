@@ -44,7 +44,7 @@
  * instances. Hosts are named host0, host1 .., GPUs GPU0 .. and NICs NIC0 .. in each; PCI devices get bus ids in the
  * order of the text. */
 
-enum { COUNT_MAX = 65536, ITEMS_MAX = 32, NODES_MAX = 1000000, MESH_MAX = 64, RAILS_MAX = 256, WORD_BYTES = 64 };
+enum { COUNT_MAX = 65536, ITEMS_MAX = 32, NODES_MAX = 1000000, MESH_MAX = 64, RAILS_MAX = 256, WORD_BYTES = 49 };
 
 static const double absurd_gbytes_per_s = 1e6;
 
@@ -94,13 +94,6 @@ static bool is_joint(const item *one) { return one->kind == NVSWITCH || one->kin
 
 /* ---- items ------------------------------------------------------------------------------------------------------- */
 
-static bool number_read(const char *text, int32_t most, int32_t *number) {
-  size_t digits = strspn(text, "0123456789");
-  if (digits < 1 || digits > 9 || text[digits] != '\0' || atoi(text) > most) return false;
-  *number = atoi(text);
-  return true;
-}
-
 /* Reads "400g" or "46.5GB". */
 static bool speed_read(const char *text, double *gbytes_per_s) {
   size_t digits = strspn(text, "0123456789.");
@@ -117,7 +110,7 @@ static const char *number_before_x(const char *text, int32_t most, int32_t *numb
   const char *x = strchr(text, 'x');
   if (x == NULL || (size_t)(x - text) >= sizeof digits) return NULL;
   snprintf(digits, sizeof digits, "%.*s", (int)(x - text), text);
-  return number_read(digits, most, number) && *number > 0 ? x + 1 : NULL;
+  return bny_topo_number(digits, most, number) && *number > 0 ? x + 1 : NULL;
 }
 
 /* Reads one attribute. Returns its kind, or 0 if it is not an attribute. */
@@ -130,12 +123,12 @@ static int attribute_read(const char *text, item *one) {
   }
   if (strncmp(text, "gen", 3) == 0) {
     rest = number_before_x(text + 3, 7, &one->pci_generation);
-    return rest != NULL && number_read(rest, 32, &one->pci_lanes) && one->pci_lanes > 0 ? WIDTH : 0;
+    return rest != NULL && bny_topo_number(rest, 32, &one->pci_lanes) && one->pci_lanes > 0 ? WIDTH : 0;
   }
   if (strcmp(text, "gfx90a") == 0) return one->compute = 910, COMPUTE;
   if (strncmp(text, "sm", 2) == 0 || strncmp(text, "gfx", 3) == 0)
-    return number_read(text + (text[0] == 's' ? 2 : 3), 9999, &one->compute) ? COMPUTE : 0;
-  if (number_read(text, 1000, &one->links)) return one->links > 0 ? LINKS : 0;
+    return bny_topo_number(text + (text[0] == 's' ? 2 : 3), 9999, &one->compute) ? COMPUTE : 0;
+  if (bny_topo_number(text, 1000, &one->links)) return one->links > 0 ? LINKS : 0;
   if (speed_read(text, &one->gbytes_per_s)) return SPEED;
   rest = number_before_x(text, 16, &one->ports);
   return rest != NULL && speed_read(rest, &one->gbytes_per_s) ? PORTS : 0;
@@ -174,7 +167,7 @@ static bool item_read(const char *word, int line, item *one, bny_topo_error *err
     *end = '\0';
     rest = end;
     if (separator == ':') {
-      if (!first || !number_read(part, COUNT_MAX, &one->count) || one->count < 1)
+      if (!first || !bny_topo_number(part, COUNT_MAX, &one->count) || one->count < 1)
         return bny_topo_fail(error, line, "\"%s\": one count of 1 to %d follows the name", word, COUNT_MAX);
     } else {
       int what = attribute_read(part, one), allowed = names[which].attributes;
@@ -225,40 +218,38 @@ static bool host_put_in(item *items, int *count, bny_topo_error *error) {
   return true;
 }
 
-/* Finds the next word that no comment holds. Returns false at the end. */
-static bool word_next(bny_topo_reader *reader, bny_topo_span *line, char word[WORD_BYTES]) {
-  bny_topo_span span;
-  bool is_first = false;
+/* Returns the next word that no comment holds, at most as long as errors show it; NULL at the end. */
+static char *word_next(bny_topo_lines *lines, char **line) {
   for (;;) {
-    bool found = bny_topo_span_word(line, &span);
-    if (found && !(is_first && span.text[0] == '#')) break;
-    if (!bny_topo_reader_line(reader, line)) return false;
-    is_first = true;
+    char *word = *line == NULL ? NULL : bny_topo_word(line);
+    if (word != NULL && strlen(word) >= WORD_BYTES) word[WORD_BYTES - 1] = '\0';
+    if (word != NULL) return word;
+    do
+      if ((*line = bny_topo_lines_next(lines)) == NULL) return NULL;
+    while ((*line)[strspn(*line, " \t")] == '#');
   }
-  snprintf(word, WORD_BYTES, "%.*s", bny_topo_span_shown(span), span.text);
-  return true;
 }
 
-static bool items_read(const char *text, size_t bytes, item items[ITEMS_MAX], int *count, bny_topo_error *error) {
-  bny_topo_reader reader = bny_topo_reader_of(text, bytes);
-  bny_topo_span line = {text, 0};
-  char word[WORD_BYTES];
-  for (*count = 0; word_next(&reader, &line, word); ++*count) {
-    if (*count == ITEMS_MAX) return bny_topo_fail(error, reader.line, "more than %d items", ITEMS_MAX);
-    if (*count > 0 && items[0].line != reader.line)
-      return bny_topo_fail(error, reader.line, "a second line: a description is on one, which is line %d",
+static bool items_read(bny_topo_lines *lines, item items[ITEMS_MAX], int *count, bny_topo_error *error) {
+  char *line = NULL, *word;
+  for (*count = 0; (word = word_next(lines, &line)) != NULL; ++*count) {
+    if (*count == ITEMS_MAX) return bny_topo_fail(error, lines->line, "more than %d items", ITEMS_MAX);
+    if (*count > 0 && items[0].line != lines->line)
+      return bny_topo_fail(error, lines->line, "a second line: a description is on one, which is line %d",
                            items[0].line);
-    if (!item_read(word, reader.line, &items[*count], error)) return false;
+    if (!item_read(word, lines->line, &items[*count], error)) return false;
   }
   if (*count == 0) return bny_topo_fail(error, 0, "no item in it");
   return host_put_in(items, count, error) && order_check(items, *count, error);
 }
 
 static bool recognises(const char *text, size_t bytes) {
-  bny_topo_reader reader = bny_topo_reader_of(text, bytes);
-  bny_topo_span line = {text, 0};
-  char word[WORD_BYTES];
-  return word_next(&reader, &line, word) && name_of(word) >= 0;
+  enum { LOOKED_AT = 1 << 20 };
+  bny_topo_lines lines = bny_topo_lines_of(text, bytes < LOOKED_AT ? bytes : LOOKED_AT);
+  char *line = NULL, *word = word_next(&lines, &line);
+  bool known = word != NULL && name_of(word) >= 0;
+  free(lines.copy);
+  return known;
 }
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
@@ -496,7 +487,10 @@ static bool size_check(const item *items, int count, bny_topo_error *error) {
 static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error) {
   item items[ITEMS_MAX];
   int count;
-  if (!items_read(text, bytes, items, &count, error) || !size_check(items, count, error)) return false;
+  bny_topo_lines lines = bny_topo_lines_of(text, bytes);
+  bool good = lines.copy != NULL && items_read(&lines, items, &count, error) && size_check(items, count, error);
+  free(lines.copy);
+  if (!good) return false;
   builder *b = calloc(1, sizeof *b);
   bool built = false;
   if (b) {
