@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/status.h"
 #include "locality/locality_network.h"
+#include "topo/levels/derive.h"
 
 /* ---- work in progress -------------------------------------------------------------------------------------------- */
 
@@ -58,22 +59,10 @@ static void note_drop(bny_locality_note *note, const char *why, ...) {
 
 /* ---- groups from keys -------------------------------------------------------------------------------------------- */
 
-typedef struct keyed {
-  uint64_t key, node;
-  int32_t rank;
-} keyed;
-
-static int by_key(const void *a, const void *b) {
-  const keyed *left = a, *right = b;
-  if (left->node != right->node) return left->node < right->node ? -1 : 1;
-  if (left->key != right->key) return left->key < right->key ? -1 : 1;
-  return left->rank < right->rank ? -1 : left->rank > right->rank;
-}
-
 /* Numbers ranks of equal keys by the first of them; those without a key by -1. Returns whether any has one. */
-static bool keys_number(keyed *keys, int32_t nranks, int32_t *numbers) {
+static bool keys_number(bny_locality_keyed *keys, int32_t nranks, int32_t *numbers) {
   bool any = false;
-  qsort(keys, (size_t)nranks, sizeof *keys, by_key);
+  qsort(keys, (size_t)nranks, sizeof *keys, bny_locality_by_key);
   for (int32_t i = 0, first = 0; i < nranks; i++) {
     if (keys[i].key != keys[first].key || keys[i].node != keys[first].node) first = i;
     numbers[keys[i].rank] = keys[i].key ? keys[first].rank : -1;
@@ -89,7 +78,7 @@ static uint64_t node_of(const making *m, int32_t rank) {
 
 static banyan_status groups_find(making *m) {
   size_t nranks = (size_t)m->nranks;
-  keyed *keys = malloc(nranks * sizeof *keys);
+  bny_locality_keyed *keys = malloc(nranks * sizeof *keys);
   m->scratch = malloc(2 * nranks * sizeof *m->scratch);
   m->nic_shared = calloc(nranks, sizeof *m->nic_shared);
   bool good = keys && m->scratch && m->nic_shared;
@@ -99,7 +88,7 @@ static banyan_status groups_find(making *m) {
     good = m->group_of[kind] != NULL;
     for (int32_t r = 0; r < m->nranks && good; r++) {
       uint64_t key = kind == BNY_LOCALITY_HOST ? node_of(m, r) : m->all[r].levels[kind].key;
-      keys[r] = (keyed){.key = key, .node = inside && key ? node_of(m, r) : 0, .rank = r};
+      keys[r] = (bny_locality_keyed){.key = key, .node = inside && key ? node_of(m, r) : 0, .rank = r};
     }
     if (good && !keys_number(keys, m->nranks, m->group_of[kind])) {
       free(m->group_of[kind]);
@@ -108,7 +97,7 @@ static banyan_status groups_find(making *m) {
   }
   /* Ranks of a node without a known NIC share one. */
   for (int32_t r = 0; r < m->nranks && good; r++)
-    keys[r] = (keyed){m->all[r].nic ? m->all[r].nic : 1, node_of(m, r), r};
+    keys[r] = (bny_locality_keyed){.key = m->all[r].nic ? m->all[r].nic : 1, .node = node_of(m, r), .rank = r};
   if (good) keys_number(keys, m->nranks, m->scratch);
   for (int32_t r = 0; r < m->nranks && good; r++)
     if (m->scratch[r] >= 0) m->nic_shared[m->scratch[r]]++;
@@ -121,14 +110,14 @@ static banyan_status groups_find(making *m) {
 /* Rejects one BANYAN_TOPO_RANK on ranks of two nodes, which would be merged into one place of the file. */
 static banyan_status topo_ranks_check(const making *m) {
   if (!m->is_explicit || !m->world->node_of) return BANYAN_OK;
-  keyed *keys = malloc((size_t)m->nranks * sizeof *keys);
+  bny_locality_keyed *keys = malloc((size_t)m->nranks * sizeof *keys);
   banyan_status status =
       keys ? BANYAN_OK : bny_fail(BANYAN_ERR_MEMORY, "no memory for the levels of %d ranks", m->nranks);
   for (int32_t r = 0; r < m->nranks && keys; r++)
-    keys[r] = (keyed){.key = (uint64_t)m->all[r].topo_rank, .node = m->all[r].node, .rank = r};
-  if (keys) qsort(keys, (size_t)m->nranks, sizeof *keys, by_key);
+    keys[r] = (bny_locality_keyed){.key = (uint64_t)m->all[r].topo_rank, .node = m->all[r].node, .rank = r};
+  if (keys) qsort(keys, (size_t)m->nranks, sizeof *keys, bny_locality_by_key);
   for (int32_t i = 1; i < m->nranks && status == BANYAN_OK; i++) {
-    const keyed *a = &keys[i - 1], *b = &keys[i];
+    const bny_locality_keyed *a = &keys[i - 1], *b = &keys[i];
     if (a->node == b->node && a->key == b->key && m->world->node_of[a->rank] != m->world->node_of[b->rank])
       status = bny_fail(BANYAN_ERR_ARGUMENT,
                         "BANYAN_TOPO_RANK is %d for rank %d and for rank %d, which are on different nodes; give each a "
@@ -342,11 +331,6 @@ static bool inner_take(making *m) {
   return (!outside[0] || kind_take(m, pci[0])) && (!outside[1] || kind_take(m, pci[1]));
 }
 
-static int32_t root_of(int32_t *roots, int32_t node) {
-  while (roots[node] != node) node = roots[node] = roots[roots[node]];
-  return node;
-}
-
 /* Where leaf switches carry rails: groups of the last level that share leaf switches are of one pod. False: no memory.
  */
 static bool pods_take(making *m, const int32_t *leaf_of) {
@@ -362,11 +346,10 @@ static bool pods_take(making *m, const int32_t *leaf_of) {
   }
   for (int32_t r = 0; r < nranks && good; r++) {
     if (leaf_of[r] < 0) continue;
-    int32_t a = root_of(roots, last->group_of[r]), b = root_of(roots, 2 * nranks + leaf_of[r]);
-    if (a != b) roots[b] = a;
+    bny_topo_unite(roots, last->group_of[r], 2 * nranks + leaf_of[r]);
   }
   for (int32_t r = 0; r < nranks && good; r++) { /* a pod has the number of its first rank */
-    int32_t root = root_of(roots, last->group_of[r]);
+    int32_t root = bny_topo_root(roots, last->group_of[r]);
     if (number[root] < 0) number[root] = r;
     pod_of[r] = number[root];
   }

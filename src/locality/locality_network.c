@@ -10,32 +10,28 @@
 
 #include "base/hash.h"
 
-typedef struct keyed {
-  uint64_t key;
-  int32_t rank;
-} keyed;
-
 typedef struct making {
   const bny_links_facts *facts;
   const bny_levels *levels;
   bny_links *network;
   const bny_locality **carriers; /* by rank: the rank whose NIC it uses */
-  keyed *keys;
+  bny_locality_keyed *keys;
   bool good;
 } making;
 
-static int by_key(const void *a_void, const void *b_void) {
-  const keyed *a = a_void, *b = b_void;
-  if (a->key != b->key) return a->key < b->key ? -1 : 1;
-  return a->rank < b->rank ? -1 : a->rank > b->rank;
+int bny_locality_by_key(const void *a, const void *b) {
+  const bny_locality_keyed *left = a, *right = b;
+  if (left->node != right->node) return left->node < right->node ? -1 : 1;
+  if (left->key != right->key) return left->key < right->key ? -1 : 1;
+  return left->rank < right->rank ? -1 : left->rank > right->rank;
 }
 
 /* A rank without a NIC uses that of the next rank of its node that has one, or else that of the last before it. */
 static void carriers_find(making *m) {
   int32_t nranks = m->levels->nranks;
   const bny_locality *all = m->facts->localities;
-  for (int32_t r = 0; r < nranks; r++) m->keys[r] = (keyed){m->facts->node_of[r], r};
-  qsort(m->keys, (size_t)nranks, sizeof *m->keys, by_key);
+  for (int32_t r = 0; r < nranks; r++) m->keys[r] = (bny_locality_keyed){.key = m->facts->node_of[r], .rank = r};
+  qsort(m->keys, (size_t)nranks, sizeof *m->keys, bny_locality_by_key);
   for (int32_t i = 0; i < nranks; i++) {
     int32_t at = i;
     while (at < nranks && m->keys[at].key == m->keys[i].key && !all[m->keys[at].rank].nic) at++;
@@ -115,8 +111,8 @@ static void xgmi_add(making *m, int32_t *at) {
 static void shared_add(making *m, bny_hop kind, int32_t *at) {
   int32_t nranks = m->levels->nranks;
   const int32_t *nic = m->network->at[BNY_HOP_NIC];
-  for (int32_t r = 0; r < nranks; r++) m->keys[r] = (keyed){key_of(m, kind, r), r};
-  qsort(m->keys, (size_t)nranks, sizeof *m->keys, by_key);
+  for (int32_t r = 0; r < nranks; r++) m->keys[r] = (bny_locality_keyed){.key = key_of(m, kind, r), .rank = r};
+  qsort(m->keys, (size_t)nranks, sizeof *m->keys, bny_locality_by_key);
   for (int32_t i = 0, next; i < nranks; i = next) {
     double nics = 0;
     for (next = i; next < nranks && m->keys[next].key == m->keys[i].key; next++) {

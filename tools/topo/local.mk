@@ -29,7 +29,6 @@ libbanyan_topo_la_SOURCES = \
   %D%/import/hwloc_link.c \
   %D%/import/ibnet.c \
   %D%/import/import.c %D%/import/import.h \
-  %D%/import/importers.def \
   %D%/import/nccl.c %D%/import/nccl.h \
   %D%/import/nccl_device.c \
   %D%/import/nccl_link.c \

@@ -26,8 +26,8 @@ static bool fail_at(const bny_topo_hwloc *h, int32_t element, const char *what) 
 }
 
 static bool add_node(bny_topo_hwloc *h, int32_t element, const bny_topo_node *node) {
-  h->node_of[element] = bny_topo_add_node(h->topo, node);
-  return h->node_of[element] >= 0;
+  h->at[element].node = bny_topo_add_node(h->topo, node);
+  return h->at[element].node >= 0;
 }
 
 static bool index_of(const bny_topo_hwloc *h, int32_t element, int64_t *index) {
@@ -45,7 +45,7 @@ static bool take_machine(bny_topo_hwloc *h, int32_t machine) {
   node.model = model != NULL ? model : bny_topo_hwloc_info(h, machine, "PlatformModel");
   node.vendor = bny_topo_hwloc_info(h, machine, "DMISysVendor");
   if (!add_node(h, machine, &node)) return false;
-  h->cpu_in[machine] = h->io_in[machine] = h->node_of[machine];
+  h->at[machine].cpu = h->at[machine].io = h->at[machine].node;
   return true;
 }
 
@@ -113,28 +113,28 @@ static int32_t numa_with_cpus(const bny_topo_hwloc *h, int32_t numa) {
 /* In version 1 a NUMA node holds objects, and their devices belong to it. If it holds exactly one package, the package
  * becomes its parent. */
 static bool take_numa(bny_topo_hwloc *h, int32_t numa, int32_t parent) {
-  int32_t within = h->cpu_in[parent], with_cpus = numa_with_cpus(h, numa);
-  if (h->node_of[numa] >= 0) return true; /* already added for its parent */
+  int32_t within = h->at[parent].cpu, with_cpus = numa_with_cpus(h, numa);
+  if (h->at[numa].node >= 0) return true; /* already added for its parent */
   if (with_cpus >= 0) {
-    h->node_of[numa] = h->node_of[with_cpus];
+    h->at[numa].node = h->at[with_cpus].node;
     return true;
   }
   int32_t package = only_package(h, numa);
   if (package >= 0) {
     if (!add_package(h, package, within)) return false;
-    within = h->node_of[package];
+    within = h->at[package].node;
   }
   if (!add_numa(h, numa, within)) return false;
-  h->cpu_in[numa] = within;
-  h->io_in[numa] = h->node_of[numa];
+  h->at[numa].cpu = within;
+  h->at[numa].io = h->at[numa].node;
   return true;
 }
 
 static bool take_package(bny_topo_hwloc *h, int32_t package, int32_t parent) {
-  int32_t io = h->io_in[parent];
-  if (h->node_of[package] < 0 && !add_package(h, package, h->cpu_in[parent])) return false;
-  h->cpu_in[package] = h->node_of[package];
-  h->io_in[package] = h->topo->nodes[io].kind == BNY_TOPO_NUMA ? io : h->node_of[package];
+  int32_t io = h->at[parent].io;
+  if (h->at[package].node < 0 && !add_package(h, package, h->at[parent].cpu)) return false;
+  h->at[package].cpu = h->at[package].node;
+  h->at[package].io = h->topo->nodes[io].kind == BNY_TOPO_NUMA ? io : h->at[package].node;
   return true;
 }
 
@@ -149,14 +149,14 @@ static bool is_host_bridge(const bny_topo_hwloc *h, int32_t bridge) {
  * (itself below a host bridge), or below a downstream port of another switch. Ports have no node of their own: a
  * downstream port refers to the node of its switch. */
 static bool is_upwards(const bny_topo_hwloc *h, int32_t parent) {
-  return strcmp(bny_topo_hwloc_type(h, parent), "Bridge") == 0 && !is_host_bridge(h, parent) && !h->upwards[parent];
+  return strcmp(bny_topo_hwloc_type(h, parent), "Bridge") == 0 && !is_host_bridge(h, parent) && !h->at[parent].upwards;
 }
 
 static bool take_bridge(bny_topo_hwloc *h, int32_t bridge, int32_t parent) {
   char bus_id[BNY_TOPO_BUS_BYTES];
-  int32_t within = h->node_of[parent] >= 0 && strcmp(bny_topo_hwloc_type(h, parent), "Bridge") == 0 ? h->node_of[parent]
-                                                                                                    : h->io_in[parent];
-  h->io_in[bridge] = within;
+  int32_t within = h->at[parent].node >= 0 && strcmp(bny_topo_hwloc_type(h, parent), "Bridge") == 0 ? h->at[parent].node
+                                                                                                    : h->at[parent].io;
+  h->at[bridge].io = within;
   if (is_host_bridge(h, bridge)) {
     const char *range = bny_topo_xml_attribute(h->xml, bridge, "bridge_pci");
     bny_topo_node node = bny_topo_node_of(BNY_TOPO_PCI, within, -1, range == NULL ? "?" : range, BNY_TOPO_FILE);
@@ -166,9 +166,9 @@ static bool take_bridge(bny_topo_hwloc *h, int32_t bridge, int32_t parent) {
   const char *bus = bny_topo_xml_attribute(h->xml, bridge, "pci_busid");
   if (bus == NULL || !bny_topo_bus_normalise(bus, bus_id))
     return fail_at(h, bridge, "its pci_busid is missing or none such as 0000:1b:00.0");
-  h->upwards[bridge] = is_upwards(h, parent);
-  if (!h->upwards[bridge]) {
-    h->node_of[bridge] = within;
+  h->at[bridge].upwards = is_upwards(h, parent);
+  if (!h->at[bridge].upwards) {
+    h->at[bridge].node = within;
     return true;
   }
   bny_topo_node node = bny_topo_node_of(BNY_TOPO_PCI, within, -1, bus_id, BNY_TOPO_FILE);
@@ -181,15 +181,15 @@ static bool take_device(bny_topo_hwloc *h, int32_t device, int32_t parent) {
   bool in_bridge = strcmp(bny_topo_hwloc_type(h, parent), "Bridge") == 0;
   bny_topo_kind kind = bny_topo_hwloc_device_kind(h, device);
   if (kind == BNY_TOPO_KINDS) return bny_topo_hwloc_note_left_out(h, device);
-  return bny_topo_hwloc_device(h, device, kind, in_bridge ? h->node_of[parent] : h->io_in[parent]);
+  return bny_topo_hwloc_device(h, device, kind, in_bridge ? h->at[parent].node : h->at[parent].io);
 }
 
 /* In versions 2 and 3 the devices of an object belong to the NUMA node among its children. */
 static bool take_beside(bny_topo_hwloc *h, int32_t element) {
   int32_t numa = numa_beside(h, element);
   if (numa < 0) return true;
-  bool good = h->node_of[numa] >= 0 || add_numa(h, numa, h->cpu_in[element]);
-  h->io_in[element] = h->node_of[numa];
+  bool good = h->at[numa].node >= 0 || add_numa(h, numa, h->at[element].cpu);
+  h->at[element].io = h->at[numa].node;
   return good;
 }
 
@@ -204,15 +204,15 @@ static bool take_object(bny_topo_hwloc *h, int32_t element) {
     if (!take_machine(h, element)) return false;
     /* In version 1 the root may be a NUMA node, or a system of several machines. */
     bool numa = is_numa(type);
-    h->node_of[element] = numa ? -1 : h->node_of[element];
-    return numa ? add_numa(h, element, h->cpu_in[element]) && (h->io_in[element] = h->node_of[element]) >= 0
+    h->at[element].node = numa ? -1 : h->at[element].node;
+    return numa ? add_numa(h, element, h->at[element].cpu) && (h->at[element].io = h->at[element].node) >= 0
                 : take_beside(h, element);
   }
-  if (h->cpu_in[parent] < 0) return fail_at(h, element, "is outside of a Machine");
-  h->cpu_in[element] = h->cpu_in[parent];
-  h->io_in[element] = h->io_in[parent];
+  if (h->at[parent].cpu < 0) return fail_at(h, element, "is outside of a Machine");
+  h->at[element].cpu = h->at[parent].cpu;
+  h->at[element].io = h->at[parent].io;
   bool good = true;
-  if (strcmp(type, "Bridge") == 0) return !h->wanted[element] || take_bridge(h, element, parent);
+  if (strcmp(type, "Bridge") == 0) return !h->at[element].wanted || take_bridge(h, element, parent);
   if (strcmp(type, "PCIDev") == 0) return take_device(h, element, parent);
   if (is_package(type))
     good = take_package(h, element, parent);
@@ -225,15 +225,15 @@ static bool take_object(bny_topo_hwloc *h, int32_t element) {
 static void mark_wanted(bny_topo_hwloc *h) {
   for (int32_t e = bny_topo_xml_count(h->xml) - 1; e > 0; e--) {
     if (strcmp(bny_topo_hwloc_type(h, e), "PCIDev") == 0 && bny_topo_hwloc_device_kind(h, e) != BNY_TOPO_KINDS)
-      h->wanted[e] = 1;
-    if (h->wanted[e]) h->wanted[bny_topo_xml_parent(h->xml, e)] = 1;
+      h->at[e].wanted = true;
+    if (h->at[e].wanted) h->at[bny_topo_xml_parent(h->xml, e)].wanted = true;
   }
 }
 
 static bool buses_once(bny_topo_hwloc *h) {
   bny_topo_names buses = {0};
   for (int32_t e = 1; e < bny_topo_xml_count(h->xml); e++) {
-    int32_t node = h->node_of[e];
+    int32_t node = h->at[e].node;
     const char *bus_id = node < 0 ? NULL : h->topo->nodes[node].bus_id,
                *own = bny_topo_xml_attribute(h->xml, e, "pci_busid");
     char normal[BNY_TOPO_BUS_BYTES];
@@ -268,22 +268,10 @@ static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error
   bny_topo_xml *xml = bny_topo_xml_parse(text, bytes, error);
   if (xml == NULL) return false;
   size_t count = (size_t)bny_topo_xml_count(xml);
-  bny_topo_hwloc h = {.xml = xml, .topo = topo, .error = error};
-  h.node_of = malloc(count * sizeof *h.node_of);
-  h.cpu_in = malloc(count * sizeof *h.cpu_in);
-  h.io_in = malloc(count * sizeof *h.io_in);
-  h.wanted = calloc(count, 1);
-  h.upwards = calloc(count, 1);
-  bool taken = false;
-  if (h.node_of != NULL && h.cpu_in != NULL && h.io_in != NULL && h.wanted != NULL && h.upwards != NULL) {
-    for (size_t e = 0; e < count; e++) h.node_of[e] = h.cpu_in[e] = h.io_in[e] = -1;
-    taken = read_topology(&h);
-  }
-  free(h.node_of);
-  free(h.cpu_in);
-  free(h.io_in);
-  free(h.wanted);
-  free(h.upwards);
+  bny_topo_hwloc h = {.xml = xml, .topo = topo, .error = error, .at = malloc(count * sizeof *h.at)};
+  for (size_t e = 0; h.at != NULL && e < count; e++) h.at[e] = (bny_topo_hwloc_place){-1, -1, -1, false, false};
+  bool taken = h.at != NULL && read_topology(&h);
+  free(h.at);
   bny_topo_xml_free(xml);
   return taken;
 }

@@ -5,15 +5,18 @@
 #include "topo/model/model.h"
 #include "tools/topo/import/xml.h"
 
+typedef struct bny_topo_hwloc_place {
+  int32_t node;         /* its node, or that of the enclosing device or bridge; -1 none */
+  int32_t cpu;          /* the host or package that holds it; -1 outside the machine */
+  int32_t io;           /* parent node of PCI devices below */
+  bool wanted, upwards; /* it contains a GPU, NIC or NVSwitch; it is the upstream bridge of a switch */
+} bny_topo_hwloc_place;
+
 typedef struct bny_topo_hwloc {
   const bny_topo_xml *xml;
   bny_topo *topo;
   bny_topo_error *error;
-  int32_t *node_of;                  /* by element: its node, or that of the enclosing device or bridge; -1 none */
-  int32_t *cpu_in;                   /* by element: the host or package that holds it; -1 outside the machine */
-  int32_t *io_in;                    /* by element: parent node of PCI devices below */
-  char *wanted;                      /* by element: contains a GPU, NIC or NVSwitch */
-  char *upwards;                     /* by element: upstream bridge of a switch */
+  bny_topo_hwloc_place *at;          /* by element */
   int32_t packages, numas, switches; /* numbers so far */
   bool types_are_bits;               /* version 3: a device may be of several kinds */
 } bny_topo_hwloc;

@@ -93,7 +93,7 @@ bool bny_topo_hwloc_join_upwards(bny_topo_hwloc *h, int32_t element) {
     return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, element),
                          "pci_link_speed=\"%.40s\": must be 0 to 1000 GB/s", speed);
   }
-  int32_t node = h->node_of[element];
+  int32_t node = h->at[element].node;
   return bny_topo_join(h->topo, BNY_TOPO_LINK_PCI, node, h->topo->nodes[node].parent, 0,
                        raw > 0 ? bny_topo_speed_pci_raw(raw) : 0, BNY_TOPO_FILE) >= 0;
 }
@@ -122,7 +122,7 @@ static int32_t number_of(const char *name, const char *prefix) {
 static bool add_partitions(bny_topo_hwloc *h, int32_t pci, const bny_topo_node *gpu) {
   bny_topo_node node = *gpu;
   char name[64];
-  node.parent = h->node_of[pci];
+  node.parent = h->at[pci].node;
   node.bus_id = NULL;
   node.name = name;
   int32_t parts = 0;
@@ -131,8 +131,8 @@ static bool add_partitions(bny_topo_hwloc *h, int32_t pci, const bny_topo_node *
     parts += part;
     if (part && parts > 1) {
       snprintf(name, sizeof name, "%.30s.%d", gpu->bus_id, (int)parts - 1);
-      h->node_of[e] = bny_topo_add_node(h->topo, &node);
-      if (h->node_of[e] < 0) return false;
+      h->at[e].node = bny_topo_add_node(h->topo, &node);
+      if (h->at[e].node < 0) return false;
     }
   }
   return true;
@@ -166,10 +166,10 @@ bool bny_topo_hwloc_device(bny_topo_hwloc *h, int32_t pci, bny_topo_kind kind, i
   bny_topo_node node = bny_topo_node_of(kind, parent, -1, name == NULL ? bus_id : name, BNY_TOPO_FILE);
   node.model = model, node.vendor = bny_topo_hwloc_info(h, pci, "PCIVendor"), node.bus_id = bus_id;
   node.attributes = attributes, node.compute = kind == BNY_TOPO_GPU ? bny_topo_compute_of(NULL, model) : -1;
-  h->node_of[pci] = bny_topo_add_node(h->topo, &node);
-  if (h->node_of[pci] < 0) return false;
+  h->at[pci].node = bny_topo_add_node(h->topo, &node);
+  if (h->at[pci].node < 0) return false;
   return bny_topo_hwloc_join_upwards(h, pci) && (kind != BNY_TOPO_GPU || add_partitions(h, pci, &node)) &&
-         (openfabrics < 0 || add_ports(h, openfabrics, h->node_of[pci]));
+         (openfabrics < 0 || add_ports(h, openfabrics, h->at[pci].node));
 }
 
 /* ---- numbers of GPUs --------------------------------------------------------------------------------------------- */
@@ -189,7 +189,7 @@ static bool numbers_by(const bny_topo_hwloc *h, const char *prefix, int32_t *num
   char *seen = calloc((size_t)gpus + 1, 1);
   int32_t found = 0;
   for (int32_t e = 1; seen != NULL && all && e < bny_topo_xml_count(h->xml); e++) {
-    bool gpu = h->node_of[e] >= 0 && h->topo->nodes[h->node_of[e]].kind == BNY_TOPO_GPU;
+    bool gpu = h->at[e].node >= 0 && h->topo->nodes[h->at[e].node].kind == BNY_TOPO_GPU;
     if (gpu) {
       int32_t number = number_in(h, e, prefix);
       all = number >= 0 && number < gpus && !seen[number];

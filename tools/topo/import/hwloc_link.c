@@ -54,9 +54,9 @@ static bool list_objects(const bny_topo_hwloc *h, bny_topo_names *objects) {
 
 /* Returns the node of an object. The node of an OSDev is that of its PCI device, unless the OSDev is a partition. */
 static int32_t node_of_object(const bny_topo_hwloc *h, int32_t element) {
-  if (h->node_of[element] < 0 && strcmp(bny_topo_hwloc_type(h, element), "OSDev") == 0)
+  if (h->at[element].node < 0 && strcmp(bny_topo_hwloc_type(h, element), "OSDev") == 0)
     element = bny_topo_xml_parent(h->xml, element);
-  return h->node_of[element];
+  return h->at[element].node;
 }
 
 /* Derives the number of links: hwloc assumes 25 GB/s per link, and 20 for Pascal. */

@@ -8,16 +8,13 @@
 
 #include "tools/topo/import/xml.h"
 
-#define BNY_TOPO_IMPORTER(constant) extern const bny_topo_importer constant;
-#include "tools/topo/import/importers.def"
-#undef BNY_TOPO_IMPORTER
+extern const bny_topo_importer bny_topo_import_nccl, bny_topo_import_hwloc, bny_topo_import_ibnet,
+    bny_topo_import_synthetic;
 
-const bny_topo_importer *const bny_topo_importers[] = {
-#define BNY_TOPO_IMPORTER(constant) &constant,
-#include "tools/topo/import/importers.def"
-#undef BNY_TOPO_IMPORTER
-    NULL,
-};
+/* They are tried in this order. */
+const bny_topo_importer *const bny_topo_importers[] = {&bny_topo_import_nccl,      &bny_topo_import_hwloc,
+                                                       &bny_topo_import_json,      &bny_topo_import_ibnet,
+                                                       &bny_topo_import_synthetic, NULL};
 
 static const bny_topo_importer *importer_of(const char *text, size_t bytes) {
   const bny_topo_importer *const *importer = bny_topo_importers;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Importers of all formats that the tools read: one file and one row of importers.def each. */
+ * Importers of all formats that the tools read: one file each, and a place in the list of import.c. */
 #pragma once
 
 #include "topo/model/load.h"
