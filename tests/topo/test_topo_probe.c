@@ -135,15 +135,7 @@ TEST(kinds_of_nics) {
   tree_link(&t, "devices/pci0000:00/0000:00:04.0/0000:04:00.0", "devices/pci0000:00/0000:00:04.0/0000:04:00.2/physfn");
   /* 2: two ports bonded into one RDMA device. */
   tree_interface(&t, paths[2], "infiniband", "mlx5_bond_0");
-  for (int port = 0; port < 2; port++) {
-    const char *const names[] = {"enp2s0f0", "enp2s0f1"};
-    char master[256];
-    tree_interface(&t, paths[2 + port], "net", names[port]);
-    tree_file(&t, "100000", "class/net/%s/speed", names[port]);
-    snprintf(master, sizeof master, "devices/%s/net/%s/master", paths[2 + port], names[port]);
-    tree_file(&t, "enp2s0f0 enp2s0f1", "devices/virtual/net/bond0/bonding/slaves");
-    tree_link(&t, "devices/virtual/net/bond0", master);
-  }
+  tree_bond(&t, &paths[2], (const char *const[]){"enp2s0f0", "enp2s0f1"});
   tree_interface(&t, "pci0000:00/0000:00:03.0/virtio2", "net", "eth2");
   tree_file(&t, "-1", "class/net/eth2/speed");
   tree_file(&t, "0x1af4", "devices/pci0000:00/0000:00:03.0/vendor");

@@ -89,16 +89,9 @@ TEST(port_down) {
 TEST(roce_bonded) {
   tree t = start();
   const char *const paths[] = {"pci0000:10/0000:10:01.0/0000:11:00.0", "pci0000:10/0000:10:01.0/0000:11:00.1"};
-  const char *const names[] = {"ens1f0", "ens1f1"};
-  for (int port = 0; port < 2; port++) {
-    char master[256];
+  for (int port = 0; port < 2; port++)
     tree_pci(&t, (tree_device){paths[port], "0x020000", "0x15b3", "0", "16.0 GT/s PCIe", "16", "16.0 GT/s PCIe", "16"});
-    tree_interface(&t, paths[port], "net", names[port]);
-    tree_file(&t, "100000", "class/net/%s/speed", names[port]);
-    snprintf(master, sizeof master, "devices/%s/net/%s/master", paths[port], names[port]);
-    tree_file(&t, "ens1f0 ens1f1", "devices/virtual/net/bond0/bonding/slaves");
-    tree_link(&t, "devices/virtual/net/bond0", master);
-  }
+  tree_bond(&t, paths, (const char *const[]){"ens1f0", "ens1f1"});
   tree_interface(&t, paths[0], "infiniband", "mlx5_bond_0");
   add_port(&t, "mlx5_bond_0", 1, ethernet, edr, 0);
   ck_probe(&t, NULL, "1 RDMA device, 1 port",

@@ -139,3 +139,16 @@ static inline void tree_interface(const tree *t, const char *device, const char 
   snprintf(below, sizeof below, "devices/%s/%s/%s/device", device, class, name);
   tree_link(t, target, below);
 }
+
+/* Gives two functions of a card 100 Gb/s interfaces, and bonds these. */
+static inline void tree_bond(const tree *t, const char *const devices[2], const char *const names[2]) {
+  for (int port = 0; port < 2; port++) {
+    char master[256], slaves[64];
+    tree_interface(t, devices[port], "net", names[port]);
+    tree_file(t, "100000", "class/net/%s/speed", names[port]);
+    snprintf(master, sizeof master, "devices/%s/net/%s/master", devices[port], names[port]);
+    snprintf(slaves, sizeof slaves, "%s %s", names[0], names[1]);
+    tree_file(t, slaves, "devices/virtual/net/bond0/bonding/slaves");
+    tree_link(t, "devices/virtual/net/bond0", master);
+  }
+}

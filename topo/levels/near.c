@@ -234,58 +234,48 @@ static bool domains_exist(bny_topo_derivation *d) {
   return crosses;
 }
 
-static void ranks_key(bny_topo_derivation *d, bool package) {
+/* Returns the node that a group of packages or hosts is at. */
+static int32_t place_of(const bny_topo_derivation *d, bny_topo_level_kind kind, int32_t rank) {
+  int32_t node = kind == BNY_TOPO_LEVEL_PACKAGE ? package_of(d, rank) : -1;
+  return node >= 0 ? node : d->levels->ranks[rank].host;
+}
+
+/* Sets d->keys for a level. Returns how many keys there may be; 0: the model has no data for it. */
+static int32_t keys_find(bny_topo_derivation *d, bny_topo_level_kind kind) {
+  bool joined = false, packages = false;
   for (int32_t r = 0; r < d->levels->nranks; r++) {
-    int32_t node = package ? package_of(d, r) : -1;
-    d->keys[r] = node >= 0 ? node : d->levels->ranks[r].host;
+    joined = joined || d->nvl[r].count > 0;
+    packages = packages || package_of(d, r) >= 0;
+    d->keys[r] = kind == BNY_TOPO_LEVEL_ISLAND ? -1 : place_of(d, kind, r);
+  }
+  switch (kind) {
+  case BNY_TOPO_LEVEL_PACKAGE: return packages ? d->topo->nnodes : 0;
+  case BNY_TOPO_LEVEL_ISLAND: return joined ? islands_number(d) : 0;
+  case BNY_TOPO_LEVEL_DOMAIN: return joined && domains_exist(d) ? d->topo->nnodes : 0;
+  default: return d->topo->nnodes;
   }
 }
 
 bool bny_topo_derive_near(bny_topo_derivation *d) {
   bny_topo_levels *levels = d->levels;
-  int32_t nnodes = d->topo->nnodes;
   gpu_links_follow(d);
-  bool joined = false, packages = false;
-  for (int32_t r = 0; r < levels->nranks; r++) {
-    joined = joined || d->nvl[r].count > 0;
-    packages = packages || package_of(d, r) >= 0;
-    d->keys[r] = -1;
+  for (int kind = BNY_TOPO_LEVEL_PACKAGE; kind <= BNY_TOPO_LEVEL_DOMAIN; kind++) {
+    int32_t nkeys = keys_find(d, (bny_topo_level_kind)kind);
+    if (nkeys > 0 && !bny_topo_level_add(d, (bny_topo_level_kind)kind, nkeys)) return false;
   }
-  int32_t *seen = calloc((size_t)nnodes + 1, sizeof *seen);
-  if (!seen) return false;
-  bny_topo_level *package = NULL, *island = NULL, *host = NULL, *domain = NULL;
-  bool good = true;
-  if (packages) {
-    ranks_key(d, true);
-    package = bny_topo_level_add(d, BNY_TOPO_LEVEL_PACKAGE, nnodes);
-    good = package != NULL;
+  int32_t *seen = calloc((size_t)d->topo->nnodes + 1, sizeof *seen);
+  const bny_topo_level *islands = bny_topo_level_of(levels, BNY_TOPO_LEVEL_ISLAND);
+  for (int32_t l = 0; seen && l < levels->nlevels; l++) {
+    const bny_topo_level *level = &levels->levels[l];
+    for (bny_topo_group *group = level->groups; group < level->groups + level->ngroups; group++) {
+      if (level->kind == BNY_TOPO_LEVEL_ISLAND || level->kind == BNY_TOPO_LEVEL_DOMAIN) {
+        joined_look(d, level, group, seen);
+        continue;
+      }
+      group->node = place_of(d, level->kind, level->members[group->first]);
+      near_look(d, level, islands, group, seen);
+    }
   }
-  if (good && joined) {
-    for (int32_t r = 0; r < levels->nranks; r++) d->keys[r] = -1;
-    island = bny_topo_level_add(d, BNY_TOPO_LEVEL_ISLAND, islands_number(d));
-    good = island != NULL;
-  }
-  if (good) {
-    ranks_key(d, false);
-    host = bny_topo_level_add(d, BNY_TOPO_LEVEL_HOST, nnodes);
-    good = host != NULL;
-  }
-  if (good && joined && domains_exist(d)) {
-    domain = bny_topo_level_add(d, BNY_TOPO_LEVEL_DOMAIN, nnodes);
-    good = domain != NULL;
-  }
-  for (int32_t g = 0; good && package && g < package->ngroups; g++) {
-    bny_topo_group *group = &package->groups[g];
-    int32_t node = package_of(d, package->members[group->first]);
-    group->node = node >= 0 ? node : levels->ranks[package->members[group->first]].host;
-    near_look(d, package, island, group, seen);
-  }
-  for (int32_t g = 0; good && island && g < island->ngroups; g++) joined_look(d, island, &island->groups[g], seen);
-  for (int32_t g = 0; good && g < host->ngroups; g++) {
-    host->groups[g].node = levels->ranks[host->members[host->groups[g].first]].host;
-    near_look(d, host, island, &host->groups[g], seen);
-  }
-  for (int32_t g = 0; good && domain && g < domain->ngroups; g++) joined_look(d, domain, &domain->groups[g], seen);
   free(seen);
-  return good;
+  return seen != NULL;
 }

@@ -47,21 +47,29 @@ static bool skip_doctype(cursor *c) {
   return (c->at == c->end || *c->at != '[' || skip_past(c, "]")) && skip_past(c, ">");
 }
 
+/* Skips a comment, CDATA or an instruction, of which *whole says whether it ends. Returns false if none begins here. */
+static bool skip_content(cursor *c, bool *whole) {
+  static const char *const marks[][2] = {{"<!--", "-->"}, {"<![CDATA[", "]]>"}, {"<?", "?>"}};
+  for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
+    if (!starts(c, marks[i][0])) continue;
+    skip(c, strlen(marks[i][0]));
+    *whole = skip_past(c, marks[i][1]);
+    return true;
+  }
+  return false;
+}
+
 bool bny_topo_xml_root(const char *text, size_t bytes, char *name, size_t name_bytes, int *line) {
   cursor c = {.at = text, .end = text + bytes, .line = 1};
   if (starts(&c, "\xef\xbb\xbf")) skip(&c, 3);
   for (;;) {
     while (c.at < c.end && isspace((unsigned char)*c.at)) skip(&c, 1);
-    bool more = true;
-    if (starts(&c, "<!--"))
-      more = skip_past(&c, "-->");
-    else if (starts(&c, "<?"))
-      more = skip_past(&c, "?>");
-    else if (starts(&c, "<!DOCTYPE"))
-      more = skip_doctype(&c);
-    else
+    bool whole = true;
+    if (starts(&c, "<!DOCTYPE"))
+      whole = skip_doctype(&c);
+    else if (!skip_content(&c, &whole))
       break;
-    if (!more) return false;
+    if (!whole) return false;
   }
   if (!starts(&c, "<")) return false;
   c.at++;
@@ -268,17 +276,12 @@ static bool skip_tag(cursor *c, bny_topo_error *error) {
  * with a million of them would block it. libxml2 itself reports text that is not well-formed. */
 static bool is_bounded(const char *text, size_t bytes, bny_topo_error *error) {
   cursor c = {.at = text, .end = text + bytes, .line = 1};
-  bool good = true;
+  bool good = true, whole;
   while (good && c.at < c.end) {
     if (*c.at != '<') {
       skip(&c, 1);
-    } else if (starts(&c, "<!--")) {
-      skip(&c, 4);
-      skip_past(&c, "-->");
-    } else if (starts(&c, "<![CDATA[")) {
-      skip_past(&c, "]]>");
-    } else if (starts(&c, "<?")) {
-      skip_past(&c, "?>");
+    } else if (skip_content(&c, &whole)) {
+      continue;
     } else if (starts(&c, "<!")) {
       skip_doctype_name(&c);
       good =
