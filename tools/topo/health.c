@@ -17,25 +17,15 @@ enum { FACTS_MAX = 32, NAMED_MAX = 3, TEXT_BYTES = 300 };
 
 static const double alike = 0.95; /* a speed below this fraction of another counts as slower */
 
-typedef struct checker checker;
-
 /* The objects that a rule looks at, each in turn; the last kinds only if ranks are GPUs. */
 typedef enum scope { ONCE, NOTES, NODES, RANKS, HOSTS, GPU_NODES, GPU_RANKS, GPU_HOSTS, SCOPES } scope;
 
-typedef struct rule {
-  const char *id;
-  topo_severity severity;
-  scope scope;
-  void (*look)(checker *c);
-  const char *advice;
-} rule;
-
-struct checker {
+typedef struct checker {
   const bny_topo *topo;
   const bny_topo_levels *levels;
   const bny_topo_level *hosts; /* level of hosts: their ranks */
   const bny_topo_probe_report *reports;
-  const rule *rule;
+  const struct rule *rule;
   int32_t at;                 /* the note, node, rank or host that the rule looks at */
   const bny_topo_group *host; /* if it is a host */
   const bny_topo_rank *rank;  /* if it is a rank */
@@ -46,7 +36,15 @@ struct checker {
   int32_t gpus_usual, nics_usual; /* most hosts have so many GPUs, and NICs that serve; 0: no majority */
   double speed_usual;             /* NICs have it */
   bool speeds_known;              /* most ranks have a NIC of known speed */
-};
+} checker;
+
+typedef struct rule {
+  const char *id;
+  topo_severity severity;
+  scope scope;
+  void (*look)(checker *c);
+  const char *advice;
+} rule;
 
 /* ---- the list ---------------------------------------------------------------------------------------------------- */
 
@@ -95,12 +93,10 @@ static void rule_end(checker *c) {
     topo_finding *finding = &c->found.list[f];
     int32_t named = finding->nnodes <= NAMED_MAX ? finding->nnodes : NAMED_MAX - 1;
     const char *labels = "";
-    for (int32_t i = 0; i < named; i++)
-      labels = tool_format("%s%s%s", labels,
-                           i == 0                     ? ""
-                           : i + 1 == finding->nnodes ? " and "
-                                                      : ", ",
-                           label_of(c, finding->nodes[i]));
+    for (int32_t i = 0; i < named; i++) {
+      const char *comma = i + 1 == finding->nnodes ? " and " : ", ";
+      labels = tool_format("%s%s%s", labels, i == 0 ? "" : comma, label_of(c, finding->nodes[i]));
+    }
     if (named < finding->nnodes)
       labels = tool_format("%s and %d other%s", labels, finding->nnodes - named, plural(finding->nnodes - named));
     finding->text =
@@ -135,21 +131,12 @@ static void note_pass(checker *c, bny_topo_note_kind kind, const char *about) {
   if (note->kind == kind) find(c, note->node, "%s%s", about, note->text);
 }
 
-static int value_order(const void *a, const void *b) {
-  double left = *(const double *)a, right = *(const double *)b;
-  return (left > right) - (left < right);
-}
-
-/* Returns the value that most have, or 0 if no value has a majority. */
+/* Returns the value that most have, which is then the median, or 0 if no value has a majority. */
 static double usual(double *values, int32_t count) {
-  double value = 0;
   int32_t times = 0;
-  if (count > 0) qsort(values, (size_t)count, sizeof *values, value_order);
-  for (int32_t i = 0, start; i < count;) {
-    for (start = i; i < count && values[i] <= values[start];) i++;
-    if (i - start >= times) times = i - start, value = values[start];
-  }
-  return 2 * times > count ? value : 0;
+  double median = tool_percentile(values, (size_t)count, 50);
+  for (int32_t i = 0; i < count; i++) times += values[i] == median;
+  return 2 * times > count ? median : 0;
 }
 
 static const bny_topo_rank *rank_of(const checker *c, const bny_topo_group *host, int32_t i) {
@@ -197,23 +184,14 @@ static bool is_explained(const checker *c, int32_t node) {
   return notes_of(c, BNY_TOPO_NOTE_LOST, node) > 0 || notes_of(c, BNY_TOPO_NOTE_FABRIC, node) > 0;
 }
 
-/* Sums over links of one kind that are dead, or that are slower than rated. */
-typedef struct link_sum {
-  int32_t links;
-  double gbytes_per_s, rated;
-} link_sum;
-
-static link_sum links_sum(const bny_topo *topo, int32_t node, bny_topo_link_kind kind, bool dead) {
-  link_sum sum = {0};
-  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
-    const bny_topo_link *link = &topo->links[l];
-    bool slow = link->gbytes_per_s > 0 && link->gbytes_per_s < alike * link->rated_gbytes_per_s;
-    if (link->kind != kind || !(dead ? bny_topo_link_dead(link) : slow)) continue;
-    sum.links += link->count > 0 ? link->count : 1;
-    sum.gbytes_per_s += link->gbytes_per_s;
-    sum.rated += link->rated_gbytes_per_s;
+/* Returns the links to GPUs that exist but carry no data. */
+static int32_t dead_links(const checker *c, int32_t node) {
+  int32_t dead = 0;
+  for (int32_t l = bny_topo_first_link(c->topo, node); l >= 0; l = bny_topo_next_link(c->topo, node, l)) {
+    const bny_topo_link *link = &c->topo->links[l];
+    if (bny_topo_joins_gpus(link) && bny_topo_link_dead(link)) dead += link->count > 0 ? link->count : 1;
   }
-  return sum;
+  return dead;
 }
 
 /* NVLink bridges join pairs, and a GPU beside such pairs may have none by design. */
@@ -230,8 +208,7 @@ static void nvlink_missing(checker *c) {
   for (int32_t i = 0; i < host->count && large && 2 * joined > host->count; i++) {
     int32_t node = rank_of(c, host, i)->node;
     if (rank_of(c, host, i)->nvlinks == 0 && bny_topo_device(c->topo, node) == node && !is_explained(c, node) &&
-        links_sum(c->topo, node, BNY_TOPO_LINK_NVLINK, true).links == 0 &&
-        links_sum(c->topo, node, BNY_TOPO_LINK_XGMI, true).links == 0)
+        dead_links(c, node) == 0)
       find(c, node, "no %s, %d GPUs of its host have them: a collective of the whole host runs over PCIe",
            links_word(c, rank_of(c, host, 0)->node), (int)joined);
   }
@@ -269,10 +246,12 @@ static void ends_differ(checker *c) { note_pass(c, BNY_TOPO_NOTE_DIFFERS, ""); }
 
 static void fabric(checker *c) { note_pass(c, BNY_TOPO_NOTE_FABRIC, "the driver says of its fabric: "); }
 
+static void input_odd(checker *c) { note_pass(c, BNY_TOPO_NOTE_INPUT, ""); }
+
+static void nic_virtual(checker *c) { note_pass(c, BNY_TOPO_NOTE_VIRTUAL, ""); }
+
 static void peer_refused(checker *c) {
-  int32_t node = c->rank->node, links = 0;
-  for (bny_topo_link_kind kind = BNY_TOPO_LINK_NVLINK; kind <= BNY_TOPO_LINK_XGMI; kind++)
-    links += links_sum(c->topo, node, kind, true).links;
+  int32_t node = c->rank->node, links = dead_links(c, node);
   if (links > 0 && !is_explained(c, node))
     find(c, node, "%d %s%s, but no peer access: data goes over PCIe or the host's memory", (int)links,
          links_word(c, node), plural(links));
@@ -283,10 +262,19 @@ static void link_slow(checker *c) {
   bny_topo_kind what = c->topo->nodes[c->at].kind;
   bool device = what == BNY_TOPO_GPU || what == BNY_TOPO_PORT || what == BNY_TOPO_NIC;
   for (int kind = BNY_TOPO_LINK_NVLINK; device && kind < BNY_TOPO_LINK_KINDS; kind++) {
-    link_sum sum = links_sum(c->topo, c->at, (bny_topo_link_kind)kind, false);
-    if (sum.links > 0 && !is_found(c, "nvlink-fewer", c->at))
-      find(c, c->at, "its %s link%s %s %.4g GB/s of %.4g", bny_topo_link_name((bny_topo_link_kind)kind),
-           plural(sum.links), sum.links == 1 ? "has" : "have", sum.gbytes_per_s, sum.rated);
+    int32_t links = 0;
+    double is = 0, rated = 0;
+    for (int32_t l = bny_topo_first_link(c->topo, c->at); l >= 0; l = bny_topo_next_link(c->topo, c->at, l)) {
+      const bny_topo_link *link = &c->topo->links[l];
+      bool slow = link->gbytes_per_s > 0 && link->gbytes_per_s < alike * link->rated_gbytes_per_s;
+      if ((int)link->kind != kind || !slow) continue;
+      links += link->count > 0 ? link->count : 1;
+      is += link->gbytes_per_s;
+      rated += link->rated_gbytes_per_s;
+    }
+    if (links > 0 && !is_found(c, "nvlink-fewer", c->at))
+      find(c, c->at, "its %s link%s %s %.4g GB/s of %.4g", bny_topo_link_name((bny_topo_link_kind)kind), plural(links),
+           links == 1 ? "has" : "have", is, rated);
   }
 }
 
@@ -295,20 +283,19 @@ static void link_slow(checker *c) {
 /* A GPU, a NIC that serves ranks, or a PCI switch, and its PCI link. Devices of one kind and model are siblings, in any
  * host. Switches have none, since they lead to unlike devices. */
 typedef struct slot {
-  bny_topo_kind kind;
-  const char *model;
-  int32_t node, lanes; /* lanes: 0 unknown */
-  double speed, rated;
+  const bny_topo_node *node;
+  const bny_topo_link *link;
 } slot;
+
+static int models_order(const slot *a, const slot *b) {
+  if (a->node->kind != b->node->kind) return (int)a->node->kind - (int)b->node->kind;
+  return strcmp(a->node->model == NULL ? "" : a->node->model, b->node->model == NULL ? "" : b->node->model);
+}
 
 static int slot_order(const void *a, const void *b) {
   const slot *x = a, *y = b;
-  int models = strcmp(x->model, y->model);
-  return x->kind != y->kind ? (x->kind > y->kind) - (x->kind < y->kind) : models ? models : x->node - y->node;
-}
-
-static bool are_siblings(const slot *a, const slot *b) {
-  return a->kind == b->kind && a->kind != BNY_TOPO_PCI && strcmp(a->model, b->model) == 0;
+  int models = models_order(x, y);
+  return models ? models : (x->node > y->node) - (x->node < y->node);
 }
 
 static int32_t slots_list(const checker *c, slot *slots) {
@@ -321,56 +308,48 @@ static int32_t slots_list(const checker *c, slot *slots) {
     const bny_topo_link *link = l < 0 ? NULL : &c->topo->links[l];
     if (link == NULL || link->gbytes_per_s <= 0 || link->source == BNY_TOPO_ASSUMED) continue;
     if (link->count <= 0 && node->kind == BNY_TOPO_NIC) continue; /* slots of NICs differ by design */
-    slots[count++] = (slot){.kind = node->kind,
-                            .model = node->model == NULL ? "" : node->model,
-                            .node = n,
-                            .lanes = link->count,
-                            .speed = link->gbytes_per_s,
-                            .rated = link->rated_gbytes_per_s};
+    slots[count++] = (slot){node, link};
   }
   qsort(slots, (size_t)count, sizeof *slots, slot_order);
   return count;
 }
 
-/* Returns whether a link is at generation 1 to save power, unlike its siblings. */
-static bool is_idle(const slot *one, double speed) {
-  return one->speed < 1.1 * bny_topo_speed_pci(1, one->lanes > 0 ? one->lanes : 16) && speed > 2 * one->speed;
-}
-
-static void pci_look(checker *c, bool faults) {
+/* One rule has the faults, and another the doubts. */
+static void pci_look(checker *c) {
+  bool faults = c->rule->severity == TOPO_FAULT;
   slot *slots = tool_new((size_t)c->topo->nnodes, sizeof *slots);
   int32_t count = slots_list(c, slots);
   for (int32_t first = 0, end; first < count; first = end) {
-    for (end = first; end == first || (end < count && are_siblings(&slots[first], &slots[end])); end++)
-      c->values[end - first] = slots[end].lanes;
+    bool alone = slots[first].node->kind == BNY_TOPO_PCI;
+    for (end = first; end == first || (end < count && !alone && models_order(&slots[first], &slots[end]) == 0); end++)
+      c->values[end - first] = slots[end].link->count;
     int32_t siblings = end - first, lanes = (int32_t)usual(c->values, siblings);
     double fastest = 0;
-    for (int32_t i = first; i < end; i++) fastest = fmax(fastest, c->values[i - first] = slots[i].speed);
+    for (int32_t i = first; i < end; i++) fastest = fmax(fastest, c->values[i - first] = slots[i].link->gbytes_per_s);
     double speed = usual(c->values, siblings);
     for (int32_t i = first; i < end; i++) {
-      const slot *one = &slots[i];
-      bool narrow = one->lanes > 0 && one->lanes < lanes, old = one->speed < 0.75 * speed, idle = is_idle(one, speed);
+      const bny_topo_link *link = slots[i].link;
+      int32_t node = (int32_t)(slots[i].node - c->topo->nodes), own = link->count;
+      double is = link->gbytes_per_s;
+      bool narrow = own > 0 && own < lanes, old = is < 0.75 * speed;
+      /* A link at generation 1, unlike its siblings, saves power. */
+      bool idle = is < 1.1 * bny_topo_speed_pci(1, own > 0 ? own : 16) && speed > 2 * is;
       if ((narrow || (old && !idle)) != faults) continue;
       if (narrow)
-        find(c, one->node, "its PCI link has %d lane%s, those of its siblings %d", (int)one->lanes, plural(one->lanes),
-             (int)lanes);
+        find(c, node, "its PCI link has %d lane%s, those of its siblings %d", (int)own, plural(own), (int)lanes);
       else if (faults)
-        find(c, one->node, "its PCI link runs at %.4g GB/s, those of its siblings at %.4g", one->speed, speed);
+        find(c, node, "its PCI link runs at %.4g GB/s, those of its siblings at %.4g", is, speed);
       else if (idle)
-        find(c, one->node, "its PCI link is at generation 1, unlike its siblings: read it again under load");
-      else if (siblings == 2 && one->speed < 0.75 * fastest)
-        find(c, one->node, "its PCI link runs at %.4g GB/s, that of its sibling at %.4g", one->speed, fastest);
-      else if (siblings == 1 && one->speed < 0.75 * one->rated)
-        find(c, one->node, "its PCI link runs at %.4g GB/s of %.4g", one->speed, one->rated);
+        find(c, node, "its PCI link is at generation 1, unlike its siblings: read it again under load");
+      else if (siblings == 2 && is < 0.75 * fastest)
+        find(c, node, "its PCI link runs at %.4g GB/s, that of its sibling at %.4g", is, fastest);
+      else if (siblings == 1 && is < 0.75 * link->rated_gbytes_per_s)
+        find(c, node, "its PCI link runs at %.4g GB/s of %.4g", is, link->rated_gbytes_per_s);
     }
   }
 }
 
-static void pci_slow(checker *c) { pci_look(c, true); }
-
-static void pci_doubt(checker *c) { pci_look(c, false); }
-
-/* ---- NICs -------------------------------------------------------------------------------------------------------- */
+/* ---- NICs and networks ------------------------------------------------------------------------------------------- */
 
 /* A port that is down is a fault if its NIC serves ranks, or would spare two ranks of its host from sharing one. */
 static void port_down(checker *c) {
@@ -414,8 +393,7 @@ static void nic_missing(checker *c) {
   if (serving == 0 || is_found(c, "gpu-lost", host->node)) return;
   for (int32_t i = 0; i < host->count; i++) {
     const bny_topo_rank *rank = rank_of(c, host, i);
-    near += rank->nic_path == first->nic_path && rank->nic_gbytes_per_s >= first->nic_gbytes_per_s &&
-            rank->nic_gbytes_per_s <= first->nic_gbytes_per_s;
+    near += rank->nic_path == first->nic_path && rank->nic_gbytes_per_s == first->nic_gbytes_per_s;
   }
   for (int32_t f = 0; f < c->found.count; f++)
     if (strcmp(c->found.list[f].id, "port-down") == 0 &&
@@ -490,29 +468,24 @@ static void nic_numa(checker *c) {
          (int)c->host->count);
 }
 
-/* ---- networks ---------------------------------------------------------------------------------------------------- */
-
-/* Hosts that neither a link nor another host joins are on several networks. */
+/* Hosts that neither switches nor another host joins are on several networks. */
 static void networks(checker *c) {
-  const bny_topo *topo = c->topo;
-  int32_t *roots = tool_new((size_t)topo->nnodes, sizeof *roots), first = -1;
-  for (int32_t n = 0; n < topo->nnodes; n++) roots[n] = n;
-  for (int32_t l = 0; l < topo->nlinks; l++) {
-    int32_t ends[2] = {topo->links[l].from, topo->links[l].to};
-    if (topo->links[l].kind != BNY_TOPO_LINK_NET) continue;
-    for (int e = 0; e < 2; e++) {
-      int32_t host = bny_topo_ancestor(topo, ends[e], BNY_TOPO_HOST);
-      ends[e] = host >= 0 ? host : ends[e];
-    }
-    bny_topo_unite(roots, ends[0], ends[1]);
-  }
+  const bny_topo_rank *ranks = c->levels->ranks;
+  int32_t *roots = tool_new((size_t)c->topo->nnodes, sizeof *roots), first = -1;
   if (bny_topo_level_of(c->levels, BNY_TOPO_LEVEL_LEAF) == NULL) return;
+  for (int32_t n = 0; n < c->topo->nnodes; n++) roots[n] = n;
+  for (int32_t l = 0; l < c->levels->nlevels; l++) {
+    const bny_topo_level *level = &c->levels->levels[l];
+    for (int32_t i = 1; i < level->nmembers && level->kind >= BNY_TOPO_LEVEL_LEAF; i++)
+      if (level->group_of[level->members[i - 1]] == level->group_of[level->members[i]])
+        bny_topo_unite(roots, ranks[level->members[i - 1]].host, ranks[level->members[i]].host);
+  }
   for (int32_t h = 0; h < c->hosts->ngroups; h++) {
     int32_t host = c->hosts->groups[h].node;
     if (nics_serving(c, &c->hosts->groups[h]) == 0) continue;
     first = first < 0 ? host : first;
     if (bny_topo_root(roots, host) != bny_topo_root(roots, first))
-      find(c, host, "no link joins its network to that of %s", topo->nodes[first].name);
+      find(c, host, "no link joins its network to that of %s", c->topo->nodes[first].name);
   }
 }
 
@@ -545,12 +518,6 @@ static void networks_mixed(checker *c) {
   }
 }
 
-/* ---- what the source and the probes say -------------------------------------------------------------------------- */
-
-static void input_odd(checker *c) { note_pass(c, BNY_TOPO_NOTE_INPUT, ""); }
-
-static void nic_virtual(checker *c) { note_pass(c, BNY_TOPO_NOTE_VIRTUAL, ""); }
-
 static void probe_failed(checker *c) {
   for (int32_t i = 0; c->reports != NULL && i < BNY_TOPO_PROBES; i++)
     if (c->reports[i].outcome == BNY_TOPO_PROBE_FAILED)
@@ -573,7 +540,7 @@ static const rule rules[] = {
      "see the logs of the fabric manager and of the subnet manager of NVLink"},
     {"peer-refused", TOPO_FAULT, RANKS, peer_refused, "look for the fabric manager, for ACS and for the IOMMU"},
     {"link-slow", TOPO_FAULT, NODES, link_slow, "check its cables or reset it, so that the link trains again"},
-    {"pci-slow", TOPO_FAULT, ONCE, pci_slow,
+    {"pci-slow", TOPO_FAULT, ONCE, pci_look,
      "reseat the card or its riser, then compare LnkSta with LnkCap in lspci -vv"},
     {"port-down", TOPO_FAULT, GPU_NODES, port_down, "check cable and transceiver, and the port of the switch"},
     {"nic-none", TOPO_FAULT, HOSTS, nic_none, "look for its driver, and in a container for /dev/infiniband"},
@@ -586,7 +553,7 @@ static const rule rules[] = {
     {"network-apart", TOPO_FAULT, ONCE, networks, "check the links between their switches"},
     {"uplinks-narrow", TOPO_NOTE, ONCE, uplinks_narrow,
      "look for a switch above or cables that are gone, unless the network is built so"},
-    {"pci-below-rating", TOPO_NOTE, ONCE, pci_doubt, "use a slot with all lanes, or reseat the card"},
+    {"pci-below-rating", TOPO_NOTE, ONCE, pci_look, "use a slot with all lanes, or reseat the card"},
     {"input-odd", TOPO_NOTE, NOTES, input_odd, "read the machine anew, or with another tool"},
     {"probe-failed", TOPO_NOTE, ONCE, probe_failed, ""},
     {"network-mixed", TOPO_INFO, GPU_HOSTS, networks_mixed, ""},
