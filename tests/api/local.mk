@@ -15,7 +15,6 @@ unit_tests += \
   %D%/test_combine \
   %D%/test_contract \
   %D%/test_convert \
-  %D%/test_energy \
   %D%/test_exact_attention \
   %D%/test_float_mode \
   %D%/test_heads \
