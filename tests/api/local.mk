@@ -30,5 +30,4 @@ unit_tests += \
   %D%/test_wire_bound
 libbanyan_tests_la_SOURCES += \
   %D%/calls.def \
-  %D%/attention_local.h \
-  %D%/attention_problem.h
+  %D%/attention_local.h

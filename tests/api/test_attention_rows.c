@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Keys and values of eight bits: every code, NaN and infinity included; also logits beyond floats, pages far apart and
- * many keys. */
+ * Keys and values of eight bits: every code, NaN and infinity included; also logits beyond floats, and many keys. */
 #include "tests/api/attention_local.h"
 
 /* A single key has weight 1, so the values come out unchanged. If `keyed`, the code is also the key's first element and
@@ -20,7 +19,7 @@ TEST_LOOP(every_code, 24) {
     if (keyed) k[0] = (uint8_t)code;
     banyan_attention_desc desc = attention_desc_of(1, heads, 1, 1, dim, dim, BANYAN_F32, dtype, q, k, v, &lens);
     desc.scale = 1, desc.kv.scales.k = &scales[0], desc.kv.scales.v = &scales[1];
-    const double value = value_of_code(dtype, (uint8_t)code), logit = keyed ? 0.75 * value : 0;
+    const double value = load(&(uint8_t){(uint8_t)code}, 0, dtype), logit = keyed ? 0.75 * value : 0;
     EACH_TABLE(table) {
       result r = run(table, &desc);
       for (int32_t i = 0; i < heads * dim; i++) {
@@ -86,59 +85,6 @@ TEST_LOOP(not_finite_beside_a_large_logit, 34) {
       ck_assert_msg(fabsf(r.values[j] - 1) < 1e-6f, "%s: %g", table->name, (double)r.values[j]);
     result_free(&r);
   }
-}
-
-/* ---- large offsets and counts ------------------------------------------------------------------------------------ */
-
-/* Pages lie more than 2^31 elements and 2^32 bytes apart, in sparsely used memory. Unused keys in the last page of a
- * sequence and in its remaining pages are NaN. */
-TEST_LOOP(far_and_stale_pages, 4) {
-  enum { DIM = 64, KEYS = 40, PAGE = 16, LISTED = 5, FAR = 7 };
-  const bool sees_part = _i >= 2;
-  const int32_t lens[1] = {KEYS}, ids[2][LISTED] = {{0, 1, 2, 3, 4}, {FAR, 2, 5, 0, 1}};
-  const int32_t start[1] = {KEYS - 1}, block = sees_part ? KEYS - 9 : 0;
-  const int64_t near = PAGE * DIM, far = (INT64_C(1) << 30) / 4 * 3; /* elements of two bytes */
-  const size_t bytes = (size_t)(2 * (FAR * far + near));
-  banyan_dtype dtype = _i % 2 ? BANYAN_F16 : BANYAN_BF16;
-  uint16_t *pages[2] = {calloc(LISTED, 2 * (size_t)near), NULL};
-  void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (map == MAP_FAILED) { /* if the system commits all of the mapping */
-    free(pages[0]);
-    return;
-  }
-  pages[1] = map;
-  float q[DIM];
-  random_state = (uint64_t)_i + 77;
-  fill(q, DIM, BANYAN_F32, 1);
-  for (int t = 0; t < LISTED * PAGE; t++) {
-    for (int j = 0; j < DIM; j++) {
-      double value = t < KEYS ? random_normal() : NAN;
-      store(pages[0], t * DIM + j, dtype, value);
-      store(pages[1], ids[1][t / PAGE] * far + t % PAGE * DIM + j, dtype, value);
-    }
-  }
-  banyan_queries queries = {.size = sizeof queries, .tokens = 1, .query_start = start, .window = block};
-  banyan_attention_desc desc = attention_desc_of(1, 1, 1, PAGE, DIM, DIM, BANYAN_F32, dtype, q, NULL, NULL, lens);
-  desc.kv.pages.keys = PAGE, desc.kv.pages.table_stride = LISTED;
-  desc.queries = sees_part ? &queries : NULL;
-  EACH_TABLE(table) {
-    result r[2];
-    for (int far_too = 0; far_too < 2; far_too++) {
-      desc.kv.k = desc.kv.v = pages[far_too];
-      desc.kv.k_batch_stride = desc.kv.v_batch_stride = far_too ? far : near;
-      desc.kv.pages.table = ids[far_too];
-      r[far_too] = run(table, &desc);
-    }
-    ck_assert_msg(isfinite(r[0].lse[0]) && r[0].lse[0] == r[1].lse[0], "%s: lse %g and %g", table->name,
-                  (double)r[0].lse[0], (double)r[1].lse[0]);
-    for (int j = 0; j < DIM; j++)
-      ck_assert_msg(isfinite(r[0].values[j]) && r[0].values[j] == r[1].values[j], "%s: value %d is %g and %g",
-                    table->name, j, (double)r[0].values[j], (double)r[1].values[j]);
-    result_free(&r[0]);
-    result_free(&r[1]);
-  }
-  munmap(map, bytes);
-  free(pages[0]);
 }
 
 /* More keys per sequence than f32 can count one by one. Equal keys get equal parts, and the last key counts. */

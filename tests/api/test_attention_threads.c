@@ -30,10 +30,9 @@ static void check_same_bits(const result *a, const result *b, int32_t threads) {
 /* The error names the first invalid row, whichever thread finds one first. */
 TEST(first_lost_row_is_named) {
   enum { HEADS = 6 };
-  random_state = 9;
-  problem p;
+  drawn p;
   bny_pool *pool = NULL;
-  problem_make(&p, 1, HEADS, HEADS, 1, 1, BANYAN_F32, BANYAN_F32, (int32_t[]){1}, 1);
+  drawn_plain(&p, 9, 1, HEADS, HEADS, 1, 1, BANYAN_F32, BANYAN_F32, (int32_t[]){1}, 1);
   float q[HEADS] = {1, 1, 1e6f, 1e6f, 1, 1e6f}, values[HEADS];
   uint16_t lse[HEADS];
   p.desc.q = q;
@@ -50,7 +49,7 @@ TEST(first_lost_row_is_named) {
                  "token 0, head 2;");
   }
   bny_pool_free(pool);
-  problem_free(&p);
+  drawn_free(&p);
 }
 
 typedef struct call {
@@ -111,23 +110,21 @@ static bny_pool *make_pool(int32_t threads) {
 
 TEST_LOOP(one_row_is_for_all_threads, 3) {
   static const int32_t threads[] = {2, 4, 64};
-  random_state = 11;
-  problem p;
-  problem_make(&p, 1, 8, 1, 16, 16, BANYAN_F32, BANYAN_F16, (int32_t[]){64 * 512}, 1);
+  drawn p;
+  drawn_plain(&p, 11, 1, 8, 1, 16, 16, BANYAN_F32, BANYAN_F16, (int32_t[]){64 * 512}, 1);
   bny_pool *pool = make_pool(threads[_i]);
   check_by_all(&p.desc, pool, 2);
   bny_pool_free(pool);
-  problem_free(&p);
+  drawn_free(&p);
 }
 
 /* The caller changes its rounding mode and flushing of denormals after the threads have started. Values are
  * denormal. */
 TEST_LOOP(same_bits_in_any_float_mode, 2) {
   enum { KEYS = 9000 };
-  random_state = 12;
-  problem p;
-  problem_make(&p, 1, 8, 1, 16, 16, BANYAN_F32, BANYAN_F32, (int32_t[]){KEYS}, 1);
-  float *values = p.v.data;
+  drawn p;
+  drawn_plain(&p, 12, 1, 8, 1, 16, 16, BANYAN_F32, BANYAN_F32, (int32_t[]){KEYS}, 1);
+  float *values = p.memory[0][1].data;
   for (int64_t i = 0; i < (KEYS - 1) * p.desc.kv.v_token_stride + 16; i++) values[i] *= 1e-39f;
   bny_pool *pool = make_pool(_i ? 4 : 2);
   uint64_t usual = bny_float_control();
@@ -140,7 +137,7 @@ TEST_LOOP(same_bits_in_any_float_mode, 2) {
   ck_assert_int_eq(fesetround(FE_TONEAREST), 0);
   check_by_all(&p.desc, pool, 20);
   bny_pool_free(pool);
-  problem_free(&p);
+  drawn_free(&p);
 }
 
 /* ---- the stack --------------------------------------------------------------------------------------------------- */
@@ -168,9 +165,9 @@ TEST_LOOP(stack_is_as_promised, 6) {
   static int32_t table[LONG];
   static const int32_t page_keys[] = {1, PAGE_KEYS}, length = LONG;
   if (IS_SANITIZED) return; /* frames are larger */
-  random_state = (uint64_t)_i + 90;
-  problem p;
-  problem_make(&p, 1, HEADS, 1, 576, 512, BANYAN_F32, (banyan_dtype)(BANYAN_F32 + _i), (int32_t[]){KEYS}, 1);
+  drawn p;
+  drawn_plain(&p, (uint64_t)_i + 90, 1, HEADS, 1, 576, 512, BANYAN_F32, (banyan_dtype)(BANYAN_F32 + _i),
+              (int32_t[]){KEYS}, 1);
   p.desc.kv.pages.table = table;
   p.desc.kv.seq_lens = &length;
   for (int i = 0; i < 2; i++) {
@@ -182,7 +179,7 @@ TEST_LOOP(stack_is_as_promised, 6) {
     for (int32_t at = 0; at < LONG; at++) table[at] = at % p.desc.kv.pages.count;
     run_on_promised_stack(&p.desc);
   }
-  problem_free(&p);
+  drawn_free(&p);
 }
 
 /* ---- communicators ----------------------------------------------------------------------------------------------- */
@@ -209,9 +206,8 @@ static int usual_threads(void) {
 }
 
 TEST(communicators_have_threads) {
-  random_state = 3;
-  problem p;
-  problem_make(&p, 2, 8, 2, 32, 32, BANYAN_F32, BANYAN_BF16, (int32_t[]){5000, 77}, 1);
+  drawn p;
+  drawn_plain(&p, 3, 2, 8, 2, 32, 32, BANYAN_F32, BANYAN_BF16, (int32_t[]){5000, 77}, 1);
   result alone = run_with(&p.desc, NULL);
   int usual = usual_threads();
   for (int64_t threads = 0; threads < 5; threads++) {
@@ -229,7 +225,7 @@ TEST(communicators_have_threads) {
     banyan_comm_destroy(comm);
   }
   result_free(&alone);
-  problem_free(&p);
+  drawn_free(&p);
 }
 
 static bool write_file(const char *folder, const char *name, const char *text) {
@@ -274,9 +270,8 @@ TEST(threads_stay_within_a_quota) {
     printf("left out: there is one core, or no control group can be made here\n");
     return;
   }
-  random_state = 3;
-  problem p;
-  problem_make(&p, 2, 8, 2, 32, 32, BANYAN_F32, BANYAN_BF16, (int32_t[]){5000, 4000}, 1);
+  drawn p;
+  drawn_plain(&p, 3, 2, 8, 2, 32, 32, BANYAN_F32, BANYAN_BF16, (int32_t[]){5000, 4000}, 1);
   banyan_comm *comm = lone_comm(NULL);
   banyan_comm_describe(comm, text, sizeof text);
   for (int i = 0; i < RUNS_MOST && group_count(folder, "nr_periods ") < PERIODS; i++) {
@@ -285,7 +280,7 @@ TEST(threads_stay_within_a_quota) {
   }
   long periods = group_count(folder, "nr_periods "), throttled = group_count(folder, "nr_throttled ");
   banyan_comm_destroy(comm);
-  problem_free(&p);
+  drawn_free(&p);
   snprintf(pid, sizeof pid, "%d", (int)getpid());
   ck_assert(write_file(folder, "../cgroup.procs", pid));
   for (int i = 0; i < 1000 && rmdir(folder) != 0; i++) usleep(1000); /* ended threads leave the group with a delay */
@@ -298,9 +293,8 @@ TEST(threads_stay_within_a_quota) {
 TEST(threads_that_cannot_be_started) {
   enum { MANY = 64, LEFT_BYTES = 9 << 20 };
   if (IS_SANITIZED) return; /* a sanitizer maps more memory than any limit */
-  random_state = 3;
-  problem p;
-  problem_make(&p, 2, 8, 2, 32, 32, BANYAN_F32, BANYAN_BF16, (int32_t[]){5000, 77}, 1);
+  drawn p;
+  drawn_plain(&p, 3, 2, 8, 2, 32, 32, BANYAN_F32, BANYAN_BF16, (int32_t[]){5000, 77}, 1);
   result alone = run_with(&p.desc, NULL), room;
   for (int32_t said = MANY; said >= 0; said -= MANY) {
     banyan_comm_config config = BANYAN_COMM_CONFIG_INIT;
@@ -323,12 +317,12 @@ TEST(threads_that_cannot_be_started) {
     banyan_comm_destroy(comm);
   }
   result_free(&alone);
-  problem_free(&p);
+  drawn_free(&p);
 }
 
 typedef struct caller {
   pthread_t thread;
-  problem *p;
+  drawn *p;
   const result *expected;
 } caller;
 
@@ -348,9 +342,8 @@ static void *run_caller(void *argument) {
 
 TEST(communicators_side_by_side) {
   enum { CALLERS = 3 };
-  random_state = 4;
-  problem p;
-  problem_make(&p, 1, 4, 1, 16, 16, BANYAN_F32, BANYAN_F32, (int32_t[]){9000}, 1);
+  drawn p;
+  drawn_plain(&p, 4, 1, 4, 1, 16, 16, BANYAN_F32, BANYAN_F32, (int32_t[]){9000}, 1);
   result expected = run_with(&p.desc, NULL);
   caller callers[CALLERS];
   for (int i = 0; i < CALLERS; i++) {
@@ -359,7 +352,7 @@ TEST(communicators_side_by_side) {
   }
   for (int i = 0; i < CALLERS; i++) pthread_join(callers[i].thread, NULL);
   result_free(&expected);
-  problem_free(&p);
+  drawn_free(&p);
 }
 
 int main(void) { return suite_main(suite_of("attention_threads", 300)); }

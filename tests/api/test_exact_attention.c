@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * In the exact order, attention has the same bits for every number of ranks, ownership, batch, query chunk, page size,
  * number of threads and algorithm. So it has if it reads the best pages of all ranks. */
-#include "tests/attention/drawn.h"
-#include "prune/prune.h"
+#include "tests/api/attention_local.h"
 #include "tests/support/world.h"
 
 enum { TOKENS_MAX = 16, HEADS_MAX = 8, BLOCK = 256, RANKS_MAX = 8, PERIOD = 4, SHARDINGS = 20 };
@@ -45,19 +44,6 @@ static bool owns(const void *context, int32_t key) {
   return rank == of->rank;
 }
 
-/* Returns the bounds of the shard's pages, which the caller frees. */
-static float *prune(world_rank *self, const sharding *how, const drawn *s, banyan_attention_desc *desc) {
-  if (how->top_pages == 0) return NULL;
-  banyan_prune *prune = &desc->prune;
-  const banyan_pages *pages = &desc->kv.pages;
-  if (!pages->table) prune->keys = how->unit, prune->batch_pages = s->longest / how->unit + 1;
-  const int64_t all = pages->table ? pages->count : prune->batch_pages * how->batch;
-  prune->bounds = calloc((size_t)(all * desc->kv_heads) * bounds_floats(desc), sizeof(float));
-  world_ok(self, banyan_page_bounds_update(desc, NULL), "bounds");
-  prune->top_pages = how->top_pages;
-  return prune->bounds;
-}
-
 static void attend(world_rank *self) {
   const task *t = self->argument;
   const sharding *how = t->how;
@@ -79,7 +65,11 @@ static void attend(world_rank *self) {
     queries.key_pattern = pattern, queries.key_block = BLOCK, queries.key_stride = PERIOD * BLOCK;
   banyan_attention_desc desc = s->desc;
   desc.queries = &queries;
-  float *bounds = prune(self, how, s, &desc);
+  if (how->top_pages) {
+    prune_pages(s, &desc, how->unit);
+    world_ok(self, banyan_page_bounds_update(&desc, NULL), "bounds");
+    desc.prune.top_pages = how->top_pages;
+  }
   banyan_combine_desc combine = BANYAN_COMBINE_DESC_INIT;
   combine.tokens = queries.tokens, combine.heads = heads, combine.value_dim = dim;
   combine.order = how->order, combine.algorithm = how->algorithm;
@@ -88,7 +78,7 @@ static void attend(world_rank *self) {
   world_ok(self, banyan_attention_combine(self->comm, &desc, &combine, &result), "attention");
   /* The last token belongs to no sequence. */
   for (int32_t h = 0; h < heads; h++) world_check(self, out->lse[tokens * heads + h] == -INFINITY, "padding has keys");
-  free(bounds);
+  free(desc.prune.bounds);
 }
 
 static void run_all(const drawn *all, const sharding *how, rows *results) {
@@ -150,7 +140,7 @@ static void compare_rows(const drawn *all, const sharding *how, const rows *want
  * ranks. Values stay, so rows tell which pages were read. */
 static void repeat_pages(const drawn *all, int32_t unit, int32_t kinds) {
   const banyan_kv_part *kv = &all->desc.kv;
-  const size_t bytes = (size_t)all->desc.head_dim * element_bytes(kv->dtype);
+  const size_t bytes = (size_t)all->desc.head_dim * oracle_bytes(kv->dtype);
   for (int32_t b = 0; b < all->desc.batch && kv->rows == BANYAN_KV_ROWS_PLAIN; b++)
     for (int32_t t = kinds * unit; t < all->lens[b]; t++)
       for (int32_t h = 0; h < all->desc.kv_heads; h++) {
@@ -211,9 +201,8 @@ static void attend_to_nan(world_rank *self) {
   banyan_partial result;
   banyan_partial_init(&result, out, BANYAN_F32, lse, BANYAN_F32, 3, 1);
   banyan_status status = banyan_attention_combine(self->comm, &desc, &combine, &result);
-  world_check(self, status == BANYAN_ERR_DATA, "status %d", (int)status);
-  const char *text = "rank 1: statistics of token 0, head 0 are invalid: NaN or +inf that `empty` does not declare";
-  world_check(self, strstr(banyan_last_error(), text) != NULL, "%s", banyan_last_error());
+  world_gets(self, status, BANYAN_ERR_DATA,
+             "rank 1: statistics of token 0, head 0 are invalid: NaN or +inf that `empty` does not declare");
 }
 
 TEST(nan_logits_are_named_on_all_ranks) {
@@ -234,8 +223,7 @@ static void rejected(world_rank *self) {
   banyan_partial result;
   banyan_partial_init(&result, out, BANYAN_F32, lse, BANYAN_F32, 1, 4);
   banyan_status status = banyan_attention_combine(self->comm, &desc, &combine, &result);
-  world_check(self, status == (self->rank ? BANYAN_ERR_ARGUMENT : BANYAN_ERR_PEER), "status %d", (int)status);
-  world_check(self, strstr(banyan_last_error(), "key_start[0] is 300") != NULL, "%s", banyan_last_error());
+  world_gets(self, status, self->rank ? BANYAN_ERR_ARGUMENT : BANYAN_ERR_PEER, "key_start[0] is 300");
   start[0] = self->rank * 512, lens[0] = self->rank ? 88 : 512;
   world_ok(self, banyan_attention_combine(self->comm, &desc, &combine, &result), "whole blocks");
   static const char *const says[] = {"key_block is 128", "key_stride is 600", "key_start[0] is 268435456 and it has 88",

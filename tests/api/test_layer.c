@@ -25,7 +25,6 @@ typedef struct half {
 
 static bool init(world_rank *self, const attend *of, half *made) {
   attend_call_of(of, self, &made->call);
-  const banyan_partial *out = made->call.has_result ? &made->call.out : NULL;
   banyan_allreduce_desc desc = BANYAN_ALLREDUCE_DESC_INIT;
   made->dim = of->shape.heads * of->shape.value_dim;
   size_t bytes = (size_t)made->call.combine.tokens * (size_t)made->dim * sizeof(float);
@@ -38,10 +37,7 @@ static bool init(world_rank *self, const attend *of, half *made) {
   desc.stream = self->stream;
   desc.scatter = of->combine.scatter;
   desc.algorithm = of->combine.algorithm;
-  return world_ok(
-             self,
-             banyan_attention_combine_init(self->comm, &made->call.desc, &made->call.combine, out, &made->attention),
-             "attention") &&
+  return world_ok(self, attend_init(self, of, &made->call, &made->attention), "attention") &&
          world_ok(self,
                   banyan_allreduce_init(self->comm, &desc, world_at(self, made->projected),
                                         world_at(self, made->summed), &made->sum),

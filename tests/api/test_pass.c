@@ -45,13 +45,10 @@ static const banyan_op *last_blocking(const world_rank *self) { return self->com
 /* Runs a problem in one way; *op is made by the first run, unless the call is blocking. */
 static bool run(world_rank *self, const attend *of, bny_pass_form way, bool blocking, attend_call *call,
                 banyan_op **op) {
-  const banyan_partial *out = call->has_result ? &call->out : NULL;
   self->comm->pass = way;
-  if (blocking)
-    return world_ok(self, banyan_attention_combine(self->comm, &call->desc, &call->combine, out), attend_text(of));
-  if (!*op && !world_ok(self, banyan_attention_combine_init(self->comm, &call->desc, &call->combine, out, op), "init"))
-    return false;
-  return world_ok(self, banyan_start(*op), "start") && world_ok(self, banyan_wait(*op), attend_text(of));
+  if (blocking) return attend_once(self, of, call);
+  return (*op || world_ok(self, attend_init(self, of, call, op), "init")) &&
+         world_ok(self, start_and_wait(*op), attend_text(of));
 }
 
 static bool takes_keys(world_rank *self, const attend *of, const banyan_op *op, int round) {
@@ -104,21 +101,27 @@ TEST_EVERYWHERE(both_ways_have_the_same_bits, 36) {
 
 /* ---- shapes that change ------------------------------------------------------------------------------------------ */
 
-static attend *make_prompt(int32_t nranks, int32_t keys_max, uint64_t seed) {
+/* Layers of a model may differ in KV heads, lengths and the type of keys, and yet have one shape of rows. */
+static attend *make_layer(int32_t nranks, banyan_scatter scatter, int32_t kv_heads, int32_t keys_max, attend_form form,
+                          uint64_t seed) {
   const problem_shape shape = {.batch = 2,
                                .heads = 16,
-                               .kv_heads = 1,
+                               .kv_heads = kv_heads,
                                .head_dim = 64,
                                .value_dim = 64,
                                .dtype = BANYAN_BF16,
                                .keys_max = keys_max};
   attend *made = attend_make_plain(nranks, seed, &shape);
-  made->blocking = false;
   made->several = made->causal = true;
   made->queries_most = 40;
-  made->combine.scatter = BANYAN_SCATTER_TOKENS;
+  made->form = form;
+  made->combine.scatter = scatter;
   attend_fill(made);
   return made;
+}
+
+static attend *make_prompt(int32_t nranks, int32_t keys_max, uint64_t seed) {
+  return make_layer(nranks, BANYAN_SCATTER_TOKENS, 1, keys_max, ATTEND_PLAIN, seed);
 }
 
 /* A shard that has grown beyond its room moves partials once, and then ranks choose again. */
@@ -145,27 +148,8 @@ TEST_LOOP(shards_grow, 2) {
   attend *of;
   uint64_t seed = 1;
   do of = make_prompt(2 + _i, 1000, seed++);
-  while (of->ranks[0].shard.lengths[0] < 500);
+  while (of->ranks[0].shard.lens[0] < 500);
   WORLD_RUN(grow, .nranks = of->nranks, .argument = of);
-}
-
-/* Layers of a model may differ in KV heads, lengths and the type of keys, and yet have one shape of rows. */
-static attend *make_layer(int32_t nranks, banyan_scatter scatter, int32_t kv_heads, int32_t keys_max,
-                          attend_form form) {
-  const problem_shape shape = {.batch = 2,
-                               .heads = 16,
-                               .kv_heads = kv_heads,
-                               .head_dim = 64,
-                               .value_dim = 64,
-                               .dtype = BANYAN_BF16,
-                               .keys_max = keys_max};
-  attend *made = attend_make_plain(nranks, 7, &shape);
-  made->several = made->causal = made->blocking = true;
-  made->queries_most = 40;
-  made->form = form;
-  made->combine.scatter = scatter;
-  attend_fill(made);
-  return made;
 }
 
 static void run_layers(world_rank *self) {
@@ -173,8 +157,7 @@ static void run_layers(world_rank *self) {
   attend_call call;
   for (int i = 0; i < 2 * PROBLEMS; i++) {
     attend *of = many->problems[i % PROBLEMS];
-    if (!attend_draw_all(self, of, i / PROBLEMS)) return;
-    attend_call_of(of, self, &call);
+    if (!attend_ready(self, of, i / PROBLEMS, &call)) return;
     if (!run(self, of, BNY_PASS_KEYS, true, &call, NULL)) return;
     if (!world_meet(self) || !attend_holds(self, of, i / PROBLEMS)) return;
   }
@@ -186,7 +169,7 @@ TEST_LOOP(layers_differ_in_keys, 9) {
   static const attend_form forms[PROBLEMS] = {ATTEND_F32, ATTEND_E4M3, ATTEND_PLAIN, ATTEND_I8, ATTEND_E4M3};
   many many = {.nranks = 2 + _i / 3};
   for (int i = 0; i < PROBLEMS; i++)
-    many.problems[i] = make_layer(many.nranks, scatters[_i % 3], kv_heads[i], keys[i], forms[i]);
+    many.problems[i] = make_layer(many.nranks, scatters[_i % 3], kv_heads[i], keys[i], forms[i], 7);
   WORLD_RUN(run_layers, .nranks = many.nranks, .argument = &many);
 }
 
@@ -197,8 +180,7 @@ static void take_the_cheaper(world_rank *self) {
   attend_call call;
   banyan_op *op = NULL;
   bool few_keys = of->shape.keys_max < 100;
-  if (!attend_draw_all(self, of, 0)) return;
-  attend_call_of(of, self, &call);
+  if (!attend_ready(self, of, 0, &call)) return;
   call.desc.keys_max = of->shape.keys_max;
   if (run(self, of, BNY_PASS_AUTO, false, &call, &op) &&
       world_check(self, !op->pass == !few_keys, "by %s", op->pass ? op->pass->text : "partials"))
@@ -217,8 +199,7 @@ TEST_RANKS(a_rejected_run_is_known_to_peers, 1, .nranks = 3, .argument = make_pr
   attend *of = self->argument;
   attend_call call;
   banyan_op *op = NULL;
-  if (!attend_draw_all(self, of, 0)) return;
-  attend_call_of(of, self, &call);
+  if (!attend_ready(self, of, 0, &call)) return;
   if (run(self, of, BNY_PASS_KEYS, false, &call, &op)) {
     if (self->rank == 1) of->ranks[1].lengths[1] = -4;
     banyan_status status = banyan_start(op), expected = self->rank == 1 ? BANYAN_ERR_ARGUMENT : BANYAN_ERR_PEER;
@@ -233,11 +214,10 @@ TEST_RANKS(a_missing_shard_is_a_timeout, 1, .nranks = 3, .argument = make_prompt
   attend *of = self->argument;
   attend_call call;
   banyan_op *op = NULL;
-  if (!attend_draw_all(self, of, 0)) return;
-  attend_call_of(of, self, &call);
+  if (!attend_ready(self, of, 0, &call)) return;
   self->comm->pass = BNY_PASS_KEYS;
   world_meet(self);
-  banyan_status status = banyan_attention_combine_init(self->comm, &call.desc, &call.combine, &call.out, &op);
+  banyan_status status = attend_init(self, of, &call, &op);
   if (world_ok(self, status, "init") && world_meet(self)) {
     self->comm->exec->timeout_ns = 1000000000;
     if (self->rank != 1 && world_ok(self, banyan_start(op), "start")) banyan_wait(op);
@@ -251,15 +231,15 @@ static void fail_by_nan(world_rank *self) {
   attend *of = self->argument;
   attend_call call;
   banyan_op *op = NULL;
-  if (!attend_draw_all(self, of, 0)) return;
-  attend_call_of(of, self, &call);
+  if (!attend_ready(self, of, 0, &call)) return;
   if (self->rank == 1) {
-    memset(of->ranks[1].k, 0xff, 2 * (size_t)(of->shape.batch * of->shape.keys_max * of->shape.head_dim));
+    memset(of->ranks[1].shard.memory[0][0].data, 0xff,
+           2 * (size_t)(of->shape.batch * of->shape.keys_max * of->shape.head_dim));
     for (int32_t b = 0; b < of->shape.batch; b++) of->ranks[1].lengths[b] = of->shape.keys_max;
   }
   self->comm->pass = BNY_PASS_KEYS;
   world_meet(self);
-  if (world_ok(self, banyan_attention_combine_init(self->comm, &call.desc, &call.combine, &call.out, &op), "init")) {
+  if (world_ok(self, attend_init(self, of, &call, &op), "init")) {
     banyan_status status = start_and_wait(op);
     world_check(self, status == BANYAN_ERR_DATA, "%s", banyan_status_string(status));
     world_fails(self, BANYAN_ERR_DATA, 1, "rank 1");

@@ -2,7 +2,7 @@
  * Pruning with a certificate on one rank: random and adversarial keys against all keys in double precision, for all
  * types, with windows, trees, masks, sinks, caps, scales and pages. test_attend.c tests several ranks. */
 #include "base/pool.h"
-#include "tests/attention/drawn.h"
+#include "tests/api/attention_local.h"
 #include "tests/support/sanitized.h"
 
 enum { CASES = 400 };
@@ -28,11 +28,10 @@ static void draw(world *w, uint64_t seed) {
   if (d->sinks)
     for (int32_t h = 0; h < d->heads; h++) w->p.sinks[h] = (float)(10 * random_normal());
   w->page_keys = d->kv.pages.table ? d->kv.pages.keys : random_range(1, 12);
-  if (!d->kv.pages.table) prune->keys = w->page_keys, prune->batch_pages = w->p.longest / w->page_keys + 1;
-  w->pages = d->kv.pages.table ? d->kv.pages.count : (int64_t)d->batch * prune->batch_pages;
+  w->pages = prune_pages(&w->p, d, w->page_keys);
   w->rows = (size_t)(tokens_of(d) * d->heads);
   w->bounds_bytes = (size_t)(w->pages * d->kv_heads) * bounds_floats(d) * sizeof(float);
-  prune->bounds = malloc(w->bounds_bytes), w->again = malloc(w->bounds_bytes);
+  w->again = malloc(w->bounds_bytes);
   prune->error = w->error = malloc(w->rows * sizeof(float)), prune->read = w->read = malloc(w->rows * sizeof(float));
   prune->page_reads = w->page_reads = calloc((size_t)w->pages, sizeof *w->page_reads);
   w->lse = malloc(w->rows * sizeof(float)), w->out = malloc(w->rows * (size_t)d->value_dim * sizeof(float));
@@ -50,23 +49,14 @@ static void check_row(const world *w, int32_t token, int32_t head, const char *t
   const banyan_attention_desc *d = &w->p.desc;
   static attention_row exact;
   const int32_t row = token * d->heads + head;
-  const float got = w->lse[row], error = w->error[row];
   attention_oracle(d, token, head, &exact);
-  if (exact.sum == 0) {
-    ck_assert_msg(got == -INFINITY && error == 0, "%s: an empty row has lse %g, error %g", text, (double)got,
-                  (double)error);
-    return;
-  }
-  double off = 0, lse = exact.max + log(exact.sum), missing = log1p((double)d->prune.epsilon);
-  double own = 0x1p-24 * (640 + (d->head_dim + 8) * exact.products + 8 * (double)d->soft_cap);
-  for (int32_t i = 0; i < d->value_dim; i++)
-    off += pow((double)w->out[row * d->value_dim + i] - exact.values[i] / exact.sum, 2);
-  ck_assert_msg(sqrt(off) <= (double)error + 2.1 * own * exact.length / exact.sum + 1e-12,
-                "%s: row %d is off by %g, certified %g", text, row, sqrt(off), (double)error);
-  own += 0x1p-22 * fabs(lse);
-  if (d->prune.top_pages) missing = INFINITY;
-  ck_assert_msg((double)got <= lse + own && (double)got >= lse - missing - own, "%s: lse %g of %g", text, (double)got,
-                lse);
+  const double own = 0x1p-24 * (640 + (d->head_dim + 8) * exact.products + 8 * (double)d->soft_cap);
+  const double missing = d->prune.top_pages ? (double)INFINITY : log1p((double)d->prune.epsilon);
+  ck_assert_msg(attention_row_certified(&exact, d->value_dim, w->out + row * d->value_dim, w->lse[row], w->error[row],
+                                        2.1 * own, 1e-12, missing),
+                "%s: row %d has lse %g of %g, certified %g", text, row, (double)w->lse[row], exact.max + log(exact.sum),
+                (double)w->error[row]);
+  if (exact.sum == 0) return;
   ck_assert_msg(w->read[row] >= 0 && w->read[row] <= 1, "%s: share %g", text, (double)w->read[row]);
 }
 

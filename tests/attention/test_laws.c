@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Laws of local attention, for random problems and every kernel table: results are right, and the same bits alone, by
  * any threads, and wherever keys lie. Keys that no query sees are never read, and certificates hold. */
-#include "tests/attention/drawn.h"
+#include "tests/api/attention_local.h"
 
 #ifndef LAWS_FEWER /* a program that repeats this one for other kernels has fewer cases */
 #define LAWS_FEWER 1
@@ -90,14 +90,14 @@ TEST_RANDOM(special_numbers_are_as_in_plain_c, OF(120)) {
   const int which = _i % 3; /* 0: in a query, 1: in a key, 2: in a value */
   const int32_t b = random_range(0, d->batch - 1), h = random_range(0, d->heads - 1);
   const banyan_dtype dtype = which ? d->kv.dtype : d->q_dtype;
-  void *at = (char *)p.q.data + (size_t)(b * d->q_batch_stride + h * d->q_head_stride) * element_bytes(dtype);
+  void *at = (char *)p.q.data + (size_t)(b * d->q_batch_stride + h * d->q_head_stride) * oracle_bytes(dtype);
   if (which && p.lens[b]) at = drawn_row(&d->kv, which - 1, b, h % d->kv_heads, random_range(0, p.lens[b] - 1));
   const int32_t column = random_range(0, (which == 2 ? d->value_dim : d->head_dim) - 1);
   const double special = specials[random_range(0, 2)];
   result before[16], plain;
   int count = 0;
   EACH_TABLE(table) before[count++] = run(table, d);
-  if (element_bytes(dtype) > 1 && (!which || p.lens[b])) store(at, column, dtype, special); /* eight bits saturate */
+  if (oracle_bytes(dtype) > 1 && (!which || p.lens[b])) store(at, column, dtype, special); /* eight bits saturate */
   plain = run(&bny_attention_portable, d);
   count = 0;
   EACH_TABLE(table) {
@@ -121,7 +121,7 @@ TEST_RANDOM(special_numbers_are_as_in_plain_c, OF(120)) {
 /* ---- alone ------------------------------------------------------------------------------------------------------- */
 
 static const char *moved(const void *base, int64_t elements, banyan_dtype dtype) {
-  return (const char *)base + elements * (int64_t)element_bytes(dtype);
+  return (const char *)base + elements * (int64_t)oracle_bytes(dtype);
 }
 
 /* The keys of one sequence and KV head. */
@@ -211,15 +211,17 @@ TEST_RANDOM(threads_do_not_change_bits, OF(30)) {
   drawn_free(&p);
 }
 
-/* In the exact order, parts that begin at blocks change no bit either. In the other order one part is like none. */
+/* In the exact order, parts that begin at blocks change no bit either. In the other order one part is like none. Pages
+ * may be more than 2^31 elements and 2^32 bytes away. */
 TEST_RANDOM(places_of_keys_do_not_change_bits, OF(60)) {
   const bool is_exact = _i % 2;
   const int32_t must = (_i % 10 == 4 ? DRAWN_LATENT : 0) | (_i % 6 == 3 ? DRAWN_LONG : 0);
   const int32_t places = DRAWN_PAGES | (is_exact ? DRAWN_PARTS : 0);
   rows want[16];
   for (int layout = 0; layout < 3; layout++) {
+    const int32_t far = layout == 2 && _i % 4 == 3 ? DRAWN_PAGED | DRAWN_FAR_PAGES : 0;
     drawn p;
-    make(&p, _i, layout, must | DRAWN_BLOCKS | DRAWN_FEW, DRAWN_SHAPES | DRAWN_NANS | (layout ? places : 0));
+    make(&p, _i, layout, must | far | DRAWN_BLOCKS | DRAWN_FEW, DRAWN_SHAPES | DRAWN_NANS | (layout ? places : 0));
     banyan_attention_desc one = p.desc;
     one.parts = &p.desc.kv, one.part_count = 1, one.kv = (banyan_kv_part){.seq_lens = p.lens};
     int count = 0;
@@ -254,16 +256,6 @@ static void hide(const drawn *p) {
       }
 }
 
-/* Makes pruning with bounds that the caller frees. */
-static void prune(drawn *p) {
-  banyan_prune *prune = &p->desc.prune;
-  const banyan_pages *pages = &p->desc.kv.pages;
-  if (!pages->table) prune->keys = random_range(1, 40), prune->batch_pages = p->longest;
-  const int64_t all = pages->table ? pages->count : (int64_t)p->desc.batch * prune->batch_pages;
-  prune->bounds = calloc((size_t)(all * p->desc.kv_heads) * bounds_floats(&p->desc), sizeof(float));
-  ck_assert_msg(banyan_page_bounds_update(&p->desc, NULL) == BANYAN_OK, "%s", banyan_last_error());
-}
-
 TEST_RANDOM(hidden_keys_are_never_read, OF(240)) {
   const bool is_exact = _i % 3 == 0, prunes = _i % 6 == 1;
   const int32_t places = DRAWN_PAGES | (prunes ? 0 : DRAWN_PARTS | DRAWN_MIXED);
@@ -271,7 +263,8 @@ TEST_RANDOM(hidden_keys_are_never_read, OF(240)) {
   const int32_t must =
       hiding[_i % 5] | (is_exact ? DRAWN_BLOCKS : 0) | (_i % 8 ? 0 : DRAWN_LONG) | (_i % 8 == 7 ? DRAWN_LATENT : 0);
   make(&p, _i, _i, DRAWN_APART | must, DRAWN_QUERIES | DRAWN_CODES | places);
-  if (prunes) prune(&p);
+  if (prunes) prune_pages(&p, &p.desc, random_range(1, 40));
+  if (prunes) ck_assert_msg(banyan_page_bounds_update(&p.desc, NULL) == BANYAN_OK, "%s", banyan_last_error());
   if (prunes && random_range(0, 2)) p.desc.prune.epsilon = 0.01F;
   if (prunes && p.desc.prune.epsilon == 0 && random_range(0, 1)) p.desc.prune.top_pages = random_range(1, 6);
   rows want[16];

@@ -7,7 +7,6 @@ enum { WRONG_PAGE_KEYS = 16, WRONG_PAGE_KEYS_MAX = 100 };
 
 typedef struct wrong {
   attend *of;
-  bool alone;
   int32_t length, page; /* the wrong length or page of rank 1's last sequence; INT32_MAX: correct */
   char named[96];       /* text in the error */
 } wrong;
@@ -24,20 +23,21 @@ static void check_wrong(world_rank *self) {
                 what->named, text);
 }
 
-static void draw(world_rank *self, const wrong *what) {
+/* Describes the call, and on rank 1 a wrong one. */
+static bool prepare(world_rank *self, const wrong *what, attend_call *call) {
   attend *of = what->of;
-  if (self->rank == 0) attend_draw_shared(of, 0);
-  attend_draw(of, self->rank, 0);
+  if (!attend_ready(self, of, 0, call)) return false;
   attend_rank *rank = &of->ranks[self->rank];
   int32_t b = of->shape.batch - 1;
-  if (self->rank != 1) return;
+  if (self->rank != 1) return true;
   if (what->length != INT32_MAX) rank->lengths[b] = what->length;
-  if (what->page == INT32_MAX) return;
+  if (what->page == INT32_MAX) return true;
   if (rank->lengths[b] == 0) rank->lengths[b] = 1;
   int32_t row_pages = (int32_t)rank->shard.desc.kv.pages.table_stride, place = (rank->lengths[b] - 1) / WRONG_PAGE_KEYS;
-  rank->shard.pages[b * row_pages + place] = what->page;
+  rank->shard.tables[0][b * row_pages + place] = what->page;
   snprintf(((wrong *)self->argument)->named, sizeof what->named, "page_table[%d][%d] is %d", b, place, what->page);
-  if (place + 1 < row_pages) rank->shard.pages[b * row_pages + place + 1] = INT32_MAX; /* no key is on this page */
+  if (place + 1 < row_pages) rank->shard.tables[0][b * row_pages + place + 1] = INT32_MAX; /* no key is on this page */
+  return true;
 }
 
 /* The fault is on rank 1. Rank 0 learns of it if it waits for rows of rank 1. The sanitizer checks that no invalid
@@ -46,22 +46,18 @@ static void attend_wrongly(world_rank *self) {
   const wrong *what = self->argument;
   banyan_op *op = NULL;
   attend_call call;
-  draw(self, what);
-  attend_call_of(what->of, self, &call);
-  banyan_status status = what->alone
-                             ? banyan_attention_init(self->comm, &call.desc, &call.out, &op)
-                             : banyan_attention_combine_init(self->comm, &call.desc, &call.combine, &call.out, &op);
-  if (world_ok(self, status, "init")) world_ok(self, banyan_start(op), "start");
+  if (!prepare(self, what, &call)) return;
+  if (world_ok(self, attend_init(self, what->of, &call, &op), "init")) world_ok(self, banyan_start(op), "start");
   if (world_finish(self)) {
     if (self->rank == 1) check_wrong(self);
-    if (world_meet(self) && self->rank == 0 && !what->alone) check_wrong(self);
+    if (world_meet(self) && self->rank == 0 && !what->of->alone) check_wrong(self);
   }
   banyan_op_free(op);
 }
 
 static wrong make(uint64_t seed, const char *algorithm, bool paged) {
-  wrong made = {.of = attend_make_plain(2, seed, NULL), .alone = !algorithm, .length = INT32_MAX, .page = INT32_MAX};
-  made.of->combine.algorithm = algorithm;
+  wrong made = {.of = attend_make_plain(2, seed, NULL), .length = INT32_MAX, .page = INT32_MAX};
+  made.of->alone = !algorithm, made.of->combine.algorithm = algorithm;
   if (paged) made.of->shape.page_keys = WRONG_PAGE_KEYS, made.of->shape.keys_max = WRONG_PAGE_KEYS_MAX;
   return made;
 }
@@ -100,19 +96,16 @@ static void attend_beyond_on_host(world_rank *self) {
   attend_rank *rank = &what->of->ranks[self->rank];
   banyan_op *op = NULL;
   attend_call call;
-  draw(self, what);
-  attend_call_of(what->of, self, &call);
-  if (!world_meet(self) || !world_ok(self, banyan_attention_init(self->comm, &call.desc, &call.out, &op), "init"))
+  if (!prepare(self, what, &call) || !world_meet(self) ||
+      !world_ok(self, attend_init(self, what->of, &call, &op), "init"))
     return;
   if (self->rank == 1) {
     int32_t b = what->of->shape.batch - 1, place = (rank->lengths[b] - 1) / WRONG_PAGE_KEYS;
     char named[96];
     snprintf(named, sizeof named, "page_table[%d][%d] is -1, must be 0 to %d", b, place,
              (int32_t)rank->shard.desc.kv.pages.count - 1);
-    banyan_status status = banyan_start(op);
-    world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), named),
-                "status %d, %s is not in: %s", status, named, banyan_last_error());
-    rank->shard.pages[b * rank->shard.desc.kv.pages.table_stride + place] = 0;
+    world_gets(self, banyan_start(op), BANYAN_ERR_ARGUMENT, named);
+    rank->shard.tables[0][b * rank->shard.desc.kv.pages.table_stride + place] = 0;
   }
   if (world_ok(self, banyan_start(op), "start")) world_ok(self, banyan_wait(op), "wait");
   world_ok(self, banyan_barrier(self->comm), "barrier");
@@ -128,71 +121,51 @@ TEST(wrong_pages_on_host) {
 
 /* ---- rejections -------------------------------------------------------------------------------------------------- */
 
-typedef struct rejection {
-  const char *says;
-  banyan_status status;
-  void (*spoil)(banyan_attention_desc *desc);
-} rejection;
+/* Devices reject these, with a text that names the cause. */
+#define CASES                                                                                            \
+  CASE(UNSUPPORTED, "kv_dtype", desc.kv.dtype = BANYAN_F32)                                              \
+  CASE(UNSUPPORTED, "BANYAN_BF16", desc.q_dtype = desc.kv.dtype = BANYAN_F32)                            \
+  CASE(ARGUMENT, "keys_max is 0", desc.keys_max = 0)                                                     \
+  CASE(UNSUPPORTED, "no kernel for head_dim 32", desc.head_dim = desc.value_dim = 32)                    \
+  CASE(UNSUPPORTED, "value_dim 32", desc.value_dim = 32)                                                 \
+  CASE(UNSUPPORTED, "rows of k are not 16-byte aligned", desc.kv.k = (const char *)desc.kv.k + 2)        \
+  CASE(UNSUPPORTED, "rows of v are not 16-byte aligned", desc.kv.v_head_stride += 4)                     \
+  CASE(ARGUMENT, "page_keys is 0", pages->table = desc.kv.seq_lens, pages->keys = 0)                     \
+  CASE(ARGUMENT, "page_table is NULL", pages->keys = 16)                                                 \
+  CASE(ARGUMENT, "keys_max is 33, and page_table_stride of 2 has room", pages->table = desc.kv.seq_lens, \
+       pages->table_stride = 2, pages->keys = 16, desc.batch = 2, desc.keys_max = 33)                    \
+  CASE(ARGUMENT, "pages is 7 and page_table is NULL", pages->count = 7)                                  \
+  CASE(UNSUPPORTED, "seq_lens", desc.kv.seq_lens = NULL)
 
-static void spoil_dtype(banyan_attention_desc *desc) { desc->kv.dtype = BANYAN_F32; }
-static void spoil_both_dtypes(banyan_attention_desc *desc) { desc->q_dtype = desc->kv.dtype = BANYAN_F32; }
-static void spoil_keys_max(banyan_attention_desc *desc) { desc->keys_max = 0; }
-static void spoil_head_dim(banyan_attention_desc *desc) { desc->head_dim = desc->value_dim = 32; }
-static void spoil_value_dim(banyan_attention_desc *desc) { desc->value_dim = 32; }
-static void spoil_alignment(banyan_attention_desc *desc) { desc->kv.k = (const char *)desc->kv.k + 2; }
-static void spoil_stride(banyan_attention_desc *desc) { desc->kv.v_head_stride += 4; }
-static void spoil_pages(banyan_attention_desc *desc) {
-  desc->kv.pages.table = desc->kv.seq_lens, desc->kv.pages.keys = 0;
-}
-static void spoil_page_keys(banyan_attention_desc *desc) { desc->kv.pages.keys = 16; }
-static void spoil_table(banyan_attention_desc *desc) {
-  desc->kv.pages.table = desc->kv.seq_lens, desc->kv.pages.table_stride = 2, desc->kv.pages.keys = 16, desc->batch = 2,
-  desc->keys_max = 33;
-}
-static void spoil_page_count(banyan_attention_desc *desc) { desc->kv.pages.count = 7; }
-static void spoil_lengths(banyan_attention_desc *desc) { desc->kv.seq_lens = NULL; }
-
-static const rejection rejections_of_devices[] = {
-    {"kv_dtype", BANYAN_ERR_UNSUPPORTED, spoil_dtype},
-    {"BANYAN_BF16", BANYAN_ERR_UNSUPPORTED, spoil_both_dtypes},
-    {"keys_max is 0", BANYAN_ERR_ARGUMENT, spoil_keys_max},
-    {"no kernel for head_dim 32", BANYAN_ERR_UNSUPPORTED, spoil_head_dim},
-    {"value_dim 32", BANYAN_ERR_UNSUPPORTED, spoil_value_dim},
-    {"rows of k are not 16-byte aligned", BANYAN_ERR_UNSUPPORTED, spoil_alignment},
-    {"rows of v are not 16-byte aligned", BANYAN_ERR_UNSUPPORTED, spoil_stride},
-    {"page_keys is 0", BANYAN_ERR_ARGUMENT, spoil_pages},
-    {"page_table is NULL", BANYAN_ERR_ARGUMENT, spoil_page_keys},
-    {"keys_max is 33, and page_table_stride of 2 has room", BANYAN_ERR_ARGUMENT, spoil_table},
-    {"pages is 7 and page_table is NULL", BANYAN_ERR_ARGUMENT, spoil_page_count},
-    {"seq_lens", BANYAN_ERR_UNSUPPORTED, spoil_lengths},
-};
+/* A combine with attention on devices rejects these. */
+#define COMBINE_CASES                                    \
+  CASE(ARGUMENT, "but attention gives", combine.heads++) \
+  CASE(ARGUMENT, "stream", combine.stream = self)        \
+  CASE(UNSUPPORTED, "attention on devices has no", combine.order = BANYAN_ORDER_EXACT)
 
 static void reject(world_rank *self) {
   attend *of = self->argument;
   attend_call call;
-  attend_call_of(of, self, &call);
-  for (size_t i = 0; i < sizeof rejections_of_devices / sizeof rejections_of_devices[0]; i++) {
-    const rejection *rejection = &rejections_of_devices[i];
-    banyan_attention_desc desc = call.desc;
-    banyan_op *op = NULL;
-    rejection->spoil(&desc);
-    banyan_status status = banyan_attention_init(self->comm, &desc, &call.out, &op);
-    world_check(self, status == rejection->status && strstr(banyan_last_error(), rejection->says),
-                "case %zu: status %d: %s", i, status, banyan_last_error());
-  }
   banyan_op *op = NULL;
-  call.combine.heads++;
-  banyan_status status = banyan_attention_combine_init(self->comm, &call.desc, &call.combine, &call.out, &op);
-  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "but attention gives"), "%s",
-              banyan_last_error());
-  call.combine.heads--;
-  call.combine.stream = self;
-  status = banyan_attention_combine_init(self->comm, &call.desc, &call.combine, &call.out, &op);
-  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "stream"), "%s", banyan_last_error());
-  call.combine.stream = call.desc.stream, call.combine.order = BANYAN_ORDER_EXACT;
-  status = banyan_attention_combine_init(self->comm, &call.desc, &call.combine, &call.out, &op);
-  world_check(self, status == BANYAN_ERR_UNSUPPORTED && strstr(banyan_last_error(), "attention on devices has no"),
-              "%s", banyan_last_error());
+  attend_call_of(of, self, &call);
+#define CASE(status, says, ...)                                                                            \
+  {                                                                                                        \
+    banyan_attention_desc desc = call.desc;                                                                \
+    banyan_pages *pages CK_ATTRIBUTE_UNUSED = &desc.kv.pages;                                              \
+    __VA_ARGS__;                                                                                           \
+    world_gets(self, banyan_attention_init(self->comm, &desc, &call.out, &op), BANYAN_ERR_##status, says); \
+  }
+  CASES
+#undef CASE
+#define CASE(status, says, ...)                                                                       \
+  {                                                                                                   \
+    banyan_combine_desc combine = call.combine;                                                       \
+    __VA_ARGS__;                                                                                      \
+    world_gets(self, banyan_attention_combine_init(self->comm, &call.desc, &combine, &call.out, &op), \
+               BANYAN_ERR_##status, says);                                                            \
+  }
+  COMBINE_CASES
+#undef CASE
 }
 
 TEST(rejections) {

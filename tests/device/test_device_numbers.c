@@ -28,28 +28,25 @@ static void make_nan_task(nan_task *made, int32_t head_dim) {
                                .dtype = BANYAN_BF16,
                                .keys_max = 40};
   made->of = attend_make_plain(2, (uint64_t)head_dim, &shape);
+  made->of->alone = made->way == ALONE;
   made->of->combine.algorithm = made->way == WITHIN_ONE_KERNEL ? "oneshot" : "ring";
   bool has_keys;
   do { /* in every sequence, on both ranks */
     made->of->seed++;
     attend_fill(made->of);
     has_keys = true;
-    for (int32_t i = 0; i < 4; i++) has_keys = has_keys && made->of->ranks[i / 2].shard.lengths[i % 2];
+    for (int32_t i = 0; i < 4; i++) has_keys = has_keys && made->of->ranks[i / 2].shard.lens[i % 2];
   } while (!has_keys);
-  made->of->ranks[1].shard.k[0] = problem_bits(BANYAN_BF16, NAN);
+  store(made->of->ranks[1].shard.memory[0][0].data, 0, BANYAN_BF16, NAN);
 }
 
 static void attend_to_nan(world_rank *self) {
   nan_task *task = self->argument;
   banyan_op *op = NULL;
   attend_call call;
-  if (self->rank == 0) attend_draw_shared(task->of, 0);
-  attend_draw(task->of, self->rank, 0);
-  attend_call_of(task->of, self, &call);
+  if (!attend_ready(self, task->of, 0, &call)) return;
   call.desc.empty = task->is_empty ? BANYAN_EMPTY_NAN : 0;
-  banyan_status status = task->way == ALONE
-                             ? banyan_attention_init(self->comm, &call.desc, &call.out, &op)
-                             : banyan_attention_combine_init(self->comm, &call.desc, &call.combine, &call.out, &op);
+  const banyan_status status = attend_init(self, task->of, &call, &op);
   if (world_ok(self, status, "init") && world_ok(self, banyan_start(op), "start") && world_finish(self)) {
     if (task->is_empty || task->way == ALONE)
       world_ok(self, banyan_comm_status(self->comm), "status");
@@ -148,8 +145,8 @@ TEST_LOOP(rows_that_a_type_cannot_hold, 4) {
       ck_assert_msg(task.values[r][i] == (float)(2 + i / VALUE_DIM), "rank %d, value %d: %g", r, i,
                     (double)task.values[r][i]);
   for (int i = 0; i < LOST; i++) {
-    double sum = task.has_sum ? problem_value(BANYAN_F16, task.sum[i]) : 1;
-    double weight = problem_value(BANYAN_F16, task.lse[i]) + log(sum);
+    double sum = task.has_sum ? load(task.sum, i, BANYAN_F16) : 1;
+    double weight = load(task.lse, i, BANYAN_F16) + log(sum);
     ck_assert_msg(fabs(weight - log(2)) < 1e-3, "row %d weighs %g", i, weight);
   }
 }

@@ -149,7 +149,7 @@ static attend *attention_for(int32_t nranks) {
   made->several = made->has_tokens = true;
   attend_fill(made);
   for (int32_t r = 0; r < nranks; r++)
-    memcpy(made->ranks[r].lengths, made->ranks[r].shard.lengths, MOST * sizeof(int32_t));
+    memcpy(made->ranks[r].lengths, made->ranks[r].shard.lens, MOST * sizeof(int32_t));
   made->loc = world_take((size_t)(nranks * (MOST + 2)) * sizeof(int32_t)); /* per rank */
   return made;
 }

@@ -18,7 +18,7 @@ flags="-std=gnu11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -ffp-contract=off -fno
   -DBNY_HAVE_NEON -DLAWS_FEWER=48 -I $source/tests/kernels/neon -I $source -I $source/src -I $source/include -I $source/kernels"
 cd "$source" || exit 1
 # shellcheck disable=SC2086
-$compiler $flags -DHAVE_MEMFD_CREATE=1 -o "$work/laws" tests/attention/test_laws.c tests/support/{oracle,attention_oracle}.c \
+$compiler $flags -DHAVE_MEMFD_CREATE=1 -o "$work/laws" tests/attention/test_laws.c tests/support/{oracle,attention_oracle,drawn}.c \
   src/{attention,prune}/*.c kernels/*.c kernels/cpu/{attention_neon,attention_portable,attention_table,detect,portable,table}.c \
   src/base/{deadline,file,float_control,flight,interface,log,options,pool,process,quota,sized,status,sysfs,thread,trace}.c \
   -lm -lpthread || exit 1

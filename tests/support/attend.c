@@ -2,24 +2,33 @@
  * Random attention problems over ranks: makes them, runs them on any backend, and compares results with the oracle. */
 #include "tests/support/attend.h"
 
-#include "f8.h"
-#include "flashmla.h"
-#include "tests/support/oracle.h"
 #include "tests/support/sheet.h"
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
 static size_t rows_of(const attend *of) { return (size_t)(of->rows * of->shape.heads); }
 
+static problem_shape shape_random(world_random *random) {
+  static const int32_t dims[] = {64, 96, 128, 192, 256, 576};
+  problem_shape made = {.batch = 1 + random_below(random, 3), .kv_heads = 1 + random_below(random, 2)};
+  made.heads = made.kv_heads * (1 + random_below(random, random_one_in(random, 8) ? 20 : 6));
+  made.head_dim = made.value_dim = dims[random_below(random, 6)];
+  made.latent = made.head_dim == 576;
+  if (made.latent) made.value_dim = 512;
+  if (made.latent && random_one_in(random, 3)) made.heads = 33 + random_below(random, 40), made.kv_heads = 1;
+  made.dtype = random_one_in(random, 2) ? BANYAN_BF16 : BANYAN_F16;
+  made.keys_max = 1 + random_below(random, 100);
+  made.page_keys = random_one_in(random, 2) ? 1 << random_below(random, 7) : 0;
+  return made;
+}
+
 attend *attend_make(int32_t nranks, uint64_t seed) {
   static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F32, BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_E4M3};
   static const char *const algorithms[] = {NULL, "oneshot", "ring", "twoshot", "tree"};
   world_random random = random_seed() * 700 + seed;
   attend *made = world_take(sizeof *made);
-  *made = (attend){.nranks = nranks,
-                   .shape = problem_shape_random(&random),
-                   .seed = random_next(&random) >> 20,
-                   .out_dtype = BANYAN_F32};
+  *made = (attend){
+      .nranks = nranks, .shape = shape_random(&random), .seed = random_next(&random) >> 20, .out_dtype = BANYAN_F32};
   problem_shape *shape = &made->shape;
   if (random_one_in(&random, 4)) { /* many sequences */
     shape->batch = 20 + random_below(&random, 18);
@@ -79,86 +88,60 @@ static void deal_heads(world_random *random, const attend *of, int32_t *counts) 
   }
 }
 
-/* Converts each element to another type, at the same index. I8 codes count sixteenths. */
-static void *converted(const attend *of, const uint16_t *from, size_t count, banyan_dtype to) {
-  void *made = world_take(count * oracle_bytes(to));
-  for (size_t i = 0; i < count; i++) {
-    const double value = problem_value(of->shape.dtype, from[i]);
-    if (to == BANYAN_I8)
-      ((int8_t *)made)[i] = isnan(value) ? 127 : (int8_t)rint(16 * value);
-    else
-      oracle_store(made, to, (int64_t)i, value);
-  }
-  return made;
-}
-
-static uint8_t *flashmla_of(const uint16_t *from, banyan_dtype dtype, size_t rows) {
-  uint8_t *made = world_take(rows * BNY_FLASHMLA_BYTES);
-  for (size_t row = 0; row < rows; row++, from += BNY_FLASHMLA_DIM) {
-    uint8_t *to = made + row * BNY_FLASHMLA_BYTES;
-    for (int i = 0; i < BNY_FLASHMLA_CODES; i++) to[i] = bny_e4m3_of_float((float)problem_value(dtype, from[i]));
-    for (int i = 0; i < BNY_FLASHMLA_CODES / BNY_FLASHMLA_GROUP; i++)
-      memcpy(to + BNY_FLASHMLA_CODES + 4 * i, &(float){0.5f + 0.125f * (float)(((int)row + i) % 8)}, sizeof(float));
-    for (int i = 0; i < BNY_FLASHMLA_ROPE; i++)
-      memcpy(to + BNY_FLASHMLA_ROPE_AT + 2 * i,
-             &(uint16_t){problem_bits(BANYAN_BF16, problem_value(dtype, from[BNY_FLASHMLA_CODES + i]))}, 2);
-  }
-  return made;
-}
-
-static void set_form(const attend *of, attend_rank *rank) {
-  const problem_shape *shape = &of->shape;
-  banyan_attention_desc *desc = &rank->shard.desc;
-  const size_t pages = shape->page_keys ? (size_t)desc->kv.pages.count : (size_t)shape->batch;
-  const size_t rows = pages * (size_t)(shape->kv_heads * (shape->page_keys ? shape->page_keys : shape->keys_max));
-  static const banyan_dtype dtypes[] = {
-      [ATTEND_E4M3] = BANYAN_E4M3, [ATTEND_E5M2] = BANYAN_E5M2, [ATTEND_I8] = BANYAN_I8, [ATTEND_F32] = BANYAN_F32};
-  rank->k = rank->shard.k, rank->v = shape->latent ? rank->k : rank->shard.v;
-  if (of->form == ATTEND_F32_QUERIES) desc->q_dtype = BANYAN_F32;
-  if (of->form == ATTEND_PLAIN || of->form == ATTEND_F32_QUERIES) return;
-  if (of->form != ATTEND_FLASHMLA) {
-    desc->kv.dtype = dtypes[of->form];
-    rank->k = converted(of, rank->shard.k, rows * (size_t)shape->head_dim, desc->kv.dtype);
-    rank->v = rank->k;
-    if (!shape->latent) rank->v = converted(of, rank->shard.v, rows * (size_t)shape->value_dim, desc->kv.dtype);
-    return;
-  }
-  desc->kv.dtype = BANYAN_E4M3;
-  rank->k = rank->v = flashmla_of(rank->shard.k, shape->dtype, rows);
-  desc->kv.rows = BANYAN_KV_ROWS_FLASHMLA_FP8;
-  desc->kv.k_token_stride = desc->kv.v_token_stride = BNY_FLASHMLA_BYTES;
-  desc->kv.k_head_stride = desc->kv.v_head_stride = desc->kv.k_head_stride / BNY_FLASHMLA_DIM * BNY_FLASHMLA_BYTES;
-  desc->kv.k_batch_stride = desc->kv.v_batch_stride = desc->kv.k_batch_stride / BNY_FLASHMLA_DIM * BNY_FLASHMLA_BYTES;
+/* Draws the queries, which all ranks have. */
+static void fill_queries(attend *made) {
+  const problem_shape *shape = &made->shape;
+  drawn *all = &made->all;
+  banyan_attention_desc *desc = &all->desc;
+  *all =
+      (drawn){.features = DRAWN_TIGHT | (shape->page_keys ? DRAWN_PAGED : 0) | (shape->latent ? DRAWN_JOINT : 0) |
+                          (made->form == ATTEND_FLASHMLA ? DRAWN_LATENT : 0) | (shape->one_sign ? DRAWN_POSITIVE : 0),
+              .page_keys = shape->page_keys,
+              .longest = shape->keys_max,
+              .scale_stride = 1,
+              .q_size = made->epsilon > 0 ? 8 : 1, /* few keys matter */
+              .take = world_take};
+  *desc = (banyan_attention_desc)BANYAN_ATTENTION_DESC_INIT;
+  desc->batch = shape->batch, desc->heads = shape->heads, desc->kv_heads = shape->kv_heads;
+  desc->head_dim = shape->head_dim, desc->value_dim = shape->value_dim, desc->keys_max = shape->keys_max;
+  desc->rope.dim = made->rope_dim;
+  desc->q_dtype = made->form == ATTEND_F32_QUERIES ? BANYAN_F32 : shape->dtype;
+  all->queries.tokens = made->rows;
+  drawn_rows(all);
 }
 
 /* Masks some keys, and makes them NaN, because no query sees them. */
-static void mask_keys(const attend *of, world_random *random, attend_rank *rank) {
-  const banyan_attention_desc *desc = &rank->shard.desc;
-  const banyan_pages *pages = &desc->kv.pages;
-  rank->key_mask = world_take((size_t)(of->shape.batch * of->shape.keys_max));
+static void mask_keys(const attend *of, drawn *shard) {
+  shard->mask = world_take((size_t)(of->shape.batch * of->shape.keys_max));
   for (int32_t i = 0; i < of->shape.batch * of->shape.keys_max; i++) {
     const int32_t b = i / of->shape.keys_max, t = i % of->shape.keys_max;
-    rank->key_mask[i] = !random_one_in(random, 4);
-    for (int32_t h = 0; h < of->shape.kv_heads && t < rank->shard.lengths[b] && !rank->key_mask[i]; h++) {
-      const int64_t page = pages->table ? rank->shard.pages[b * pages->table_stride + t / pages->keys] : b;
-      const int64_t row = pages->table ? t % pages->keys : t;
-      memset(rank->shard.k + page * desc->kv.k_batch_stride + h * desc->kv.k_head_stride +
-                 row * desc->kv.k_token_stride,
-             0xff, 2 * (size_t)of->shape.head_dim);
-      if (rank->shard.v)
-        memset(rank->shard.v + page * desc->kv.v_batch_stride + h * desc->kv.v_head_stride +
-                   row * desc->kv.v_token_stride,
-               0xff, 2 * (size_t)of->shape.value_dim);
-    }
+    shard->mask[i] = random_range(0, 3) > 0;
+    for (int32_t h = 0; h < of->shape.kv_heads && t < shard->lens[b] && !shard->mask[i]; h++)
+      for (int which = 0; which < 2; which++)
+        memset(drawn_row(&shard->parts[0], which, b, h, t), 0xff, drawn_row_bytes(shard, which));
   }
 }
 
-static void fill_rank(attend *made, world_random *random, int32_t r) {
+/* Draws the keys of a rank. */
+static void fill_shard(const attend *of, drawn *shard, int32_t rank) {
+  static const banyan_dtype dtypes[] = {
+      [ATTEND_E4M3] = BANYAN_E4M3, [ATTEND_FLASHMLA] = BANYAN_E4M3, [ATTEND_E5M2] = BANYAN_E5M2,
+      [ATTEND_I8] = BANYAN_I8,     [ATTEND_F32] = BANYAN_F32,       [ATTEND_F32_QUERIES] = 0};
+  const banyan_dtype dtype = dtypes[of->form] ? dtypes[of->form] : of->shape.dtype;
+  *shard = of->all;
+  drawn_begin(shard);
+  for (int32_t b = 0; b < of->shape.batch; b++)
+    shard->lens[b] = of->shape.lengths    ? of->shape.lengths[b]
+                     : random_range(0, 4) ? random_range(1, of->shape.keys_max)
+                                          : 0;
+  drawn_keys(shard, &dtype, (uint64_t)rank, random_bits());
+  if (of->masks_keys) mask_keys(of, shard);
+}
+
+static void fill_rank(attend *made, int32_t r) {
   attend_rank *rank = &made->ranks[r];
   const problem_shape *shape = &made->shape;
-  problem_shard_make(random, shape, made->q, &rank->shard);
-  if (made->masks_keys) mask_keys(made, random, rank);
-  set_form(made, rank);
+  fill_shard(made, &rank->shard, r);
   int32_t pages = shape->page_keys ? (int32_t)rank->shard.desc.kv.pages.count : 0;
   rank->list = take_numbers(pages);
   rank->indptr = take_numbers(shape->batch);
@@ -189,15 +172,7 @@ static void fill_rank(attend *made, world_random *random, int32_t r) {
   if (made->gathers) rank->mine = world_take(2 * rows_of(made) * (size_t)shape->head_dim);
 }
 
-/* Moves the last columns of q to separate memory, and leaves NaN in their place. */
-static void split_queries(attend *made) {
-  const size_t rows = rows_of(made), dim = (size_t)made->rope_dim, whole = (size_t)made->shape.head_dim;
-  made->rope = world_take(2 * rows * dim);
-  for (size_t row = 0; row < rows; row++) memcpy(made->rope + row * dim, made->q + row * whole + whole - dim, 2 * dim);
-}
-
 void attend_fill(attend *made) {
-  world_random random = made->seed;
   if ((made->form == ATTEND_E4M3 || made->form == ATTEND_FLASHMLA) &&
       made->shape.latent) { /* within what devices support */
     made->shape.kv_heads = 1;
@@ -207,26 +182,17 @@ void attend_fill(attend *made) {
   if (made->form == ATTEND_E4M3 &&
       (made->shape.head_dim == 96 || made->shape.head_dim == 192)) /* devices lack these sizes */
     made->shape.head_dim = made->shape.value_dim = 128;
-  made->scales = world_take(2 * (size_t)made->shape.kv_heads * sizeof(float));
-  for (int32_t i = 0; i < 2 * made->shape.kv_heads; i++)
-    made->scales[i] = (float)(1 + 0.5 * random_unit(&random)) / (made->form == ATTEND_I8 ? 16 : 1);
   if (!made->causal) made->tree = false, made->block = made->window = 0;
   if (made->alone || made->gathers) made->has_tokens = made->has_mask = false;
   if (made->gathers) made->rope_dim = 0, made->several = false;
   if (!made->queries_most) made->queries_most = 4;
   made->rows = made->shape.batch * (made->several && made->shape.batch < 8 ? made->queries_most : 1);
-  problem_shape wide = made->shape;
-  wide.batch = made->rows;
-  made->q = problem_queries(&random, &wide);
-  for (size_t i = 0; made->epsilon > 0 && i < rows_of(made) * (size_t)made->shape.head_dim; i++) /* few keys matter */
-    made->q[i] = problem_bits(made->shape.dtype, 12 * problem_value(made->shape.dtype, made->q[i]));
+  random_state = made->seed;
+  fill_queries(made);
   made->loc = take_numbers(made->shape.batch + 1);
   made->start = take_numbers(made->shape.batch);
   made->masks = world_take((size_t)made->rows * sizeof *made->masks);
-  for (int32_t r = 0; r < made->nranks; r++) fill_rank(made, &random, r);
-  if (made->rope_dim) split_queries(made);
-  if (made->form == ATTEND_F32_QUERIES)
-    made->wide_q = converted(made, made->q, rows_of(made) * (size_t)made->shape.head_dim, BANYAN_F32);
+  for (int32_t r = 0; r < made->nranks; r++) fill_rank(made, r);
   int32_t first = 0;
   for (int32_t r = 0; r < made->nranks && made->gathers; r++) {
     attend_rank *rank = &made->ranks[r];
@@ -234,7 +200,7 @@ void attend_fill(attend *made) {
     deal_heads(&same, made, rank->counts);
     const int32_t number = rank->counts[r], dim = made->shape.head_dim;
     for (int32_t t = 0; t < made->rows; t++)
-      memcpy(rank->mine + t * number * dim, made->q + (t * made->shape.heads + first) * dim,
+      memcpy(rank->mine + t * number * dim, (uint16_t *)made->all.q.data + (t * made->shape.heads + first) * dim,
              2 * (size_t)(number * dim));
     first += number;
   }
@@ -252,7 +218,7 @@ static int32_t tokens_of(const attend *of, int round) {
   return !of->has_tokens || round == 0 ? of->rows : round == 1 ? 0 : tokens;
 }
 
-void attend_draw_shared(attend *made, int round) {
+static void draw_shared(attend *made, int round) {
   world_random random = random_of(made, round, -1);
   int32_t tokens = tokens_of(made, round), at = random_one_in(&random, 3) ? random_below(&random, tokens + 1) : 0;
   for (int32_t b = 0; b < made->shape.batch; b++) {
@@ -270,21 +236,21 @@ static void list_pages(attend *made, attend_rank *rank) {
   for (int32_t b = 0; b < made->shape.batch; b++) {
     const int32_t pages = (rank->lengths[b] + desc->kv.pages.keys - 1) / desc->kv.pages.keys;
     for (int32_t i = 0; i < pages; i++)
-      rank->list[rank->indptr[b] + i] = rank->shard.pages[b * desc->kv.pages.table_stride + i];
+      rank->list[rank->indptr[b] + i] = rank->shard.tables[0][b * desc->kv.pages.table_stride + i];
     rank->indptr[b + 1] = rank->indptr[b] + pages;
     rank->last[b] = pages ? rank->lengths[b] - (pages - 1) * desc->kv.pages.keys : 0;
   }
 }
 
-void attend_draw(attend *made, int32_t r, int round) {
+static void draw(attend *made, int32_t r, int round) {
   world_random random = random_of(made, round, r);
   attend_rank *rank = &made->ranks[r];
   const int32_t tokens = *rank->tokens = tokens_of(made, round);
   for (int32_t t = 0; t < made->rows; t++) rank->mask[t] = !random_one_in(&random, 3);
   for (int32_t b = 0; b < made->shape.batch; b++) {
-    const int32_t most = rank->shard.lengths[b];
+    const int32_t most = rank->shard.lens[b];
     int32_t before = 0; /* shards are contiguous, or blocks in turn */
-    for (int32_t other = 0; other < r; other++) before += made->ranks[other].shard.lengths[b];
+    for (int32_t other = 0; other < r; other++) before += made->ranks[other].shard.lens[b];
     rank->lengths[b] = most && round ? random_below(&random, most + 1) : most;
     rank->key_start[b] = made->block ? r * made->block : before;
     /* Lengths past the tokens would be rejected. */
@@ -304,16 +270,16 @@ static void spoil_pages(attend *made, int32_t r) {
   for (int32_t b = 0; b < made->shape.batch; b++) {
     int32_t token = made->loc[b], end = made->loc[b + 1];
     while (made->has_mask && token < end && !rank->mask[token]) token++;
-    int32_t *page = &rank->shard.pages[b * rank->shard.desc.kv.pages.table_stride];
+    int32_t *page = &rank->shard.tables[0][b * rank->shard.desc.kv.pages.table_stride];
     if ((*page < 0) != (token == end)) *page = -1 - *page;
   }
 }
 
 bool attend_draw_all(world_rank *self, attend *made, int round) {
   if (!world_meet(self)) return false;
-  if (self->rank == 0) attend_draw_shared(made, round);
+  if (self->rank == 0) draw_shared(made, round);
   if (!world_meet(self)) return false;
-  attend_draw(made, self->rank, round);
+  draw(made, self->rank, round);
   if (self->on->is_device && made->shape.page_keys && !made->lists && (made->has_tokens || made->has_mask))
     spoil_pages(made, self->rank);
   return world_meet(self);
@@ -331,7 +297,7 @@ static sheet_part part_of(const attend *of, int32_t rank, int32_t tokens) {
 
 static void set_pages(const attend *from, const attend_rank *rank, const world_rank *self,
                       banyan_attention_desc *desc) {
-  desc->kv.pages.table = desc->kv.pages.table ? world_at(self, from->lists ? rank->list : rank->shard.pages) : NULL;
+  desc->kv.pages.table = desc->kv.pages.table ? world_at(self, from->lists ? rank->list : rank->shard.tables[0]) : NULL;
   if (!from->lists) return;
   desc->kv.pages.table_stride = 0;
   desc->kv.pages.indptr = world_at(self, rank->indptr);
@@ -363,25 +329,16 @@ static banyan_partial out_of(const attend *of, int32_t rank, int32_t heads) {
 /* Describes the attention of one rank, with q complete. */
 static void describe(const attend *from, const world_rank *self, banyan_attention_desc *desc, banyan_queries *queries) {
   const attend_rank *rank = &from->ranks[self->rank];
-  const problem_shape *shape = &from->shape;
   *desc = rank->shard.desc;
-  desc->q = world_at(self, from->wide_q ? (void *)from->wide_q : from->q);
-  desc->kv.k = world_at(self, rank->k);
-  desc->kv.v = world_at(self, rank->v);
+  desc->q = world_at(self, desc->q), desc->rope.q = world_at(self, desc->rope.q);
+  desc->kv.k = world_at(self, desc->kv.k), desc->kv.v = world_at(self, desc->kv.v);
+  desc->kv.scales.k = world_at(self, desc->kv.scales.k), desc->kv.scales.v = world_at(self, desc->kv.scales.v);
   if (from->keys_bound && !desc->kv.pages.table) desc->keys_max = from->keys_bound;
-  if (from->form == ATTEND_E4M3 || from->form == ATTEND_E5M2 || from->form == ATTEND_I8)
-    desc->kv.scales = (banyan_kv_scales){
-        .k = world_at(self, from->scales), .v = world_at(self, from->scales + shape->kv_heads), .head_stride = 1};
   desc->kv.seq_lens = world_at(self, rank->lengths);
   desc->soft_cap = from->cap;
   desc->sinks = world_at(self, from->sinks);
   desc->stream = self->stream;
   set_pages(from, rank, self, desc);
-  if (from->rope_dim)
-    desc->rope = (banyan_q_rope){.q = world_at(self, from->rope),
-                                 .batch_stride = shape->heads * from->rope_dim,
-                                 .head_stride = from->rope_dim,
-                                 .dim = from->rope_dim};
   *queries = (banyan_queries){.size = sizeof *queries,
                               .tokens = from->rows,
                               .query_start_loc = from->several ? world_at(self, from->loc) : NULL,
@@ -391,8 +348,8 @@ static void describe(const attend *from, const world_rank *self, banyan_attentio
                               .key_block = from->block,
                               .key_stride = from->block * from->nranks,
                               .window = from->window,
-                              .key_mask = rank->key_mask,
-                              .key_mask_stride = rank->key_mask ? shape->keys_max : 0};
+                              .key_mask = rank->shard.mask,
+                              .key_mask_stride = from->masks_keys ? from->shape.keys_max : 0};
   if (from->several || from->causal || from->masks_keys) desc->queries = queries;
 }
 
@@ -445,6 +402,23 @@ void attend_call_of(const attend *from, const world_rank *self, attend_call *to)
     if (self->rank % 2) desc->q_head_stride += 8, desc->q_batch_stride += 8 * shape->heads;
   }
   *to = made;
+}
+
+bool attend_ready(world_rank *self, attend *of, int round, attend_call *made) {
+  if (!attend_draw_all(self, of, round)) return false;
+  attend_call_of(of, self, made);
+  return true;
+}
+
+banyan_status attend_init(world_rank *self, const attend *of, const attend_call *call, banyan_op **op) {
+  if (of->alone) return banyan_attention_init(self->comm, &call->desc, &call->out, op);
+  return banyan_attention_combine_init(self->comm, &call->desc, &call->combine, call->has_result ? &call->out : NULL,
+                                       op);
+}
+
+bool attend_once(world_rank *self, const attend *of, const attend_call *call) {
+  const banyan_partial *out = call->has_result ? &call->out : NULL;
+  return world_ok(self, banyan_attention_combine(self->comm, &call->desc, &call->combine, out), attend_text(of));
 }
 
 bool attend_has_twin(const attend *of) {
@@ -543,18 +517,11 @@ static bool rest_is_poison(const attend *of, const attend_rank *rank, const bany
  * logits of up to about 100. */
 static bool is_certified(const world_rank *self, const attend *of, const attention_row *row, const float *values,
                          float lse, float error) {
-  const double own = bound_of(self, of) + 1e-3, exact = row->max + log(row->sum);
   /* Values below 2^-14 have only an absolute precision on an f16 wire. */
   const double least = !of->alone && of->combine.wire == BANYAN_F16 ? 0x1p-24 * sqrt(of->shape.value_dim) : 1e-9;
-  double off = 0, weight = 0;
-  if (row->sum == 0) return lse == -INFINITY && error == 0;
-  if (top_pages_of(of) && error == INFINITY) return true; /* the row may have no key that was read */
-  for (int32_t i = 0; i < of->shape.value_dim; i++) {
-    off += pow((double)values[i] - row->values[i] / row->sum, 2);
-    weight += pow(row->weight[i] / row->sum, 2);
-  }
-  return sqrt(off) <= (double)error + 2 * own * sqrt(weight) + least && (double)lse <= exact + own &&
-         (top_pages_of(of) || (double)lse >= exact - log1p((double)of->epsilon) - own);
+  if (row->sum > 0 && top_pages_of(of) && error == INFINITY) return true; /* the row may have no key that was read */
+  return attention_row_certified(row, of->shape.value_dim, values, lse, error, 2 * (bound_of(self, of) + 1e-3), least,
+                                 top_pages_of(of) ? (double)INFINITY : log1p((double)of->epsilon));
 }
 
 /* Returns the error of a row of the result, in units of its bound. */

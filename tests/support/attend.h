@@ -4,10 +4,20 @@
  * gathered q, and the tokens and masks of each run. The expected result is in double precision. */
 #pragma once
 
-#include "tests/api/attention_problem.h"
+#include "tests/support/drawn.h"
 #include "tests/support/world.h"
 
 enum { ATTEND_RANKS_MAX = 9, ATTEND_POISON = 0x5a };
+
+/* The sizes that all shards of a problem share. */
+typedef struct problem_shape {
+  int32_t batch, heads, kv_heads, head_dim, value_dim;
+  bool latent; /* values are the first columns of keys */
+  banyan_dtype dtype;
+  bool one_sign;               /* values are not negative, so errors of truncated sums add up */
+  int32_t page_keys, keys_max; /* page_keys 0: contiguous */
+  const int32_t *lengths;      /* NULL: random ones */
+} problem_shape;
 
 /* The storage of keys and values: in the type of q, as E4M3 with scales, or as rows of FlashMLA, which contain the
  * values. The others are for the host: E5M2 and I8 with scales, F32, and F32 for q alone. */
@@ -23,9 +33,7 @@ typedef enum attend_form {
 
 /* The part of one rank. Memory is from world_take(). */
 typedef struct attend_rank {
-  problem_shard shard; /* lengths and maximum keys of each sequence */
-  void *k, *v;         /* those of the shard in the form of the problem */
-  uint8_t *key_mask;   /* [batch][keys_max]; masked keys are NaN */
+  drawn shard; /* all keys; a run has the first of each sequence. Keys that shard.mask leaves out are NaN. */
   int32_t *list, *indptr, *last;
   int32_t *lengths, *key_start, *counts, *tokens;
   uint8_t *mask;
@@ -47,10 +55,8 @@ typedef struct attend {
   attend_form form;
   int32_t keys_bound;     /* keys_max of contiguous keys, for more blocks than the keys need; 0: what they need */
   banyan_dtype out_dtype; /* BANYAN_F32, or another in a convention by the seed, with gaps between rows */
-  float *scales;          /* for keys, followed by those of values */
-  uint16_t *q, *rope;
-  float *wide_q; /* q of ATTEND_F32_QUERIES */
-  float *sinks;  /* NULL: none */
+  drawn all;              /* the queries, and what shards share */
+  float *sinks;           /* NULL: none */
   int32_t *loc, *start;
   uint64_t *masks; /* drafts of a tree that each query sees */
   uint64_t seed;
@@ -75,22 +81,22 @@ attend *attend_make(int32_t nranks, uint64_t seed);
 attend *attend_make_plain(int32_t nranks, uint64_t seed, const problem_shape *shape);
 void attend_fill(attend *made);
 
-/* Draws one rank's lengths, masks and tokens of a run from round and rank, and overwrites results with poison. One rank
- * calls attend_draw_shared() to draw the properties that all ranks share. */
-void attend_draw_shared(attend *made, int round);
-void attend_draw(attend *made, int32_t rank, int round);
-
-/* Does both on all ranks, which meet before and after. On devices, pages of sequences whose keys are not read are
- * invalid. */
+/* Draws lengths, masks and tokens of a run from round and rank, and overwrites results with poison. All ranks call it,
+ * and meet before and after. On devices, pages of sequences whose keys are not read are invalid. */
 bool attend_draw_all(world_rank *self, attend *made, int round);
 
-/* Fills the call, which points to itself. attend_twin_of() describes the same call in another way, with the same bits:
- * with exactly the tokens of the run, and a complete q. */
+/* Fills the call, which points to itself. attend_ready() first draws the run. attend_twin_of() describes the same call
+ * in another way, with the same bits: with exactly the tokens of the run, and a complete q. */
+bool attend_ready(world_rank *self, attend *of, int round, attend_call *made);
 void attend_call_of(const attend *from, const world_rank *self, attend_call *made);
 bool attend_has_twin(const attend *of);
 void attend_twin_of(const attend *from, const world_rank *self, attend_call *made);
 /* Directs the result of the call to the twin's memory. */
 void attend_be_twin(const attend *from, const world_rank *self, attend_call *call);
+
+/* Make the operation of a call, and do it once. Without a combine, only attend_init() is possible. */
+banyan_status attend_init(world_rank *self, const attend *of, const attend_call *call, banyan_op **op);
+bool attend_once(world_rank *self, const attend *of, const attend_call *call);
 
 /* Computes the row in double precision. Without a combine, only the shard of rank `self` is used. Sinks count on rank
  * 0. */

@@ -161,6 +161,19 @@ double attention_row_error(const attention_row *row, int32_t value_dim, const fl
   return off <= worst ? worst : off;
 }
 
+bool attention_row_certified(const attention_row *row, int32_t value_dim, const float *values, float lse, float error,
+                             double bound, double least, double missing) {
+  const double exact = row->max + log(row->sum), own = bound / 2 + 0x1p-22 * fabs(exact);
+  double off = 0, weight = 0;
+  if (row->sum == 0) return lse == -INFINITY && error == 0;
+  for (int32_t i = 0; i < value_dim; i++) {
+    const double error_of = (double)values[i] - row->values[i] / row->sum, mean = row->weight[i] / row->sum;
+    off += error_of * error_of, weight += mean * mean;
+  }
+  return sqrt(off) <= (double)error + bound * sqrt(weight) + least && (double)lse <= exact + own &&
+         (double)lse >= exact - missing - own;
+}
+
 oracle_row attention_oracle_row(const attention_row *row, int32_t value_dim) {
   oracle_row made = {.is_empty = row->sum == 0, .m = row->max / log(2), .d = row->sum, .coarse = 1};
   for (int32_t i = 0; i < value_dim && !made.is_empty; i++) {

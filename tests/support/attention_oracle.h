@@ -38,6 +38,11 @@ void attention_oracle_add(const banyan_attention_desc *desc, int32_t token, int3
  * is wrong. */
 double attention_row_error(const attention_row *row, int32_t value_dim, const float *values, float lse, double bound);
 
+/* Returns true if a row with a certificate is right: its values are off by at most `error`, and its lse lacks at most
+ * `missing`. The error of attention itself is added: `bound` of its weight and `least`, and half of it for the lse. */
+bool attention_row_certified(const attention_row *row, int32_t value_dim, const float *values, float lse, float error,
+                             double bound, double least, double missing);
+
 /* Converts the row to the form that oracle_compare() expects. */
 oracle_row attention_oracle_row(const attention_row *row, int32_t value_dim);
 

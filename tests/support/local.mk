@@ -7,6 +7,7 @@ libbanyan_tests_la_SOURCES = \
   %D%/clock.h \
   %D%/combine_task.c %D%/combine_task.h \
   %D%/directory.h \
+  %D%/drawn.c %D%/drawn.h \
   %D%/flush.h \
   %D%/generator.h \
   %D%/scores.h \
