@@ -506,9 +506,12 @@ class Launchers(Tools):
         done = mpirun(2, DECODE, "--input", "/nonexistent")
         self.assertNotEqual(done.returncode, 0)
         self.assertEqual(done.stderr.count("No such file"), 1, done.stderr)
-        done = mpirun(2, DECODE, "--ranks", "3")
-        self.assertNotEqual(done.returncode, 0)
-        self.assertIn("--ranks 3, but the launcher started 2", done.stderr)
+        for program in [DECODE], [PERF, "combine"]:
+            for text, *options in (("--ranks 3, but the launcher started 2", "--ranks", "3"), ("no such option", "--frob"),
+                                   ("telepathy", "--algorithm", "telepathy")):
+                done = mpirun(2, *program, *options)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertEqual(done.stderr.count(text), 1, done.stderr)
 
     def test_against_mpi(self):
         self.with_mpi()
@@ -520,15 +523,16 @@ class Launchers(Tools):
                 for key in "banyan_us", "mpi_allgather_us", "mpi_op_us", "mpi_allreduce3_us", "ratio_to_best_mpi":
                     self.assertGreater(row[key], 0)
 
-    def test_heads_and_lists_against_mpi(self):
+    def test_other_collectives_against_mpi(self):
         self.with_mpi()
-        for ranks, collective in (2, "allgather-heads"), (3, "allgather-heads"), (2, "select"), (3, "select"):
+        for ranks, collective in itertools.product((2, 3), ("allgather-heads", "select", "allreduce")):
+            form = "mpi_allreduce_us" if collective == "allreduce" else "mpi_allgather_us"
             done = self.expect(mpirun(ranks, PERF, collective, "--against", "mpi", "--sizes", "1K,9K", "--iterations", "20",
                                       "--json"), 0)
             for row in json.loads(done.stdout)["rows"]:
                 self.assertEqual(row["errors"], 0)
                 self.assertNotIn("mpi_op_us", row)
-                self.assertAlmostEqual(row["ratio_to_best_mpi"], row["mpi_allgather_us"] / row["banyan_us"], 2)
+                self.assertAlmostEqual(row["ratio_to_best_mpi"], row[form] / row["banyan_us"], 2)
 
 
 if __name__ == "__main__":

@@ -233,14 +233,14 @@ double tool_error_bound_of(banyan_dtype wire, const banyan_op *op) {
   return tool_error_bound(wire, banyan_op_query(op, &info) == BANYAN_OK ? info.roundings : 0);
 }
 
-tool_part tool_part_of_rank(banyan_scatter scatter, int32_t tokens, int32_t heads, int32_t rank, int32_t nranks) {
-  tool_part part = {.tokens = tokens, .heads = heads};
-  if (scatter == BANYAN_SCATTER_ROOT && rank != 0)
+tool_part tool_part_of_rank(const banyan_combine_desc *desc, int32_t rank, int32_t nranks) {
+  tool_part part = {.tokens = desc->tokens, .heads = desc->heads};
+  if (desc->scatter == BANYAN_SCATTER_ROOT && rank != 0)
     part.tokens = part.heads = 0;
-  else if (scatter == BANYAN_SCATTER_HEADS)
-    banyan_split(heads, nranks, rank, &part.head0, &part.heads);
-  else if (scatter == BANYAN_SCATTER_TOKENS)
-    banyan_split(tokens, nranks, rank, &part.token0, &part.tokens);
+  else if (desc->scatter == BANYAN_SCATTER_HEADS)
+    banyan_split(desc->heads, nranks, rank, &part.head0, &part.heads);
+  else if (desc->scatter == BANYAN_SCATTER_TOKENS)
+    banyan_split(desc->tokens, nranks, rank, &part.token0, &part.tokens);
   return part;
 }
 
@@ -254,8 +254,20 @@ banyan_partial tool_partial_max_sum(float *values, float *max, float *sum, int32
   return partial;
 }
 
-banyan_partial tool_partial_result(float *values, int32_t heads, int32_t value_dim) {
-  banyan_partial partial;
-  banyan_partial_init(&partial, values, BANYAN_F32, NULL, BANYAN_F32, heads, value_dim);
-  return partial;
+bool tool_partial_result(const banyan_combine_desc *desc, int32_t rank, int32_t nranks, float *values,
+                         banyan_partial *result) {
+  tool_part part = tool_part_of_rank(desc, rank, nranks);
+  banyan_partial_init(result, values, BANYAN_F32, NULL, BANYAN_F32, part.heads, desc->value_dim);
+  return desc->scatter != BANYAN_SCATTER_ROOT || rank == 0;
+}
+
+void tool_print_combine(FILE *stream, const banyan_combine_desc *desc) {
+  fprintf(stream, "wire %s, scatter %s, order %s, algorithm %s\n", tool_dtype_name(desc->wire),
+          bny_scatter_name(desc->scatter), bny_order_name(desc->order),
+          desc->algorithm == NULL ? "by predicted cost" : desc->algorithm);
+}
+
+banyan_status tool_run(banyan_op *op) {
+  banyan_status status = banyan_start(op);
+  return status == BANYAN_OK ? banyan_wait(op) : status;
 }

@@ -104,14 +104,24 @@ double tool_error_bound(banyan_dtype wire, uint64_t roundings);
 /* The same bound, with the roundings of a combine. */
 double tool_error_bound_of(banyan_dtype wire, const banyan_op *op);
 
-/* The range of rows, along tokens and heads, that `rank` holds after a combine with this scatter. */
+/* The range of rows, along tokens and heads, that `rank` holds after this combine. */
 typedef struct tool_part {
   int32_t token0, tokens, head0, heads;
 } tool_part;
 
-tool_part tool_part_of_rank(banyan_scatter scatter, int32_t tokens, int32_t heads, int32_t rank, int32_t nranks);
+tool_part tool_part_of_rank(const banyan_combine_desc *desc, int32_t rank, int32_t nranks);
 
-/* Contiguous partials of [tokens][heads] rows, as the tools store them: numerators, and maximum and sum in base 2, all
- * f32. tool_partial_result() describes a contiguous result, which is o (normalised). */
+/* Describes contiguous partials of [tokens][heads] rows, as the tools store them: numerators, and maximum and sum in
+ * base 2, all f32. */
 banyan_partial tool_partial_max_sum(float *values, float *max, float *sum, int32_t heads, int32_t value_dim);
-banyan_partial tool_partial_result(float *values, int32_t heads, int32_t value_dim);
+
+/* Describes the contiguous result of this combine on `rank`, which is o (normalised). Returns false if the rank
+ * receives no result. */
+bool tool_partial_result(const banyan_combine_desc *desc, int32_t rank, int32_t nranks, float *values,
+                         banyan_partial *result);
+
+/* Prints "wire f32, scatter none, order plan, algorithm by predicted cost" and a line end. */
+void tool_print_combine(FILE *stream, const banyan_combine_desc *desc);
+
+/* Starts an operation and waits for it. */
+banyan_status tool_run(banyan_op *op);

@@ -42,12 +42,7 @@ static void allreduce3_allocate(allreduce3_state *state) {
 static banyan_status allreduce3_plan(allreduce3_state *state, const decode_task *task) {
   const decode_problem *problem = task->problem;
   int32_t heads = problem->heads, dim = problem->head_dim;
-  banyan_combine_desc desc = {.size = sizeof desc,
-                              .tokens = problem->batch,
-                              .heads = heads,
-                              .wire = task->settings->wire,
-                              .order = task->settings->order,
-                              .algorithm = task->settings->algorithm};
+  banyan_combine_desc desc = task->settings->combine;
   banyan_partial in[REDUCTIONS] = {tool_partial_max_sum(NULL, state->m, state->d, heads, 0),
                                    tool_partial_max_sum(NULL, state->zero, state->d, heads, 0),
                                    tool_partial_max_sum(state->n, state->zero, state->den, heads, dim)};
@@ -55,6 +50,7 @@ static banyan_status allreduce3_plan(allreduce3_state *state, const decode_task 
                                     tool_partial_max_sum(NULL, state->den_max, state->den, heads, 0),
                                     tool_partial_max_sum(state->all_n, state->all_m, state->all_d, heads, dim)};
   banyan_status status = BANYAN_OK;
+  desc.scatter = BANYAN_SCATTER_NONE;
   for (int i = 0; i < REDUCTIONS && status == BANYAN_OK; i++) {
     desc.value_dim = i == NUMERATORS ? dim : 0;
     status = banyan_combine_init(task->world->comm, &desc, &in[i], &out[i], &state->ops[i]);
@@ -94,15 +90,15 @@ static banyan_status allreduce3_run(void *opaque, int64_t *local_ns) {
   int64_t start = tool_now_ns();
   banyan_status status = banyan_attention(&state->attention, &state->own);
   *local_ns = tool_now_ns() - start;
-  if (status == BANYAN_OK) status = decode_run_op(state->ops[MAXIMA]);
+  if (status == BANYAN_OK) status = tool_run(state->ops[MAXIMA]);
   if (status == BANYAN_OK) {
     rescale(state);
-    status = decode_run_op(state->ops[DENOMINATORS]);
+    status = tool_run(state->ops[DENOMINATORS]);
   }
   if (status == BANYAN_OK) {
     for (size_t r = 0; r < state->rows; r++)
       state->den[r] = state->den[r] > 0 ? state->den[r] * exp2f(state->den_max[r]) : 0;
-    status = decode_run_op(state->ops[NUMERATORS]);
+    status = tool_run(state->ops[NUMERATORS]);
   }
   if (status == BANYAN_OK) finish(state);
   return status;

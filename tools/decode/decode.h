@@ -113,11 +113,8 @@ void decode_row_error(const float *out, const double *want, int32_t count, doubl
  *   overlap     like fused, but between nodes it runs in slices if that is faster */
 
 typedef struct decode_settings {
-  banyan_dtype wire;
-  banyan_scatter scatter;
-  banyan_order order;
-  const char *algorithm; /* NULL: by predicted cost */
-  float epsilon;         /* above 0: fused and overlap skip pages */
+  banyan_combine_desc combine; /* the combine of all rows of a layer */
+  float epsilon;               /* above 0: fused and overlap skip pages */
 } decode_settings;
 
 /* The input of a method. `out` is [tokens][heads][head_dim] of the part that this rank holds (see
@@ -162,13 +159,8 @@ typedef struct decode_method {
 extern const decode_method decode_method_tree, decode_method_ring, decode_method_allreduce3, decode_method_fused,
     decode_method_overlap;
 
-/* Returns the description of the combine of all rows of the task. */
-banyan_combine_desc decode_combine_desc(const decode_task *task);
-
 /* Adds what the operation reports to facts, which begin as zeros. */
 void decode_facts_add(decode_facts *facts, const banyan_op *op, int32_t runs);
-
-banyan_status decode_run_op(banyan_op *op);
 
 /* Runs each method on each layer: checks its result, and then measures its time. */
 

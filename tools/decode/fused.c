@@ -41,11 +41,10 @@ static banyan_status make(const decode_task *task, int32_t keys_max, void **resu
   const decode_problem *problem = task->problem;
   const decode_settings *settings = task->settings;
   banyan_attention_desc attention = decode_shard_attention(problem, task->q, task->shard, task->lengths);
-  banyan_combine_desc desc = decode_combine_desc(task);
-  tool_part part =
-      tool_part_of_rank(settings->scatter, problem->batch, problem->heads, task->world->rank, task->world->nranks);
-  banyan_partial out = tool_partial_result(task->out, part.heads, problem->head_dim);
-  bool nothing = settings->scatter == BANYAN_SCATTER_ROOT && task->world->rank != 0;
+  const tool_world *world = task->world;
+  tool_part part = tool_part_of_rank(&settings->combine, world->rank, world->nranks);
+  banyan_partial out;
+  bool receives = tool_partial_result(&settings->combine, world->rank, world->nranks, task->out, &out);
   fused_state *state = *result = tool_new(1, sizeof *state);
   attention.keys_max = keys_max;
   state->rows_bytes = (uint64_t)problem->batch * (uint64_t)problem->heads * (uint64_t)(problem->head_dim + 2) * 4;
@@ -54,7 +53,7 @@ static banyan_status make(const decode_task *task, int32_t keys_max, void **resu
   state->dim = problem->head_dim;
   banyan_status status = settings->epsilon > 0 ? prune(task, &attention, state) : BANYAN_OK;
   if (status != BANYAN_OK) return status;
-  return banyan_attention_combine_init(task->world->comm, &attention, &desc, nothing ? NULL : &out, &state->op);
+  return banyan_attention_combine_init(world->comm, &attention, &settings->combine, receives ? &out : NULL, &state->op);
 }
 
 static banyan_status fused_create(const decode_task *task, void **result) { return make(task, 0, result); }
@@ -65,7 +64,7 @@ static banyan_status overlap_create(const decode_task *task, void **result) {
 
 static banyan_status fused_run(void *state, int64_t *local_ns) {
   *local_ns = 0;
-  return decode_run_op(((fused_state *)state)->op);
+  return tool_run(((fused_state *)state)->op);
 }
 
 /* Parses the number of slices from the operation's description, the only place that has it. */

@@ -128,8 +128,7 @@ static bool measure(banyan_op *op, const decode_shard *shard, int32_t repeat, ke
     result->fma_gflops = fmax(result->fma_gflops, result->threads * fma_gflops());
     result->dot_gflops = fmax(result->dot_gflops, result->threads * dot_gflops());
     int64_t since = tool_now_ns();
-    status = banyan_start(op);
-    if (status == BANYAN_OK) status = banyan_wait(op);
+    status = tool_run(op);
     attention[at] = (double)(tool_now_ns() - since) * 1e-3;
   }
   result->attention_us = tool_percentile(attention, (size_t)repeat, 50);

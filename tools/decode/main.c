@@ -53,7 +53,7 @@ static const tool_option options[] = {
      "The type in which queries, keys and values are stored; default f32. More precise input is rounded.",
      TOOL_NAME_AT(dtype, tool_dtypes)},
     {"wire", NULL, "The wire format of values; default f32. Statistics always travel as f32.",
-     TOOL_NAME_AT(settings.wire, tool_wires)},
+     TOOL_NAME_AT(settings.combine.wire, tool_wires)},
     {"repeat", "R", "Timed runs per layer, after three untimed ones; default 20.", TOOL_INT_AT(repeat, 1, 1000000)},
     {"timeout", "SECONDS", "The deadline of each call that waits for other ranks; default 30.",
      TOOL_SECONDS_AT(world.timeout_ns)},
@@ -75,16 +75,17 @@ static const tool_option options[] = {
     {"algorithm", "NAME",
      "The algorithm of the combines, such as oneshot, twoshot, ring or recursive_doubling. The default is the one with "
      "the lowest predicted cost; the output gives the reason.",
-     TOOL_TEXT_AT(settings.algorithm), TOOL_GROUP(chosen)},
+     TOOL_TEXT_AT(settings.combine.algorithm), TOOL_GROUP(chosen)},
     {"scatter", NULL,
      "The rows of the result that each rank receives: all; all on rank 0 only; a range of heads; or a range of "
      "sequences. Default none.",
-     TOOL_NAME_AT(settings.scatter, bny_scatter_names), TOOL_GROUP(chosen)},
+     TOOL_NAME_AT(settings.combine.scatter, bny_scatter_names), TOOL_GROUP(chosen)},
     {"order", NULL,
      "The order in which partials are merged: plan, as suits the algorithm; canonical, with the same bits for every "
-     "algorithm; exact, for --method fused, with the same bits for any number of ranks, which then own whole blocks of "
-     "256 keys. Default plan.",
-     TOOL_NAME_AT(settings.order, bny_order_names), TOOL_GROUP(chosen)},
+     "algorithm; exact, for --method tree, fused and overlap, where ranks own whole blocks of 256 keys, and fused "
+     "gives "
+     "the same bits for any number of ranks. Default plan.",
+     TOOL_NAME_AT(settings.combine.order, bny_order_names), TOOL_GROUP(chosen)},
     {"epsilon", "E",
      "For the methods fused and overlap: do not read pages of 16 keys that together cannot hold more than E of the "
      "softmax mass. The output has the share of pages read and the certified error.",
@@ -143,7 +144,7 @@ static bool complete_epsilon(arguments *a, tool_error *error) {
   if (a->epsilon == NULL) return true;
   if (end == a->epsilon || *end != '\0' || !(epsilon > 0 && epsilon <= 1))
     return tool_error_set(error, "--epsilon: %.60s is not a number above 0 and up to 1", a->epsilon);
-  if ((a->wanted & 7) != 0 || a->settings.order == BANYAN_ORDER_EXACT)
+  if ((a->wanted & 7) != 0 || a->settings.combine.order == BANYAN_ORDER_EXACT)
     return tool_error_set(error, "--epsilon goes with --method fused or overlap, and not with --order exact");
   a->settings.epsilon = (float)epsilon;
   return true;
@@ -154,7 +155,8 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
   if (optind < argc) return tool_error_set(error, "%.60s: no argument is expected here", argv[optind]);
   if (a->input != NULL && a->shaped != NULL)
     return tool_error_set(error, "--input says the shape: --%s is for random values", a->shaped);
-  if (!complete_epsilon(a, error) || !tool_check_order(a->settings.order, a->settings.wire, error)) return false;
+  if (!complete_epsilon(a, error) || !tool_check_order(a->settings.combine.order, a->settings.combine.wire, error))
+    return false;
   for (int i = 0; i < METHODS_MAX; i++)
     if ((a->wanted >> i & 1) != 0) a->methods[a->method_count++] = all_methods[i];
   if (a->shape.kv_heads == 0) a->shape.kv_heads = a->shape.heads % 4 == 0 ? a->shape.heads / 4 : a->shape.heads;
@@ -196,19 +198,22 @@ static bool work(const arguments *a, const tool_world *world, decode_problem *pr
                  tool_error *error) {
   bool ok = a->input == NULL || tool_error_usage(error, decode_problem_open(a->input, a->dtype, problem, error));
   if (a->input == NULL) decode_problem_make(&a->shape, a->dtype, a->seed, problem);
-  problem->split_keys = a->settings.order == BANYAN_ORDER_EXACT ? EXACT_KEYS : 0;
+  decode_settings settings = a->settings;
+  settings.combine.tokens = problem->batch;
+  settings.combine.heads = problem->heads;
+  settings.combine.value_dim = problem->head_dim;
+  problem->split_keys = settings.combine.order == BANYAN_ORDER_EXACT ? EXACT_KEYS : 0;
   if (!tool_world_agree(world, ok, error)) return false;
   decode_result results[METHODS_MAX];
   decode_report report = {.world = world,
                           .problem = problem,
-                          .settings = &a->settings,
+                          .settings = &settings,
                           .input = a->input,
                           .repeat = a->repeat,
                           .results = results,
                           .count = a->method_count};
   if (world->rank == 0) report_begin(&report, a->json ? stderr : stdout);
-  if (!decode_measure(world, problem, &a->settings, a->methods, a->method_count, a->repeat, results, error))
-    return false;
+  if (!decode_measure(world, problem, &settings, a->methods, a->method_count, a->repeat, results, error)) return false;
   *verified = report_verified(&report);
   if (world->rank == 0) {
     report_results(&report, a->json ? stderr : stdout);
@@ -223,7 +228,7 @@ static int work_on_device(const arguments *a) {
                                      .timeout_ns = a->world.timeout_ns,
                                      .shape = a->shape,
                                      .dtype = a->dtype,
-                                     .wire = a->settings.wire,
+                                     .wire = a->settings.combine.wire,
                                      .repeat = a->repeat,
                                      .seed = a->seed};
   tool_error error = {.text = ""};
@@ -248,7 +253,7 @@ static int work_on_kernel(const arguments *a) {
 int main(int argc, char **argv) {
   arguments a = {.world = {.program = PROGRAM, .on_nodes = true},
                  .shape = {.batch = 1, .tokens = 4096, .heads = 32, .head_dim = 128},
-                 .settings = {.wire = BANYAN_F32},
+                 .settings.combine = {.size = sizeof(banyan_combine_desc), .wire = BANYAN_F32},
                  .wanted = 7,
                  .repeat = 20,
                  .seed = 1};

@@ -132,7 +132,9 @@ static bool try_method(const decode_task *task, const double *reference, int32_t
                        decode_result *result, tool_error *error) {
   const decode_problem *problem = task->problem;
   trial t = {.task = task, .method = result->method};
-  t.part = tool_part_of_rank(result->scatter, problem->batch, problem->heads, task->world->rank, task->world->nranks);
+  banyan_combine_desc delivered = task->settings->combine;
+  delivered.scatter = result->scatter;
+  t.part = tool_part_of_rank(&delivered, task->world->rank, task->world->nranks);
   t.out_elements = (size_t)t.part.tokens * (size_t)t.part.heads * (size_t)problem->head_dim;
   banyan_status status = t.method->create(task, &t.state);
   bool ok = status == BANYAN_OK || fail_run(&t, status, error);
@@ -143,7 +145,7 @@ static bool try_method(const decode_task *task, const double *reference, int32_t
 
 static void begin_result(const decode_settings *settings, const decode_method *method, decode_result *result) {
   *result = (decode_result){.method = method, .ranks_equal = true, .runs_equal = true};
-  result->scatter = method->scatters ? settings->scatter : BANYAN_SCATTER_NONE;
+  result->scatter = method->scatters ? settings->combine.scatter : BANYAN_SCATTER_NONE;
   result->ranks_comparable = result->scatter == BANYAN_SCATTER_NONE;
 }
 
@@ -152,7 +154,7 @@ static void finish_result(const decode_settings *settings, decode_result *result
   result->latency_p99_us = tool_percentile(samples->latency, samples->count, 99);
   result->local_p50_us = tool_percentile(samples->local, samples->count, 50);
   result->combine_p50_us = tool_percentile(samples->combine, samples->count, 50);
-  banyan_dtype wire = result->method->uses_wire ? settings->wire : BANYAN_F32;
+  banyan_dtype wire = result->method->uses_wire ? settings->combine.wire : BANYAN_F32;
   result->rel_error_bound = tool_error_bound(wire, result->facts.roundings);
   bool equal = result->runs_equal && (result->ranks_equal || !result->method->same_bits);
   result->verified = equal && result->beyond <= result->rel_error_bound;

@@ -26,23 +26,6 @@ void decode_facts_add(decode_facts *facts, const banyan_op *op, int32_t runs) {
   facts->arena_bytes += info.arena_bytes;
 }
 
-banyan_status decode_run_op(banyan_op *op) {
-  banyan_status status = banyan_start(op);
-  return status == BANYAN_OK ? banyan_wait(op) : status;
-}
-
-banyan_combine_desc decode_combine_desc(const decode_task *task) {
-  const decode_settings *settings = task->settings;
-  return (banyan_combine_desc){.size = sizeof(banyan_combine_desc),
-                               .tokens = task->problem->batch,
-                               .heads = task->problem->heads,
-                               .value_dim = task->problem->head_dim,
-                               .wire = settings->wire,
-                               .scatter = settings->scatter,
-                               .order = settings->order,
-                               .algorithm = settings->algorithm};
-}
-
 /* ---- tree -------------------------------------------------------------------------------------------------------- */
 
 typedef struct tree_state {
@@ -56,7 +39,8 @@ static void tree_destroy(void *opaque) { banyan_op_free(((tree_state *)opaque)->
 
 static banyan_status tree_create(const decode_task *task, void **result) {
   const decode_problem *problem = task->problem;
-  const decode_settings *settings = task->settings;
+  const banyan_combine_desc *desc = &task->settings->combine;
+  const tool_world *world = task->world;
   tree_state *state = *result = tool_new(1, sizeof *state);
   size_t rows = (size_t)problem->batch * (size_t)problem->heads;
   float *values = decode_take(&state->held, rows * (size_t)problem->head_dim * sizeof *values);
@@ -64,12 +48,9 @@ static banyan_status tree_create(const decode_task *task, void **result) {
   float *sum = decode_take(&state->held, rows * sizeof *sum);
   state->own = tool_partial_max_sum(values, max, sum, problem->heads, problem->head_dim);
   state->attention = decode_shard_attention(problem, task->q, task->shard, task->lengths);
-  banyan_combine_desc desc = decode_combine_desc(task);
-  tool_part part =
-      tool_part_of_rank(settings->scatter, problem->batch, problem->heads, task->world->rank, task->world->nranks);
-  banyan_partial out = tool_partial_result(task->out, part.heads, problem->head_dim);
-  bool nothing = settings->scatter == BANYAN_SCATTER_ROOT && task->world->rank != 0;
-  return banyan_combine_init(task->world->comm, &desc, &state->own, nothing ? NULL : &out, &state->combine);
+  banyan_partial out;
+  bool receives = tool_partial_result(desc, world->rank, world->nranks, task->out, &out);
+  return banyan_combine_init(world->comm, desc, &state->own, receives ? &out : NULL, &state->combine);
 }
 
 static banyan_status tree_run(void *opaque, int64_t *local_ns) {
@@ -77,7 +58,7 @@ static banyan_status tree_run(void *opaque, int64_t *local_ns) {
   int64_t start = tool_now_ns();
   banyan_status status = banyan_attention(&state->attention, &state->own);
   *local_ns = tool_now_ns() - start;
-  return status == BANYAN_OK ? decode_run_op(state->combine) : status;
+  return status == BANYAN_OK ? tool_run(state->combine) : status;
 }
 
 static void tree_query(void *opaque, decode_facts *facts) {

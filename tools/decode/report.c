@@ -27,7 +27,6 @@ static void print_layers(FILE *stream, const decode_report *report) {
 
 void report_begin(const decode_report *report, FILE *stream) {
   const decode_problem *problem = report->problem;
-  const decode_settings *settings = report->settings;
   char text[2048];
   fprintf(stream, "banyan %s, banyan-decode: attention of one new token per sequence over a sharded KV cache\n",
           banyan_version());
@@ -45,9 +44,8 @@ void report_begin(const decode_report *report, FILE *stream) {
   banyan_split(problem->tokens, report->world->nranks, report->world->nranks - 1, &first, &least);
   fprintf(stream, most == least ? "%-10s%d keys on each rank\n" : "%-10s%d or %d keys on each rank\n", "shards", most,
           least);
-  fprintf(stream, "%-10swire %s, scatter %s, order %s, algorithm %s\n", "combine", tool_dtype_name(settings->wire),
-          bny_scatter_name(settings->scatter), bny_order_name(settings->order),
-          settings->algorithm == NULL ? "by predicted cost" : settings->algorithm);
+  fprintf(stream, "%-10s", "combine");
+  tool_print_combine(stream, &report->settings->combine);
   fflush(stream);
 }
 
@@ -150,7 +148,7 @@ void report_results(const decode_report *report, FILE *stream) {
   }
   for (int i = 0; i < report->count; i++) {
     const decode_result *r = &report->results[i];
-    if (r->scatter != report->settings->scatter)
+    if (r->scatter != report->settings->combine.scatter)
       fprintf(stream, "%s has no scattered form: it gave all rows to every rank.\n", r->method->name);
   }
   for (int i = 0; i < report->count; i++) {
@@ -196,12 +194,12 @@ static json_t *result_json(const decode_result *r) {
 bool report_json(const decode_report *report, FILE *stream, tool_error *error) {
   const decode_problem *problem = report->problem;
   json_t *results = json_array(), *shards = json_array(), *layers = json_array();
-  json_t *o =
-      json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:o}", "ranks", report->world->nranks, "batch",
-                problem->batch, "tokens", problem->tokens, "heads", problem->heads, "kv_heads", problem->kv_heads,
-                "head_dim", problem->head_dim, "dtype", tool_dtype_name(problem->dtype), "wire",
-                tool_dtype_name(report->settings->wire), "scatter", bny_scatter_name(report->settings->scatter),
-                "order", bny_order_name(report->settings->order), "input", text_or_null(report->input));
+  json_t *o = json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:o}", "ranks", report->world->nranks,
+                        "batch", problem->batch, "tokens", problem->tokens, "heads", problem->heads, "kv_heads",
+                        problem->kv_heads, "head_dim", problem->head_dim, "dtype", tool_dtype_name(problem->dtype),
+                        "wire", tool_dtype_name(report->settings->combine.wire), "scatter",
+                        bny_scatter_name(report->settings->combine.scatter), "order",
+                        bny_order_name(report->settings->combine.order), "input", text_or_null(report->input));
   for (int32_t i = 0; i < problem->layers; i++) json_array_append_new(layers, json_integer(problem->layer_numbers[i]));
   for (int32_t r = 0; r < report->world->nranks; r++) {
     int32_t first, number;

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { SUMS_CHECKED = 4096 };
+enum { SUMS_CHECKED = 4096, ROWS_CHECKED = 512 };
 
 /* 32 bits that depend on all bits of `x`; a loop over it vectorises. */
 static inline uint32_t mix32(uint32_t x) {
@@ -62,29 +62,31 @@ static double check_row(int64_t row, int32_t dim, const float *out, uint32_t key
   return isnan(relative) ? INFINITY : relative;
 }
 
-void perf_rows_check(const tool_part *part, int32_t all_heads, int32_t dim, const float *out, uint32_t key,
-                     int32_t nranks, int64_t sample, double bound, perf_errors *errors) {
+void perf_rows_check(const perf_case *perf, const tool_part *part, const float *out, uint32_t key, int32_t nranks,
+                     double bound, perf_errors *errors) {
+  int32_t dim = perf->combine.value_dim;
   int64_t rows = (int64_t)part->tokens * part->heads;
-  int64_t step = rows > sample ? rows / sample : 1;
+  int64_t step = rows > ROWS_CHECKED ? rows / ROWS_CHECKED : 1;
   size_t mark = tool_mark();
   double *want = tool_new((size_t)dim, sizeof *want);
   for (int64_t r = step > 1 ? key % step : 0; r < rows; r += step) {
     int64_t token = part->token0 + r / part->heads, head = part->head0 + r % part->heads;
-    double relative = check_row(token * all_heads + head, dim, out + r * dim, key, nranks, want);
+    double relative = check_row(token * perf->combine.heads + head, dim, out + r * dim, key, nranks, want);
     errors->worst = fmax(errors->worst, relative);
     errors->wrong += !(relative <= bound);
   }
   tool_release(mark);
 }
 
+/* Whole numbers, whose sums are exact. */
 static inline float whole_of(uint32_t rank_key, size_t i) { return (float)(mix32(rank_key + (uint32_t)i) & 15) - 8; }
 
-void perf_sums_fill(float *values, size_t count, uint32_t key, int32_t rank) {
+static void sums_fill(float *values, size_t count, uint32_t key, int32_t rank) {
   uint32_t rank_key = key_of_rank(key, rank);
   for (size_t i = 0; i < count; i++) values[i] = whole_of(rank_key, i);
 }
 
-size_t perf_sums_check(const float *sums, size_t count, uint32_t key, int32_t nranks) {
+static size_t sums_check(const float *sums, size_t count, uint32_t key, int32_t nranks) {
   size_t wrong = 0, step = 1 + count / SUMS_CHECKED;
   for (size_t i = 0; i < count; i += step) {
     float sum = 0;
@@ -104,7 +106,7 @@ perf_list perf_list_at(void *memory, size_t bytes) {
   return (perf_list){memory, (float *)(void *)((char *)memory + count * sizeof(int64_t)), count};
 }
 
-void perf_list_fill(const perf_list *list, uint32_t key, int32_t rank, int32_t nranks) {
+static void list_fill(const perf_list *list, uint32_t key, int32_t rank, int32_t nranks) {
   for (size_t i = 0; i < list->count; i++) {
     list->scores[i] = score_of(key_of_rank(key, rank), i);
     list->indices[i] = (int64_t)i * nranks + rank;
@@ -117,7 +119,6 @@ static bool comes_before(float score, int64_t index, float other, int64_t other_
 
 void perf_list_merge(const perf_list *from, int32_t nranks, const perf_list *to) {
   size_t mark = tool_mark(), *next = tool_new((size_t)nranks, sizeof *next);
-  memset(next, 0, (size_t)nranks * sizeof *next);
   for (size_t i = 0; i < to->count; i++) {
     int32_t best = 0;
     for (int32_t r = 1; r < nranks; r++)
@@ -131,9 +132,8 @@ void perf_list_merge(const perf_list *from, int32_t nranks, const perf_list *to)
 }
 
 /* The result is a beginning of each rank's list, in order, and what follows it in a list is not better. */
-size_t perf_list_check(const perf_list *list, uint32_t key, int32_t nranks) {
+static size_t list_check(const perf_list *list, uint32_t key, int32_t nranks) {
   size_t mark = tool_mark(), wrong = 0, last = list->count - 1, *next = tool_new((size_t)nranks, sizeof *next);
-  memset(next, 0, (size_t)nranks * sizeof *next);
   for (size_t i = 0; i < list->count; i++) {
     int32_t rank = (int32_t)((uint64_t)list->indices[i] % (uint64_t)nranks);
     size_t place = next[rank]++;
@@ -148,7 +148,7 @@ size_t perf_list_check(const perf_list *list, uint32_t key, int32_t nranks) {
   return wrong;
 }
 
-void perf_bytes_fill(void *data, size_t bytes, uint32_t key, int32_t rank) {
+static void bytes_fill(void *data, size_t bytes, uint32_t key, int32_t rank) {
   uint32_t rank_key = key_of_rank(key, rank);
   char *p = data;
   for (size_t i = 0; i < bytes; i += sizeof(uint32_t)) {
@@ -157,7 +157,7 @@ void perf_bytes_fill(void *data, size_t bytes, uint32_t key, int32_t rank) {
   }
 }
 
-size_t perf_bytes_check(const void *data, size_t bytes, uint32_t key, int32_t rank) {
+static size_t bytes_check(const void *data, size_t bytes, uint32_t key, int32_t rank) {
   uint32_t rank_key = key_of_rank(key, rank);
   const char *p = data;
   size_t wrong = 0;
@@ -169,12 +169,66 @@ size_t perf_bytes_check(const void *data, size_t bytes, uint32_t key, int32_t ra
   return wrong;
 }
 
-size_t perf_heads_check(const void *all, size_t bytes, size_t tokens, int32_t nranks, uint32_t key, char *share) {
-  size_t line = bytes / tokens, wrong = 0;
+/* Heads of a rank are interleaved by token. */
+static size_t heads_check(const void *all, size_t bytes, size_t tokens, int32_t nranks, uint32_t key) {
+  size_t line = bytes / tokens, wrong = 0, mark = tool_mark();
+  char *share = tool_take(bytes);
   for (int32_t r = 0; r < nranks; r++) {
     for (size_t t = 0; t < tokens; t++)
       memcpy(share + t * line, (const char *)all + (t * (size_t)nranks + (size_t)r) * line, line);
-    wrong += perf_bytes_check(share, bytes, key, r);
+    wrong += bytes_check(share, bytes, key, r);
   }
+  tool_release(mark);
   return wrong;
+}
+
+/* ---- by collective ----------------------------------------------------------------------------------------------- */
+
+void perf_input_fill(const perf_method *method, uint32_t key) {
+  const perf_case *perf = method->perf;
+  int32_t rank = perf->world->rank;
+  perf_list list;
+  switch (perf->collective) {
+  case BNY_COMBINE: perf_rows_fill(&method->rows, key, rank); break;
+  case BNY_ALLREDUCE: sums_fill(method->input, perf->bytes / sizeof(float), key, rank); break;
+  case BNY_SELECT:
+    list = perf_list_at(method->input, perf->bytes);
+    list_fill(&list, key, rank, perf->world->nranks);
+    break;
+  case BNY_BROADCAST:
+    if (rank == 0) bytes_fill(method->input, perf->bytes, key, rank);
+    break;
+  default: bytes_fill(method->input, perf->bytes, key, rank); break;
+  }
+}
+
+void perf_output_check(const perf_method *method, uint32_t key, perf_errors *errors) {
+  const perf_case *perf = method->perf;
+  int32_t rank = perf->world->rank, nranks = perf->world->nranks;
+  size_t wrong = 0;
+  perf_list list;
+  switch (perf->collective) {
+  case BNY_COMBINE:
+    perf_rows_check(perf, &method->part, method->output, key, nranks,
+                    method->op != NULL ? tool_error_bound_of(perf->combine.wire, method->op)
+                                       : tool_error_bound(BANYAN_F32, 0),
+                    errors);
+    break;
+  case BNY_ALLREDUCE: wrong = sums_check(method->output, perf->bytes / sizeof(float), key, nranks); break;
+  case BNY_SELECT:
+    list = perf_list_at(method->output, perf->bytes);
+    wrong = list_check(&list, key, nranks);
+    break;
+  case BNY_ALLGATHER_HEADS:
+    wrong = heads_check(method->output, perf->bytes, (size_t)perf->combine.tokens, nranks, key);
+    break;
+  case BNY_ALLGATHER:
+    for (int32_t r = 0; r < nranks; r++)
+      wrong += bytes_check((char *)method->output + (size_t)r * perf->bytes, perf->bytes, key, r);
+    break;
+  case BNY_SHIFT: wrong = bytes_check(method->output, perf->bytes, key, (rank + nranks - 1) % nranks); break;
+  case BNY_BROADCAST: wrong = bytes_check(method->output, perf->bytes, key, 0); break;
+  default: break;
+  }
+  errors->wrong += (int64_t)wrong;
 }

@@ -10,7 +10,7 @@
 #include "tools/common/device_ranks.h"
 #include "tools/common/json.h"
 
-enum { ROWS_CHECKED = 512, RUNS_MAX = 32, KEY = 1 };
+enum { RUNS_MAX = 32, KEY = 1 };
 
 /* Each form is measured as one or more operations of every rank, or as a copy. */
 typedef enum form { COMBINE, COPY, REDUCTIONS } form;
@@ -34,7 +34,7 @@ typedef struct measurement {
 
 /* ---- memory and operations --------------------------------------------------------------------------------------- */
 
-static int64_t rows_of(const perf_case *perf) { return (int64_t)perf->tokens * perf->heads; }
+static int64_t rows_of(const perf_case *perf) { return (int64_t)perf->combine.tokens * perf->combine.heads; }
 
 static bool take(measurement *m, rank_memory *at, tool_error *error) {
   size_t rows = (size_t)rows_of(m->perf);
@@ -44,7 +44,7 @@ static bool take(measurement *m, rank_memory *at, tool_error *error) {
             gpu_alloc(device, rows * sizeof(float), (void **)(void *)&at->spare_max, error) &&
             gpu_alloc(device, rows * sizeof(float), (void **)(void *)&at->spare_sum, error);
   if (ok) {
-    at->max = at->values + rows * (size_t)m->perf->head_dim;
+    at->max = at->values + rows * (size_t)m->perf->combine.value_dim;
     at->sum = at->max + rows;
   }
   return ok;
@@ -52,7 +52,7 @@ static bool take(measurement *m, rank_memory *at, tool_error *error) {
 
 static bool fill(measurement *m, int32_t rank, tool_error *error) {
   int64_t rows = rows_of(m->perf);
-  int32_t dim = m->perf->head_dim;
+  int32_t dim = m->perf->combine.value_dim;
   perf_rows data = {rows, dim, m->host + rows * dim, m->host + rows * dim + rows, m->host, 1, dim};
   perf_rows_fill(&data, KEY, rank);
   return gpu_write(m->ranks.device, m->memories[rank].values, m->host, m->perf->bytes, error);
@@ -61,31 +61,22 @@ static bool fill(measurement *m, int32_t rank, tool_error *error) {
 /* The first two all-reduces of the paper are combines of statistics only, and the third is a combine of all values. A
  * merge of partials takes the maximum and sums values that are scaled to it, so no work remains in between. */
 static banyan_status plan(measurement *m, int32_t rank) {
-  const perf_case *perf = m->perf;
   rank_memory *at = &m->memories[rank];
-  int32_t heads = perf->heads, dim = perf->head_dim;
-  tool_part part = tool_part_of_rank(perf->scatter, perf->tokens, heads, rank, m->ranks.nranks);
-  bool nothing = perf->scatter == BANYAN_SCATTER_ROOT && rank != 0;
-  banyan_partial in = tool_partial_max_sum(at->values, at->max, at->sum, heads, dim);
+  banyan_comm *comm = m->ranks.ranks[rank].comm;
+  banyan_combine_desc desc = m->perf->combine;
+  int32_t heads = desc.heads, dim = desc.value_dim, nranks = m->ranks.nranks;
+  banyan_partial in = tool_partial_max_sum(at->values, at->max, at->sum, heads, dim), out;
   banyan_partial statistics = tool_partial_max_sum(NULL, at->max, at->sum, heads, 0);
   banyan_partial spare = tool_partial_max_sum(NULL, at->spare_max, at->spare_sum, heads, 0);
-  banyan_partial out = tool_partial_result(at->out, part.heads, dim), whole = tool_partial_result(at->out, heads, dim);
-  banyan_combine_desc desc = {.size = sizeof desc,
-                              .tokens = perf->tokens,
-                              .heads = heads,
-                              .value_dim = dim,
-                              .wire = perf->wire,
-                              .scatter = perf->scatter,
-                              .order = perf->order,
-                              .algorithm = perf->algorithm,
-                              .stream = m->ranks.streams[rank]};
-  banyan_comm *comm = m->ranks.ranks[rank].comm;
-  banyan_status status = banyan_combine_init(comm, &desc, &in, nothing ? NULL : &out, &at->combine);
+  desc.stream = m->ranks.streams[rank];
+  bool receives = tool_partial_result(&desc, rank, nranks, at->out, &out);
+  banyan_status status = banyan_combine_init(comm, &desc, &in, receives ? &out : NULL, &at->combine);
   desc.scatter = BANYAN_SCATTER_NONE;
+  tool_partial_result(&desc, rank, nranks, at->out, &out);
   for (int i = 0; i < REDUCTION_COUNT && status == BANYAN_OK; i++) {
     bool last = i == NUMERATORS;
     desc.value_dim = last ? dim : 0;
-    status = banyan_combine_init(comm, &desc, last ? &in : &statistics, last ? &whole : &spare, &at->reductions[i]);
+    status = banyan_combine_init(comm, &desc, last ? &in : &statistics, last ? &out : &spare, &at->reductions[i]);
   }
   return status;
 }
@@ -148,12 +139,12 @@ static bool check(measurement *m, perf_errors *errors, tool_error *error) {
   const perf_case *perf = m->perf;
   int32_t nranks = m->ranks.nranks;
   for (int32_t r = 0; r < nranks; r++) {
-    tool_part part = tool_part_of_rank(perf->scatter, perf->tokens, perf->heads, r, nranks);
-    if (perf->scatter == BANYAN_SCATTER_ROOT && r != 0) continue;
-    size_t bytes = (size_t)part.tokens * (size_t)part.heads * (size_t)perf->head_dim * sizeof(float);
+    tool_part part = tool_part_of_rank(&perf->combine, r, nranks);
+    if (perf->combine.scatter == BANYAN_SCATTER_ROOT && r != 0) continue;
+    size_t bytes = (size_t)part.tokens * (size_t)part.heads * (size_t)perf->combine.value_dim * sizeof(float);
     if (!gpu_read(m->ranks.device, m->host, m->memories[r].out, bytes, error)) return false;
-    perf_rows_check(&part, perf->heads, perf->head_dim, m->host, KEY, nranks, ROWS_CHECKED,
-                    tool_error_bound_of(perf->wire, m->memories[r].combine), errors);
+    perf_rows_check(perf, &part, m->host, KEY, nranks, tool_error_bound_of(perf->combine.wire, m->memories[r].combine),
+                    errors);
   }
   return true;
 }
@@ -192,9 +183,8 @@ static void report_header(const gpu_facts *facts, const perf_device_settings *se
                           const perf_protocol *protocol) {
   printf("# banyan-perf %s: combine, %d ranks, threads of one process on device %d (%s)\n", banyan_version(),
          settings->nranks, facts->ordinal, facts->name);
-  printf("# head_dim %d, wire %s, scatter %s, order %s, algorithm %s\n", perf->head_dim, tool_dtype_name(perf->wire),
-         bny_scatter_name(perf->scatter), bny_order_name(perf->order),
-         perf->algorithm == NULL ? "by predicted cost" : perf->algorithm);
+  printf("# head_dim %d, ", perf->combine.value_dim);
+  tool_print_combine(stdout, &perf->combine);
   printf("# replays of a graph of several runs, results %s; copy: of a partial by every rank; reductions: three "
          "instead\n#\n",
          protocol->check ? "checked" : "not checked");
@@ -216,12 +206,13 @@ static json_t *row_json(const perf_device_settings *settings, const perf_case *p
                         const perf_protocol *protocol) {
   return json_pack("{s:s, s:i, s:I, s:I, s:i, s:s, s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
                    "collective", "combine", "ranks", settings->nranks, "bytes", (json_int_t)row->bytes, "rows",
-                   (json_int_t)row->rows, "head_dim", perf->head_dim, "wire", tool_dtype_name(perf->wire), "scatter",
-                   bny_scatter_name(perf->scatter), "algorithm", row->algorithm, "runs_in_graph", row->runs,
-                   "iterations", row->iterations, "banyan_us", tool_json_real(row->p50_us), "banyan_p99_us",
-                   tool_json_real(row->p99_us), "copy_us", tool_json_real(row->copy_us), "times_of_copy",
-                   tool_json_real(over(row->p50_us, row->copy_us)), "reductions_us", tool_json_real(row->reductions_us),
-                   "reductions_over_banyan", tool_json_real(over(row->reductions_us, row->p50_us)), "errors",
+                   (json_int_t)row->rows, "head_dim", perf->combine.value_dim, "wire",
+                   tool_dtype_name(perf->combine.wire), "scatter", bny_scatter_name(perf->combine.scatter), "algorithm",
+                   row->algorithm, "runs_in_graph", row->runs, "iterations", row->iterations, "banyan_us",
+                   tool_json_real(row->p50_us), "banyan_p99_us", tool_json_real(row->p99_us), "copy_us",
+                   tool_json_real(row->copy_us), "times_of_copy", tool_json_real(over(row->p50_us, row->copy_us)),
+                   "reductions_us", tool_json_real(row->reductions_us), "reductions_over_banyan",
+                   tool_json_real(over(row->reductions_us, row->p50_us)), "errors",
                    protocol->check ? json_integer((json_int_t)row->errors.wrong) : json_null(), "max_rel_error",
                    protocol->check ? tool_json_real(row->errors.worst) : json_null());
 }

@@ -78,23 +78,24 @@ static const tool_option options[] = {
      "Print one JSON object on standard output and nothing else. A row of text for each size goes to standard error.",
      TOOL_FLAG_AT(json)},
     {"against", NULL,
-     "Under mpirun, for combine and allgather-heads: also measure MPI. There are three forms of the merge, and one of "
-     "heads: an all-gather, then a copy of heads into order.",
+     "Under mpirun, for combine, allreduce, select and allgather-heads: also measure MPI, in three forms for combine "
+     "and "
+     "one for the others.",
      TOOL_NAME_AT(protocol.against_mpi, rivals)},
     {.help = "For combine alone"},
     {"batch", "B", "One size instead of many: B tokens; 1 if only --heads is set.", TOOL_INT_AT(batch, 1, 1 << 20),
      COMBINE_ONLY},
     {"heads", "H", "The heads of a token; default 32. With --sizes, the heads of those sizes that H divides.",
      TOOL_INT_AT(heads, 1, 1 << 20), COMBINE_ONLY},
-    {"head-dim", "D", "Values of a row; default 128.", TOOL_INT_AT(perf.head_dim, 1, 1 << 14), COMBINE_ONLY},
+    {"head-dim", "D", "Values of a row; default 128.", TOOL_INT_AT(perf.combine.value_dim, 1, 1 << 14), COMBINE_ONLY},
     {"scatter", NULL, "Which rank receives which rows, as in banyan-decode; default none.",
-     TOOL_NAME_AT(perf.scatter, bny_scatter_names), COMBINE_ONLY},
-    {"order", NULL, "The order in which partials are merged; default plan.", TOOL_NAME_AT(perf.order, bny_order_names),
-     COMBINE_ONLY},
+     TOOL_NAME_AT(perf.combine.scatter, bny_scatter_names), COMBINE_ONLY},
+    {"order", NULL, "The order in which partials are merged; default plan.",
+     TOOL_NAME_AT(perf.combine.order, bny_order_names), COMBINE_ONLY},
     {"algorithm", "NAME", "The algorithm; by default the one with the lowest predicted cost.",
-     TOOL_TEXT_AT(perf.algorithm), COMBINE_ONLY},
-    {"wire", NULL, "The format of values on their way between ranks; default f32.", TOOL_NAME_AT(perf.wire, tool_wires),
-     COMBINE_ONLY},
+     TOOL_TEXT_AT(perf.combine.algorithm), COMBINE_ONLY},
+    {"wire", NULL, "The format of values on their way between ranks; default f32.",
+     TOOL_NAME_AT(perf.combine.wire, tool_wires), COMBINE_ONLY},
     {"device", "cuda[:N]",
      "On a GPU, in graphs. Ranks are threads on that device, 8 unless --ranks is set. A copy of the partial and three "
      "reductions are measured for comparison.",
@@ -110,61 +111,61 @@ static bool complete_for_device(const arguments *a, tool_error *error) {
   return a->world.ranks <= DEVICE_RANKS_MAX || tool_error_set(error, "--device: %d ranks at most", DEVICE_RANKS_MAX);
 }
 
-/* Checks options against each other, and makes the sizes of all rows; of combine rounded up to whole rows. */
+/* A size is a number of these bytes. */
+static size_t unit_of(const perf_case *perf) {
+  switch (perf->collective) {
+  case BNY_COMBINE: return (size_t)(perf->combine.value_dim + 2) * sizeof(float);
+  case BNY_ALLGATHER_HEADS: return SHARE_TOKEN_BYTES;
+  case BNY_ALLREDUCE: return sizeof(float);
+  case BNY_SELECT: return PERF_PAIR_BYTES;
+  default: return 1;
+  }
+}
+
+/* Makes the sizes of all rows, rounded up to whole units. */
 static bool complete_sizes(arguments *a, tool_error *error) {
-  bool combine = a->perf.collective == BNY_COMBINE, heads = a->perf.collective == BNY_ALLGATHER_HEADS;
-  size_t row_bytes = (size_t)(a->perf.head_dim + 2) * sizeof(float);
+  size_t unit = unit_of(&a->perf), first = unit <= sizeof(float) ? 512 : unit;
+  if (a->size_count == 0 && (a->batch > 0 || a->heads > 0)) {
+    a->batch = a->batch > 0 ? a->batch : 1;
+    a->heads = a->heads > 0 ? a->heads : DEFAULT_HEADS;
+    a->sizes[a->size_count++] = (size_t)a->batch * (size_t)a->heads * unit;
+  }
+  if (a->size_count == 0)
+    for (; a->size_count < DEFAULT_SIZES; a->size_count++) a->sizes[a->size_count] = first << a->size_count;
+  for (int i = 0; i < a->size_count; i++) {
+    size_t bytes = a->sizes[i] = (a->sizes[i] + unit - 1) / unit * unit;
+    bool lists = a->perf.collective == BNY_SELECT, rows = a->perf.collective == BNY_COMBINE;
+    if (lists && bytes > (size_t)PERF_PAIRS_MOST * PERF_PAIR_BYTES)
+      return tool_error_set(error, "a list of %zu bytes has more than %d pairs", bytes, PERF_PAIRS_MOST);
+    if ((rows || a->perf.collective == BNY_ALLREDUCE) && bytes > (size_t)1 << 30)
+      return tool_error_set(error, "a %s of %zu bytes is more than 1 GiB", rows ? "partial" : "sum", bytes);
+  }
+  if (a->perf.collective == BNY_BARRIER) {
+    a->sizes[0] = 0;
+    a->size_count = 1;
+  }
+  return true;
+}
+
+/* Checks options against each other. */
+static bool complete_options(arguments *a, tool_error *error) {
+  bool combine = a->perf.collective == BNY_COMBINE;
   if (!combine && a->combine_only != NULL) {
     return tool_error_set(error, "%s has no --%s, which belongs to combine", bny_collective_name(a->perf.collective),
                           a->combine_only);
   }
-  bool sums = a->perf.collective == BNY_ALLREDUCE, lists = a->perf.collective == BNY_SELECT;
-  if (a->protocol.against_mpi && !combine && !heads && !sums && !lists)
+  if (a->protocol.against_mpi && perf_mpi_count(a->perf.collective) == 0)
     return tool_error_set(error, "--against mpi goes with combine, allreduce, select and allgather-heads");
-  if (a->protocol.against_mpi && a->perf.scatter != BANYAN_SCATTER_NONE)
+  if (a->protocol.against_mpi && a->perf.combine.scatter != BANYAN_SCATTER_NONE)
     return tool_error_set(error, "--against mpi compares results that every rank has: --scatter none");
   if (a->protocol.against_mpi && !bny_launch_under_mpi())
     return tool_error_set(error, "--against mpi needs mpirun: mpirun -n 2 " PROGRAM " combine --against mpi");
   if (a->device != NULL && !complete_for_device(a, error)) return false;
   if (a->size_count > 0 && a->batch > 0) return tool_error_set(error, "--sizes and --batch both say the size");
-  if (a->perf.collective == BNY_BARRIER) {
-    a->sizes[0] = 0;
-    a->size_count = 1;
-  } else if (a->size_count == 0 && (a->batch > 0 || a->heads > 0)) {
-    a->batch = a->batch > 0 ? a->batch : 1;
-    a->heads = a->heads > 0 ? a->heads : DEFAULT_HEADS;
-    a->sizes[0] = (size_t)a->batch * (size_t)a->heads * row_bytes;
-    a->size_count = 1;
-  } else if (a->size_count == 0) {
-    for (a->size_count = 0; a->size_count < DEFAULT_SIZES; a->size_count++)
-      a->sizes[a->size_count] = (combine ? row_bytes
-                                 : heads ? SHARE_TOKEN_BYTES
-                                 : lists ? PERF_PAIR_BYTES
-                                         : 512)
-                                << a->size_count;
-  }
-  for (int i = 0; heads && i < a->size_count; i++)
-    a->sizes[i] = (a->sizes[i] + SHARE_TOKEN_BYTES - 1) / SHARE_TOKEN_BYTES * SHARE_TOKEN_BYTES;
-  for (int i = 0; sums && i < a->size_count; i++) {
-    a->sizes[i] = (a->sizes[i] + sizeof(float) - 1) / sizeof(float) * sizeof(float);
-    if (a->sizes[i] > (size_t)1 << 30)
-      return tool_error_set(error, "a sum of %zu bytes is more than 1 GiB", a->sizes[i]);
-  }
-  for (int i = 0; lists && i < a->size_count; i++) {
-    a->sizes[i] = (a->sizes[i] + PERF_PAIR_BYTES - 1) / PERF_PAIR_BYTES * PERF_PAIR_BYTES;
-    if (a->sizes[i] > (size_t)PERF_PAIRS_MOST * PERF_PAIR_BYTES)
-      return tool_error_set(error, "a list of %zu bytes has more than %d pairs", a->sizes[i], PERF_PAIRS_MOST);
-  }
-  for (int i = 0; combine && i < a->size_count; i++) {
-    size_t rows = (a->sizes[i] + row_bytes - 1) / row_bytes;
-    a->sizes[i] = rows * row_bytes;
-    if (a->sizes[i] > (size_t)1 << 30)
-      return tool_error_set(error, "a partial of %zu bytes is more than 1 GiB", a->sizes[i]);
-  }
-  return true;
+  return complete_sizes(a, error);
 }
 
-/* Names the collective, and makes the sizes of all rows. */
+/* Names the collective, and completes what belongs to it. */
 static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
   arguments *a = opaque;
   if (optind != argc - 1)
@@ -176,7 +177,7 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
         error, "%.60s: not one of combine, allreduce, select, allgather, allgather-heads, shift, broadcast, barrier",
         argv[optind]);
   a->protocol.check = !a->unchecked;
-  return tool_check_order(a->perf.order, a->perf.wire, error) && complete_sizes(a, error);
+  return tool_check_order(a->perf.combine.order, a->perf.combine.wire, error) && complete_options(a, error);
 }
 
 static const tool_program program = {
@@ -192,11 +193,11 @@ static const tool_program program = {
     .complete = complete_arguments};
 
 static void shape_rows(const arguments *a, perf_case *perf) {
-  int64_t rows = (int64_t)(perf->bytes / ((size_t)(perf->head_dim + 2) * sizeof(float)));
+  int64_t rows = (int64_t)(perf->bytes / ((size_t)(perf->combine.value_dim + 2) * sizeof(float)));
   bool divides = a->heads > 0 && rows % a->heads == 0;
-  int64_t heads = divides ? a->heads : perf->scatter == BANYAN_SCATTER_TOKENS ? 1 : rows;
-  perf->heads = (int32_t)heads;
-  perf->tokens = (int32_t)(rows / heads);
+  int64_t heads = divides ? a->heads : perf->combine.scatter == BANYAN_SCATTER_TOKENS ? 1 : rows;
+  perf->combine.heads = (int32_t)heads;
+  perf->combine.tokens = (int32_t)(rows / heads);
 }
 
 static bool work(const arguments *a, const tool_world *world, bool *correct, tool_error *error) {
@@ -210,8 +211,8 @@ static bool work(const arguments *a, const tool_world *world, bool *correct, too
     perf.bytes = a->sizes[i];
     if (perf.collective == BNY_COMBINE) shape_rows(a, &perf);
     if (perf.collective == BNY_ALLGATHER_HEADS) {
-      perf.heads = SHARE_HEADS;
-      perf.tokens = (int32_t)(perf.bytes / SHARE_TOKEN_BYTES);
+      perf.combine.heads = SHARE_HEADS;
+      perf.combine.tokens = (int32_t)(perf.bytes / SHARE_TOKEN_BYTES);
     }
     if (!perf_measure(&perf, &a->protocol, &rows[i], error)) return false;
     *correct = *correct && rows[i].errors.wrong == 0;
@@ -242,7 +243,7 @@ static int work_on_device(const arguments *a) {
 
 int main(int argc, char **argv) {
   arguments a = {.world = {.program = PROGRAM, .own_cores = true},
-                 .perf = {.head_dim = 128, .wire = BANYAN_F32},
+                 .perf.combine = {.size = sizeof(banyan_combine_desc), .value_dim = 128, .wire = BANYAN_F32},
                  .protocol = {.warmup = 20}};
   int exit_status;
   if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) return exit_status;

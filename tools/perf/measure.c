@@ -29,7 +29,6 @@ typedef struct measurement {
   const perf_protocol *protocol;
   perf_method methods[METHODS_MAX];
   int count;
-  banyan_op *op;
   int32_t iterations;
   double *times; /* [count][iterations], us */
   perf_errors errors[METHODS_MAX];
@@ -41,17 +40,17 @@ static bool time_call(measurement *m, int which, int32_t iteration, int32_t firs
   uint32_t key = (uint32_t)bny_hash_of((uint64_t)(uint32_t)first * METHODS_MAX + (uint64_t)which);
   banyan_status status = BANYAN_OK;
   if (iteration == first) {
-    method->fill(method->state, key);
+    perf_input_fill(method, key);
     status = line_up(m->perf, m->count > 1 && (iteration / m->count & 1) != 0);
   }
   int64_t start = tool_now_ns();
-  if (status == BANYAN_OK) status = method->run(method->state);
+  if (status == BANYAN_OK) status = method->run(method);
   int64_t end = tool_now_ns();
   if (status != BANYAN_OK) return tool_error_banyan(error, status, method->name);
   if (iteration >= 0) m->times[which * m->iterations + iteration] = (double)(end - start) / 1e3;
   int32_t every = m->iterations / CHECKS + 1;
   if (m->protocol->check && (iteration % every == 0 || iteration == m->iterations - 1))
-    method->check(method->state, key, &m->errors[which]);
+    perf_output_check(method, key, &m->errors[which]);
   return true;
 }
 
@@ -96,7 +95,7 @@ typedef struct tally {
 static bool sum_up(measurement *m, perf_row *row, tool_error *error) {
   const tool_world *world = m->perf->world;
   banyan_op_info info = {.size = sizeof info, .algorithm = ""};
-  banyan_op_query(m->op, &info);
+  banyan_op_query(m->methods[0].op, &info);
   tally mine = {.worst = m->errors[0].worst,
                 .bytes_sent = (double)info.bytes_sent,
                 .between_hosts = (double)info.bytes_between_nodes};
@@ -107,8 +106,7 @@ static bool sum_up(measurement *m, perf_row *row, tool_error *error) {
   if (ok) {
     const perf_case *perf = m->perf;
     *row = (perf_row){.bytes = perf->bytes, .iterations = m->iterations, .mpi_count = m->count - 1};
-    if (perf->collective == BNY_ALLREDUCE) row->mpi_first = PERF_MPI_SUM;
-    row->rows = perf->collective == BNY_COMBINE ? (int64_t)perf->tokens * perf->heads : 0;
+    row->rows = perf->collective == BNY_COMBINE ? (int64_t)perf->combine.tokens * perf->combine.heads : 0;
     snprintf(row->algorithm, sizeof row->algorithm, "%s", info.algorithm == NULL ? "" : info.algorithm);
     for (int32_t r = 0; r < world->nranks; r++) {
       row->errors.wrong += (int64_t)all[r].wrong;
@@ -125,6 +123,7 @@ static bool sum_up(measurement *m, perf_row *row, tool_error *error) {
         row->p50_us = p50;
         row->p99_us = tool_percentile(times, (size_t)m->iterations, 99);
       } else {
+        row->mpi_names[i - 1] = m->methods[i].name;
         row->mpi_p50_us[i - 1] = p50;
       }
     }
@@ -135,24 +134,17 @@ static bool sum_up(measurement *m, perf_row *row, tool_error *error) {
 bool perf_measure(const perf_case *perf, const perf_protocol *protocol, perf_row *row, tool_error *error) {
   size_t mark = tool_mark();
   measurement m = {.perf = perf, .protocol = protocol, .iterations = iterations_of(perf, protocol)};
-  bool ok = perf_banyan_method(perf, &m.methods[0], &m.op, error);
+  bool ok = perf_banyan_method(perf, &m.methods[0], error);
   m.count = ok ? 1 : 0;
   if (ok && protocol->against_mpi) {
-    bool combine = perf->collective == BNY_COMBINE;
-    if (combine)
-      ok = perf_mpi_methods(perf, m.methods + 1, error);
-    else
-      m.methods[1] = perf->collective == BNY_ALLREDUCE ? perf_mpi_sums(perf)
-                     : perf->collective == BNY_SELECT  ? perf_mpi_lists(perf)
-                                                       : perf_mpi_heads(perf);
-    m.count += !ok ? 0 : combine ? PERF_MPI_METHODS : 1;
+    ok = perf_mpi_methods(perf, m.methods + 1, error);
+    m.count += ok ? perf_mpi_count(perf->collective) : 0;
   }
   m.times = tool_new((size_t)METHODS_MAX * (size_t)m.iterations, sizeof *m.times);
   ok = tool_world_agree(perf->world, ok, error);
   ok = ok && (protocol->in_a_row ? time_in_a_row(&m, error) : time_by_turns(&m, error));
   ok = ok && sum_up(&m, row, error);
-  for (int i = 0; i < m.count; i++)
-    if (m.methods[i].destroy != NULL) m.methods[i].destroy(m.methods[i].state);
+  for (int i = 0; i < m.count; i++) perf_method_free(&m.methods[i]);
   tool_release(mark);
   return ok;
 }

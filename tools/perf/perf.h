@@ -12,8 +12,14 @@
 #include "tools/common/util.h"
 #include "tools/common/world.h"
 
-/* Data for banyan-perf. It is generated for each call from a key and the rank, so each rank can compute the expected
- * result. */
+/* One case of banyan-perf: a collective of one size, by banyan and by other methods with the same result. */
+
+typedef struct perf_case {
+  const tool_world *world;
+  bny_collective collective;
+  size_t bytes;                /* combine: rows * (value_dim + 2) * 4 of a partial; else one rank's message */
+  banyan_combine_desc combine; /* allgather-heads: its tokens, and heads of one rank */
+} perf_case;
 
 /* The layout of the partials of `rows` rows: element r * stat_stride of max and sum, and values from r * row_stride
  * on. */
@@ -24,34 +30,52 @@ typedef struct perf_rows {
   int64_t stat_stride, row_stride;
 } perf_rows;
 
-/* Fills partials in base 2 with integer maxima. Numerators are in [0.5, 1.5], so sums do not cancel. */
-void perf_rows_fill(const perf_rows *rows, uint32_t key, int32_t rank);
+typedef struct perf_method {
+  const char *name;
+  const perf_case *perf;
+  banyan_status (*run)(struct perf_method *method);
+  banyan_op *op;        /* set by banyan; NULL: a form of MPI */
+  tool_part part;       /* combine: the rows of the result on this rank */
+  perf_rows rows;       /* combine: input */
+  void *input, *output; /* memory; of broadcast and barrier the output is the input */
+  float *receive;       /* MPI: from all ranks, or reduced */
+  bool by_row;          /* MPI: statistics are next to the values of their row */
+} perf_method;
+
+/* The method "banyan". */
+bool perf_banyan_method(const perf_case *perf, perf_method *method, tool_error *error);
+
+/* The forms of a collective on MPI, for ranks under mpirun: those in the table of mpi.c. */
+enum { PERF_MPI_METHODS = 3 };
+
+/* Returns the number of forms; 0: there is none. */
+int perf_mpi_count(bny_collective collective);
+bool perf_mpi_methods(const perf_case *perf, perf_method methods[PERF_MPI_METHODS], tool_error *error);
+
+void perf_method_free(perf_method *method);
+
+/* Data for banyan-perf. It is generated for each call from a key and the rank, so each rank can compute the expected
+ * result. */
 
 /* The result of a check. */
 typedef struct perf_errors {
-  int64_t wrong; /* rows or bytes out of bounds */
+  int64_t wrong; /* rows or elements out of bounds */
   double worst;  /* relative error of a row */
 } perf_errors;
 
-/* Compares `out` (normalised, [tokens][heads][dim] of `part` of a call with all_heads heads) with double precision, and
- * adds to errors. If there are many rows, about `sample` of them are checked. */
-void perf_rows_check(const tool_part *part, int32_t all_heads, int32_t dim, const float *out, uint32_t key,
-                     int32_t nranks, int64_t sample, double bound, perf_errors *errors);
+/* Writes the input of this rank, with the same key on all ranks, and compares the output with what all inputs give. */
+void perf_input_fill(const perf_method *method, uint32_t key);
+void perf_output_check(const perf_method *method, uint32_t key, perf_errors *errors);
 
-/* Counts the checked bytes and the wrong bytes. */
-void perf_bytes_fill(void *data, size_t bytes, uint32_t key, int32_t rank);
-size_t perf_bytes_check(const void *data, size_t bytes, uint32_t key, int32_t rank);
+/* Fills partials in base 2 with integer maxima. Numerators are in [0.5, 1.5], so sums do not cancel. */
+void perf_rows_fill(const perf_rows *rows, uint32_t key, int32_t rank);
 
-/* The same for gathered heads, where the heads of a rank are interleaved by token. `share` holds the data of one
- * rank. */
-size_t perf_heads_check(const void *all, size_t bytes, size_t tokens, int32_t nranks, uint32_t key, char *share);
+/* Compares `out` (normalised, [tokens][heads][value_dim] of `part`) with double precision, and adds to errors. If there
+ * are many rows, it checks some hundreds of them. */
+void perf_rows_check(const perf_case *perf, const tool_part *part, const float *out, uint32_t key, int32_t nranks,
+                     double bound, perf_errors *errors);
 
-/* The same for sums of f32: whole numbers, whose sums are exact. Some thousand are checked. */
-void perf_sums_fill(float *values, size_t count, uint32_t key, int32_t rank);
-size_t perf_sums_check(const float *sums, size_t count, uint32_t key, int32_t nranks);
-
-/* The same for a selection: a list of pairs, indices first, in `bytes` of memory. Merges the lists of ranks as MPI's
- * form does. */
+/* A list of pairs to select from, indices first, in `bytes` of memory. Lists are merged as MPI's form does. */
 enum { PERF_PAIR_BYTES = sizeof(int64_t) + sizeof(float), PERF_PAIRS_MOST = 8192 };
 
 typedef struct perf_list {
@@ -61,50 +85,7 @@ typedef struct perf_list {
 } perf_list;
 
 perf_list perf_list_at(void *memory, size_t bytes);
-void perf_list_fill(const perf_list *list, uint32_t key, int32_t rank, int32_t nranks);
 void perf_list_merge(const perf_list *from, int32_t nranks, const perf_list *to);
-size_t perf_list_check(const perf_list *list, uint32_t key, int32_t nranks);
-
-/* One case of banyan-perf: a collective of one size, by banyan and by other methods with the same result. */
-
-typedef struct perf_case {
-  const tool_world *world;
-  bny_collective collective;
-  size_t bytes;          /* combine: rows * (head_dim + 2) * 4 of a partial; else one rank's message */
-  int32_t tokens, heads; /* combine: rows; allgather-heads: of one rank */
-  int32_t head_dim;
-  banyan_dtype wire;
-  banyan_scatter scatter;
-  banyan_order order;
-  const char *algorithm; /* NULL: by predicted cost */
-} perf_case;
-
-typedef struct perf_method {
-  const char *name;
-  void *state;
-  void (*fill)(void *state, uint32_t key); /* new input, the same key on all ranks */
-  banyan_status (*run)(void *state);
-  void (*check)(void *state, uint32_t key, perf_errors *errors);
-  void (*destroy)(void *state); /* NULL: nothing to do */
-} perf_method;
-
-/* The method "banyan". *op lives as long as the method. */
-bool perf_banyan_method(const perf_case *perf, perf_method *method, banyan_op **op, tool_error *error);
-
-/* The three implementations of a combine on MPI, for ranks under mpirun. The fourth name is that of a sum. */
-enum { PERF_MPI_METHODS = 3, PERF_MPI_SUM = PERF_MPI_METHODS };
-extern const char *const perf_mpi_names[PERF_MPI_METHODS + 1];
-
-bool perf_mpi_methods(const perf_case *perf, perf_method methods[PERF_MPI_METHODS], tool_error *error);
-
-/* The only implementation of an all-gather of heads, with the first of these names. */
-perf_method perf_mpi_heads(const perf_case *perf);
-
-/* MPI_Allgather of the lists and a merge of them, with the first of these names. */
-perf_method perf_mpi_lists(const perf_case *perf);
-
-/* MPI_Allreduce of f32. */
-perf_method perf_mpi_sums(const perf_case *perf);
 
 /* Measures one case: all methods in one loop, in a rotating order, with new data in each call. */
 
@@ -122,8 +103,9 @@ typedef struct perf_row {
   int64_t rows; /* combine */
   char algorithm[32];
   double p50_us, p99_us;
-  int mpi_first, mpi_count;                       /* names of the forms */
-  double mpi_p50_us[PERF_MPI_METHODS];            /* in the order of perf_mpi_methods() */
+  int mpi_count; /* forms of MPI, with their names and times */
+  const char *mpi_names[PERF_MPI_METHODS];
+  double mpi_p50_us[PERF_MPI_METHODS];
   uint64_t bytes_sent;                            /* by the rank that sends most */
   uint64_t most_between_nodes, all_between_nodes; /* the same between nodes, and the sum over ranks */
   int32_t iterations;

@@ -30,9 +30,8 @@ static void print_settings(const perf_case *perf, const perf_protocol *protocol,
   fprintf(stream, "# banyan-perf %s: %s, %d ranks, %s\n", banyan_version(), bny_collective_name(perf->collective),
           perf->world->nranks, perf->world->how);
   if (perf->collective == BNY_COMBINE) {
-    fprintf(stream, "# head_dim %d, wire %s, scatter %s, order %s, algorithm %s\n", perf->head_dim,
-            tool_dtype_name(perf->wire), bny_scatter_name(perf->scatter), bny_order_name(perf->order),
-            perf->algorithm == NULL ? "by predicted cost" : perf->algorithm);
+    fprintf(stream, "# head_dim %d, ", perf->combine.value_dim);
+    tool_print_combine(stream, &perf->combine);
   }
   fprintf(stream, "# warm-up %d, ", protocol->warmup);
   if (protocol->iterations > 0)
@@ -72,8 +71,7 @@ void perf_report_row(const perf_row *row, FILE *stream) {
           row->errors.wrong, row->errors.worst);
   for (int i = 0; i < row->mpi_count; i++) {
     fprintf(stream, "  %10zu %9" PRId64 "  %-18s %9.2f  %.2f times banyan's\n", row->bytes, row->rows,
-            perf_mpi_names[row->mpi_first + i], row->mpi_p50_us[i],
-            row->p50_us > 0 ? row->mpi_p50_us[i] / row->p50_us : 0);
+            row->mpi_names[i], row->mpi_p50_us[i], row->p50_us > 0 ? row->mpi_p50_us[i] / row->p50_us : 0);
   }
   fflush(stream);
 }
@@ -108,9 +106,10 @@ static json_t *row_json(const perf_case *perf, const perf_row *row, const perf_p
   json_t *o = json_pack("{s:s, s:i, s:I}", "collective", bny_collective_name(perf->collective), "ranks",
                         perf->world->nranks, "bytes", (json_int_t)row->bytes);
   if (perf->collective == BNY_COMBINE) {
-    tool_json_add(o, json_pack("{s:I, s:i, s:s, s:s, s:o}", "rows", (json_int_t)row->rows, "head_dim", perf->head_dim,
-                               "wire", tool_dtype_name(perf->wire), "scatter", bny_scatter_name(perf->scatter),
-                               "max_rel_error", protocol->check ? tool_json_real(row->errors.worst) : json_null()));
+    tool_json_add(o, json_pack("{s:I, s:i, s:s, s:s, s:o}", "rows", (json_int_t)row->rows, "head_dim",
+                               perf->combine.value_dim, "wire", tool_dtype_name(perf->combine.wire), "scatter",
+                               bny_scatter_name(perf->combine.scatter), "max_rel_error",
+                               protocol->check ? tool_json_real(row->errors.worst) : json_null()));
   }
   tool_json_add(o, json_pack("{s:s, s:i, s:o, s:o, s:o, s:I, s:I, s:I, s:o}", "algorithm", row->algorithm, "iterations",
                              row->iterations, "banyan_us", tool_json_real(row->p50_us), "banyan_p99_us",
@@ -122,7 +121,7 @@ static json_t *row_json(const perf_case *perf, const perf_row *row, const perf_p
   if (protocol->against_mpi) {
     for (int i = 0; i < row->mpi_count; i++) {
       char key[40];
-      snprintf(key, sizeof key, "%s_us", perf_mpi_names[row->mpi_first + i]);
+      snprintf(key, sizeof key, "%s_us", row->mpi_names[i]);
       json_object_set_new(o, key, tool_json_real(row->mpi_p50_us[i]));
     }
     json_object_set_new(o, "ratio_to_best_mpi", tool_json_real(ratio_of(row)));
