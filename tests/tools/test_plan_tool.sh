@@ -150,7 +150,7 @@ if "$program" --simulate --ranks 2 >/dev/null 2>"$work/err"; then
     law '0.7 < o["predicted_us"] / o["simulated_us"] < 1.4' --simulate --ranks $uneven
   done
   # The ring's best case: a transfer hides behind attention, or attention behind the transfer.
-  law "($near)(o['ring_us'], 16 * o['attention_us'])" --simulate --from "$cluster" --keys 65536 --scale nic=1000 --scale memory=0.01
+  law "($near)(o['ring_us'], 16 * o['attention_us'])" --simulate --from "$cluster" --keys 65536 --scale memory=0.01
   law 'o["first_us"] > 0' --simulate --from 'host:128 nvswitch gpu:8@sm90 nic:8@400g' --algorithm levels --keys 1
   # Ranks that share a core send only in their turn, so each call costs at least one context switch.
   law 'o["simulated_us"] > 3' --simulate --ranks 4 --cores 2 --bytes 1K --heads 1

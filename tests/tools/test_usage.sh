@@ -46,6 +46,16 @@ info 2 --nonsense
 info 2 what
 END
 
+# The last value of an option is not taken in silence. Methods that merge in an order of their own reject the exact one.
+tool banyan-perf
+rejects '^banyan-perf: --sizes is given twice$' combine --sizes 520 --sizes 1K
+rejects '^banyan-perf: --pin is given twice$' combine --pin --pin
+tool banyan-decode
+for method in ring allreduce3 all; do
+  rejects '^banyan-decode: --order exact: ring and allreduce3 merge in an order of their own' --order exact --method $method
+done
+law 'o["verified"] and o["order"] == "exact"' --order exact --method tree --tokens 300 --ranks 2 --repeat 1
+
 # The JSON of every tool begins with version, command, date and node. The command can be run again.
 while read -r name arguments; do
   tool "banyan-$name"

@@ -240,6 +240,7 @@ bool tool_options_parse(const tool_program *program, int argc, char **argv, void
   bool speaks = !program->ranks || bny_launch_speaks(), ok = true;
   struct option table[OPTIONS_MAX + 4];
   char letters[2 * OPTIONS_MAX + 3];
+  bool seen[OPTIONS_MAX] = {false};
   tool_error error = {.text = ""};
   int code;
   make_table(program, table, letters);
@@ -254,8 +255,12 @@ bool tool_options_parse(const tool_program *program, int argc, char **argv, void
       *exit_status = written ? TOOL_EXIT_OK : tool_options_fail(program, &error);
       return false;
     }
-    ok = code == '?' || code == ':' ? reject(code, argv, &error)
-                                    : take(program, option_of(program, code), arguments, optarg, &error);
+    const tool_option *option = code == '?' || code == ':' ? NULL : option_of(program, code);
+    bool *again = option == NULL ? NULL : &seen[option - program->options];
+    ok = option == NULL ? reject(code, argv, &error)
+         : *again       ? tool_error_set(&error, "--%s is given twice", option->name)
+                        : take(program, option, arguments, optarg, &error);
+    if (again != NULL) *again = true;
   }
   ok = ok && program->complete(arguments, argc, argv, &error);
   for (char *c = error.text; *c != '\0'; c++) *c = *c == '\n' ? '?' : *c; /* keeps the error on one line */

@@ -13,7 +13,7 @@
 
 #define PROGRAM "banyan-decode"
 
-enum { METHODS_MAX = 5 };
+enum { METHODS_MAX = 5, OWN_ORDER = 2 | 4 }; /* OWN_ORDER: bits of ring and allreduce3 */
 
 typedef struct arguments {
   tool_world_options world;
@@ -155,6 +155,10 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
   if (optind < argc) return tool_error_set(error, "%.60s: no argument is expected here", argv[optind]);
   if (a->input != NULL && a->shaped != NULL)
     return tool_error_set(error, "--input says the shape: --%s is for random values", a->shaped);
+  if (a->settings.combine.order == BANYAN_ORDER_EXACT && (a->wanted & OWN_ORDER) != 0)
+    return tool_error_set(error,
+                          "--order exact: ring and allreduce3 merge in an order of their own; name --method tree, "
+                          "fused or overlap");
   if (!complete_epsilon(a, error) || !tool_check_order(a->settings.combine.order, a->settings.combine.wire, error))
     return false;
   for (int i = 0; i < METHODS_MAX; i++)
