@@ -18,6 +18,7 @@ The tables of docs/scale.md, each by one command, from banyan-plan --simulate an
   large    one combine of 8 to 16,384 ranks through the simulator, with what that takes
 
 --draw writes the chart of the table into docs/pictures, which needs matplotlib. BANYAN_BUILD names the folder of the build."""
+import functools
 import json
 import math
 import os
@@ -25,15 +26,17 @@ import pathlib
 import random
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 
 import charts
 
 DOCS = pathlib.Path(__file__).resolve().parent
-BUILD = pathlib.Path(os.environ.get("BANYAN_BUILD") or os.environ.get("top_builddir") or DOCS.parent / "build")
 INPUTS = json.loads((DOCS / "scale.json").read_text(encoding="utf-8"))
+sys.path.insert(0, str(DOCS.parent / "tests" / "bench"))
+import frame  # noqa: E402
+
+table = functools.partial(frame.table, None)
 
 
 # ---- running -----------------------------------------------------------------------------------------------------------
@@ -41,17 +44,14 @@ INPUTS = json.loads((DOCS / "scale.json").read_text(encoding="utf-8"))
 
 def run(program, *arguments, **variables):
     """The JSON of a tool."""
-    environment = dict(os.environ, **variables)
-    environment["LD_LIBRARY_PATH"] = "%s:%s" % (BUILD / ".libs", environment.get("LD_LIBRARY_PATH", ""))
-    form = [] if "bench" in program else ["--json"]
-    done = subprocess.run([str(BUILD / program), *map(str, arguments), *form], capture_output=True, text=True, env=environment,
-                          check=False)
-    if "SimGrid, which simulates" in done.stderr:
-        print("skipped:", done.stderr.strip())
-        raise SystemExit(77)
-    if done.returncode:
-        raise SystemExit("%s %s: %s" % (program, " ".join(map(str, arguments)), done.stderr.strip()))
-    return json.loads(done.stdout)
+    try:
+        form = [] if "bench" in program else ["--json"]
+        return frame.json_in(frame.run([os.path.join(frame.BUILD, program), *arguments, *form], variables))
+    except frame.Skipped as why:
+        if "SimGrid, which simulates" not in str(why):
+            raise SystemExit(why) from why
+        print("skipped:", why)
+        raise SystemExit(77) from why
 
 
 def machine(name, ranks):
@@ -61,13 +61,6 @@ def machine(name, ranks):
 
 def plan(action, name, ranks, *arguments):
     return run("banyan-plan", action, "--from", machine(name, ranks), *arguments)
-
-
-def table(heading, rows):
-    """Prints a table of the page."""
-    print("| %s |\n|%s" % (" | ".join(heading), "---|" * len(heading)))
-    for row in rows:
-        print("| %s |" % " | ".join(str(cell) for cell in row))
 
 
 def figures(value):
@@ -123,7 +116,7 @@ def check():
             for k, size in enumerate(sizes):
                 measured = min(one[k]["banyan_us"] for one in rounds)
                 simulated = run("banyan-plan", "--simulate", "--ranks", ranks, "--bytes", rounds[0][k]["bytes"], "--heads", 1,
-                                "--cores", len(os.sched_getaffinity(0)), "--step-ns", step_ns, "--algorithm", rounds[0][k]["algorithm"],
+                                "--cores", len(frame.CPUS), "--step-ns", step_ns, "--algorithm", rounds[0][k]["algorithm"],
                                 BANYAN_COSTS=costs)["simulated_us"]
                 ratio = simulated / measured
                 worst = max(worst, ratio, 1 / ratio)
@@ -158,7 +151,7 @@ def drawn_cluster(numbers):
     each = gpus // 2 if ":2" in inside and gpus > 2 else gpus
     text = "%s host:%d %s nic:%d@%dg" % (fabric % tuple(narrow), nodes if ":2" not in fabric else max(1, nodes // 2), inside % each,
                                          max(1, nics // 2) if each != gpus else nics, numbers.choice((25, 100, 200, 400)))
-    return changed(run("banyan-topo", "--from", text.strip(), "--json"), numbers, fabric != "leaf@rails")
+    return changed(run("banyan-topo", "--from", text.strip()), numbers, fabric != "leaf@rails")
 
 
 def changed(model, numbers, uneven):
@@ -407,7 +400,7 @@ def growth():
     for kind, values in made.items():
         (a, create_a, shrink_a), (b, create_b, shrink_b) = values[4], values[8]
         print("\n%s, exponents from %d to %d ranks on %d cores: create %.2f, shrink %.2f." % (
-            kind, a, b, len(os.sched_getaffinity(0)), *(math.log(y / x) / math.log(b / a) for x, y in ((create_a, create_b),
+            kind, a, b, len(frame.CPUS), *(math.log(y / x) / math.log(b / a) for x, y in ((create_a, create_b),
                                                                                                 (shrink_a, shrink_b)))))
 
     series = {}

@@ -5,7 +5,6 @@ EXTRA_DIST += \
   %D%/CMakeLists.txt \
   %D%/README.md \
   %D%/banyan \
-  %D%/bench \
   %D%/build_wheels.sh \
   %D%/docstrings.py \
   %D%/pyproject.toml \

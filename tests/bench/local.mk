@@ -5,4 +5,10 @@ unit_programs += \
   %D%/bench_grow
 %C%_bench_exchange_LDADD = libbanyan_launch.la $(LDADD)
 %C%_bench_grow_LDADD = libbanyan_launch.la $(LDADD)
-EXTRA_DIST += %D%/bench.py %D%/path_of_call
+EXTRA_DIST += \
+  %D%/bench.py %D%/frame.py %D%/path_of_call \
+  %D%/views/attention.py \
+  %D%/views/calls.py \
+  %D%/views/nodes.py \
+  %D%/views/paper.py \
+  %D%/views/prune.py

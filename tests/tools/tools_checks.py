@@ -15,7 +15,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
-import bench  # noqa: E402
+from views import paper  # noqa: E402
 
 DECODE = os.environ["BANYAN_DECODE"]
 PERF = os.environ["BANYAN_PERF"]
@@ -263,15 +263,15 @@ class Decode(Tools):
         """They match banyan's layout exactly, and the paper's formulae if whole rows fill lines of 64 bytes."""
         for ranks, batch, heads, dim, keys in ((2, 1, 8, 32, 24), (3, 2, 7, 20, 30), (4, 1, 32, 128, 8), (8, 4, 64, 64, 16)):
             with self.subTest(ranks=ranks, batch=batch, heads=heads, dim=dim):
-                found = bench.methods(DECODE, ranks, ranks * keys, batch, heads, dim, "f16", 1)
-                for method in bench.METHODS:
+                found = paper.methods(DECODE, ranks, ranks * keys, batch, heads, dim, "f16", 1)
+                for method in paper.METHODS:
                     shape = method, ranks, batch, heads, dim, keys, 2
-                    sent, held = bench.exact(*shape)
+                    sent, held = paper.exact(*shape)
                     self.assertEqual(found[method]["bytes_sent_per_rank"], sent, method)
                     self.assertEqual(found[method]["peak_extra_bytes_per_rank"] - found[method]["arena_bytes_per_rank"], held, method)
-                    least, room = bench.formula(*shape)
+                    least, room = paper.formula(*shape)
                     most = least * (1 if method == "ring" else 1.1)
-                    fewest, greatest = (room * ratio for ratio in bench.memory_ratio(*shape))
+                    fewest, greatest = (room * ratio for ratio in paper.memory_ratio(*shape))
                     self.assertLessEqual(fewest * (1 - 1e-9), held, method)
                     self.assertLessEqual(held, greatest * (1 + 1e-9), method)
                     if heads * batch // ranks % 8 == 0:  # statistics fill whole cache lines
