@@ -49,6 +49,17 @@ bool device_ranks_call(device_ranks *ranks, bool (*body)(device_rank *self, void
   return sum_up(ranks, error);
 }
 
+static bool plan_rank(device_rank *self, void *argument) {
+  banyan_status status = self->all->plan(argument, self->rank);
+  return status == BANYAN_OK || tool_error_banyan(&self->error, status, "cannot plan the operations");
+}
+
+bool device_ranks_plan(device_ranks *ranks, banyan_status (*plan)(void *argument, int32_t rank), void *argument,
+                       tool_error *error) {
+  ranks->plan = plan;
+  return device_ranks_call(ranks, plan_rank, argument, error);
+}
+
 bool device_ranks_finish(device_ranks *ranks, tool_error *error) {
   for (int32_t r = 0; r < ranks->nranks; r++) {
     if (!gpu_wait(ranks->device, ranks->streams[r], 2 * timeout_s(ranks), error)) return false;
@@ -115,7 +126,8 @@ static bool capture(device_ranks *ranks, int32_t rank, const device_timing *timi
   tool_error later = {.text = ""};
   void *stream = ranks->streams[rank];
   bool ok = gpu_capture_begin(ranks->device, stream, error);
-  for (int32_t run = 0; ok && run < timing->runs; run++) ok = timing->put(timing->argument, run, rank, error);
+  for (int32_t run = 0; ok && run < timing->runs; run++)
+    ok = timing->put(timing->argument, timing->form, run, rank, error);
   return gpu_capture_end(ranks->device, stream, graph, ok ? error : &later) && ok;
 }
 

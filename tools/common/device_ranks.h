@@ -24,8 +24,9 @@ typedef struct device_ranks {
   banyan_threads *group;
   void *streams[DEVICE_RANKS_MAX];
   device_rank ranks[DEVICE_RANKS_MAX];
-  /* The arguments of device_ranks_call(). */
+  /* The arguments of device_ranks_call() and device_ranks_plan(). */
   bool (*body)(device_rank *self, void *argument);
+  banyan_status (*plan)(void *argument, int32_t rank);
   void *argument;
 } device_ranks;
 
@@ -37,15 +38,20 @@ void device_ranks_close(device_ranks *ranks);
 bool device_ranks_call(device_ranks *ranks, bool (*body)(device_rank *self, void *argument), void *argument,
                        tool_error *error);
 
+/* Lets each rank plan its operations, in the same way. */
+bool device_ranks_plan(device_ranks *ranks, banyan_status (*plan)(void *argument, int32_t rank), void *argument,
+                       tool_error *error);
+
 /* Waits until all streams are idle. Returns false if a communicator has failed. */
 bool device_ranks_finish(device_ranks *ranks, tool_error *error);
 
 /* Measures operations on a device. Each rank records many runs in its own graph, and all graphs are replayed
  * concurrently. */
 typedef struct device_timing {
-  /* Enqueues one run of a rank on its stream. */
-  bool (*put)(void *argument, int32_t run, int32_t rank, tool_error *error);
+  /* Enqueues one run of a rank on its stream, in one of the caller's forms. */
+  bool (*put)(void *argument, int form, int32_t run, int32_t rank, tool_error *error);
   void *argument;
+  int form;
   int32_t runs;               /* runs per graph */
   int32_t warmup, iterations; /* replays before the measurement, and measured replays */
 } device_timing;

@@ -13,7 +13,8 @@ enum { AGREE_TEXT_BYTES = 600 };
 
 static const int64_t progress_ns = 3000000000;
 
-bool tool_world_launch(const tool_world_options *options, char **argv, int *exit_status) {
+/* If this process must start the ranks, starts them, waits for them, sets *exit_status and returns true. */
+static bool launch(const tool_world_options *options, char **argv, int *exit_status) {
   if (options->ranks == 0 || bny_launch_under_mpi() || bny_launch_env_present()) return false;
   int cores = bny_launch_cores();
   bool own = options->own_cores && options->ranks <= cores;
@@ -79,7 +80,8 @@ static bool join_nobody(const banyan_comm_config *config, tool_world *world, too
   return status == BANYAN_OK || tool_error_banyan(error, status, "cannot create a communicator");
 }
 
-bool tool_world_join(const tool_world_options *options, tool_world *world, tool_error *error) {
+/* Joins the other ranks. Blocks until all have joined. */
+static bool join(const tool_world_options *options, tool_world *world, tool_error *error) {
   *world = (tool_world){.program = options->program, .nranks = 1};
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = options->timeout_ns};
   bool ok = bny_launch_under_mpi()     ? join_mpi(&config, world, error)
@@ -100,7 +102,8 @@ bool tool_world_join(const tool_world_options *options, tool_world *world, tool_
   return true;
 }
 
-void tool_world_leave(tool_world *world, tool_exit failed) {
+/* Leaves the communicator. If `failed` is a failure, other ranks may still run, and this rank aborts them. */
+static void leave(tool_world *world, tool_exit failed) {
   if (failed != TOOL_EXIT_OK && world->comm != NULL) banyan_comm_abort(world->comm, "this rank gave up");
   banyan_comm_destroy(world->comm);
   world->comm = NULL;
@@ -111,6 +114,28 @@ void tool_world_leave(tool_world *world, tool_exit failed) {
     world->mpi->give_up((int)failed);
   }
   world->mpi->stop();
+}
+
+/* Prints "program: rank 2: text" on stderr. */
+static void complain(const tool_world *world, const tool_error *error) {
+  if (error->everywhere && world->rank != 0) return;
+  const char *rank = bny_launch_rank();
+  if (rank == NULL || error->everywhere)
+    fprintf(stderr, "%s: %s\n", world->program, error->text);
+  else
+    fprintf(stderr, "%s: rank %.10s: %s\n", world->program, rank, error->text);
+}
+
+int tool_world_run(const tool_world_options *options, char **argv, tool_world_work *work, void *arguments) {
+  int exit_status;
+  tool_world world;
+  tool_error error = {.text = ""};
+  bool good = false;
+  if (launch(options, argv, &exit_status)) return exit_status;
+  bool ok = join(options, &world, &error) && work(arguments, &world, &good, &error);
+  if (!ok) complain(&world, &error);
+  leave(&world, ok || error.everywhere ? TOOL_EXIT_OK : error.status);
+  return !ok ? (int)error.status : good ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;
 }
 
 bool tool_world_gather(const tool_world *world, const void *mine, size_t bytes, void *all, tool_error *error) {
@@ -177,13 +202,4 @@ void tool_world_progress(const tool_world *world, tool_progress *progress, const
             (long long)((now - progress->start_ns) / 1000000000));
     progress->printed_ns = now;
   }
-}
-
-void tool_world_complain(const tool_world *world, const tool_error *error) {
-  if (error->everywhere && world->rank != 0) return;
-  const char *rank = bny_launch_rank();
-  if (rank == NULL || error->everywhere)
-    fprintf(stderr, "%s: %s\n", world->program, error->text);
-  else
-    fprintf(stderr, "%s: rank %.10s: %s\n", world->program, rank, error->text);
 }

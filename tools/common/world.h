@@ -34,18 +34,13 @@ typedef struct tool_world {
   const char *program;
 } tool_world;
 
-/* If this process must start the ranks, starts them, waits for them, sets *exit_status and returns true. Otherwise
- * returns false. */
-bool tool_world_launch(const tool_world_options *options, char **argv, int *exit_status);
-
-/* Joins the other ranks. Blocks until all have joined. */
-bool tool_world_join(const tool_world_options *options, tool_world *world, tool_error *error);
+/* Launches or joins the ranks, works, complains and leaves. Returns the exit status, which is a failure if the work is
+ * not `good`. */
+typedef bool tool_world_work(void *arguments, const tool_world *world, bool *good, tool_error *error);
+int tool_world_run(const tool_world_options *options, char **argv, tool_world_work *work, void *arguments);
 
 /* Creates a communicator with this process as the only rank. */
 banyan_status tool_world_alone(const banyan_comm_config *config, banyan_comm **comm);
-
-/* Leaves the communicator. If `failed` is a failure, other ranks may still run, and this rank aborts them. */
-void tool_world_leave(tool_world *world, tool_exit failed);
 
 /* All-gathers `bytes` of every rank into `all`, in rank order. */
 bool tool_world_gather(const tool_world *world, const void *mine, size_t bytes, void *all, tool_error *error);
@@ -63,6 +58,3 @@ typedef struct tool_progress {
 } tool_progress;
 
 void tool_world_progress(const tool_world *world, tool_progress *progress, const char *what, int64_t done, int64_t all);
-
-/* Prints "program: rank 2: text" on stderr. */
-void tool_world_complain(const tool_world *world, const tool_error *error);

@@ -161,7 +161,8 @@ static banyan_partial partial_of(const measurement *m, float *memory) {
   return made;
 }
 
-static banyan_status plan(measurement *m, int32_t rank) {
+static banyan_status plan(void *argument, int32_t rank) {
+  measurement *m = argument;
   const decode_shape *shape = &m->settings->shape;
   rank_memory *at = &m->memories[rank];
   banyan_comm *comm = m->ranks.ranks[rank].comm;
@@ -184,11 +185,6 @@ static banyan_status plan(measurement *m, int32_t rank) {
   return status;
 }
 
-static bool plan_rank(device_rank *self, void *opaque) {
-  banyan_status status = plan(opaque, self->rank);
-  return status == BANYAN_OK || tool_error_banyan(&self->error, status, "cannot plan the decode");
-}
-
 static void tell(const banyan_op *op, char *text, size_t bytes) {
   banyan_op_info info = {.size = sizeof info};
   text[0] = '\0';
@@ -197,17 +193,11 @@ static void tell(const banyan_op *op, char *text, size_t bytes) {
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
-typedef struct run_form {
-  measurement *m;
-  form form;
-} run_form;
-
-static bool put(void *argument, int32_t run, int32_t rank, tool_error *error) {
-  const run_form *what = argument;
-  measurement *m = what->m;
+static bool put(void *argument, int form, int32_t run, int32_t rank, tool_error *error) {
+  measurement *m = argument;
   rank_memory *at = &m->memories[rank];
   int32_t cache = run % m->result->caches;
-  switch (what->form) {
+  switch (form) {
   case ATTENTION: return device_time_start(at->attention[cache], error);
   case APART: return device_time_start(at->attention[cache], error) && device_time_start(at->combine, error);
   default: return device_time_start(at->fused[cache], error);
@@ -215,10 +205,10 @@ static bool put(void *argument, int32_t run, int32_t rank, tool_error *error) {
 }
 
 static bool time_form(measurement *m, form form, double *p50_us, double *p99_us, tool_error *error) {
-  run_form what = {m, form};
   int32_t repeat = m->settings->repeat;
   device_timing timing = {.put = put,
-                          .argument = &what,
+                          .argument = m,
+                          .form = form,
                           .runs = m->result->runs,
                           .warmup = repeat < WARMUP ? 1 : WARMUP,
                           .iterations = repeat};
@@ -299,7 +289,7 @@ static bool measure_times(measurement *m, tool_error *error) {
 
 static bool measure(measurement *m, tool_error *error) {
   decode_device_result *result = m->result;
-  if (!take(m, error) || !device_ranks_call(&m->ranks, plan_rank, m, error) || !measure_times(m, error)) return false;
+  if (!take(m, error) || !device_ranks_plan(&m->ranks, plan, m, error) || !measure_times(m, error)) return false;
   tell(m->memories[0].attention[0], result->kernel, sizeof result->kernel);
   tell(m->memories[0].fused[0], result->fused, sizeof result->fused);
   const gpu_facts *facts = gpu_facts_of(m->ranks.device);

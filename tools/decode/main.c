@@ -198,8 +198,8 @@ static const tool_program program = {
     .options = options,
     .complete = complete_arguments};
 
-static bool work(const arguments *a, const tool_world *world, decode_problem *problem, bool *verified,
-                 tool_error *error) {
+static bool decode(const arguments *a, const tool_world *world, decode_problem *problem, bool *verified,
+                   tool_error *error) {
   bool ok = a->input == NULL || tool_error_usage(error, decode_problem_open(a->input, a->dtype, problem, error));
   if (a->input == NULL) decode_problem_make(&a->shape, a->dtype, a->seed, problem);
   decode_settings settings = a->settings;
@@ -226,32 +226,33 @@ static bool work(const arguments *a, const tool_world *world, decode_problem *pr
   return true;
 }
 
-static int work_on_device(const arguments *a) {
-  decode_device_settings settings = {.device = a->device,
-                                     .nranks = a->world.ranks > 0 ? a->world.ranks : 1,
-                                     .timeout_ns = a->world.timeout_ns,
-                                     .shape = a->shape,
-                                     .dtype = a->dtype,
-                                     .wire = a->settings.combine.wire,
-                                     .repeat = a->repeat,
-                                     .seed = a->seed};
-  tool_error error = {.text = ""};
-  bool verified = false;
-  if (!decode_device_work(&settings, a->json, &verified, &error)) return tool_options_fail(&program, &error);
-  return verified ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;
+static bool work(void *opaque, const tool_world *world, bool *verified, tool_error *error) {
+  decode_problem problem = {.layers = 0};
+  bool ok = decode(opaque, world, &problem, verified, error);
+  decode_problem_close(&problem);
+  return ok;
 }
 
-static int work_on_kernel(const arguments *a) {
-  decode_kernel_settings settings = {
+/* Attention of one rank, or on a device, of random values. */
+static int work_alone(const arguments *a) {
+  decode_device_settings on_device = {.device = a->device,
+                                      .nranks = a->world.ranks > 0 ? a->world.ranks : 1,
+                                      .timeout_ns = a->world.timeout_ns,
+                                      .shape = a->shape,
+                                      .dtype = a->dtype,
+                                      .wire = a->settings.combine.wire,
+                                      .repeat = a->repeat,
+                                      .seed = a->seed};
+  decode_kernel_settings on_host = {
       .threads = a->threads, .repeat = a->repeat, .timeout_ns = a->world.timeout_ns, .room = a->room};
-  tool_error error = {.text = ""};
   decode_problem problem = {.layers = 0};
+  tool_error error = {.text = ""};
   bool verified = false;
-  decode_problem_make(&a->shape, a->dtype, a->seed, &problem);
-  bool ok = decode_kernel_work(&settings, &problem, a->json, &verified, &error);
+  if (a->device == NULL) decode_problem_make(&a->shape, a->dtype, a->seed, &problem);
+  bool ok = a->device != NULL ? decode_device_work(&on_device, a->json, &verified, &error)
+                              : decode_kernel_work(&on_host, &problem, a->json, &verified, &error);
   decode_problem_close(&problem);
-  if (!ok) return tool_options_fail(&program, &error);
-  return verified ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;
+  return !ok ? tool_options_fail(&program, &error) : verified ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;
 }
 
 int main(int argc, char **argv) {
@@ -263,16 +264,6 @@ int main(int argc, char **argv) {
                  .seed = 1};
   int exit_status;
   if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) return exit_status;
-  if (a.device != NULL) return work_on_device(&a);
-  if (a.kernel_only) return work_on_kernel(&a);
-  if (tool_world_launch(&a.world, argv, &exit_status)) return exit_status;
-  tool_world world;
-  tool_error error = {.text = ""};
-  decode_problem problem = {.layers = 0};
-  bool verified = false;
-  bool ok = tool_world_join(&a.world, &world, &error) && work(&a, &world, &problem, &verified, &error);
-  if (!ok) tool_world_complain(&world, &error);
-  decode_problem_close(&problem);
-  tool_world_leave(&world, ok || error.everywhere ? TOOL_EXIT_OK : error.status);
-  return !ok ? (int)error.status : verified ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;
+  if (a.device != NULL || a.kernel_only) return work_alone(&a);
+  return tool_world_run(&a.world, argv, work, &a);
 }

@@ -60,7 +60,8 @@ static bool fill(measurement *m, int32_t rank, tool_error *error) {
 
 /* The first two all-reduces of the paper are combines of statistics only, and the third is a combine of all values. A
  * merge of partials takes the maximum and sums values that are scaled to it, so no work remains in between. */
-static banyan_status plan(measurement *m, int32_t rank) {
+static banyan_status plan(void *argument, int32_t rank) {
+  measurement *m = argument;
   rank_memory *at = &m->memories[rank];
   banyan_comm *comm = m->ranks.ranks[rank].comm;
   banyan_combine_desc desc = m->perf->combine;
@@ -81,17 +82,12 @@ static banyan_status plan(measurement *m, int32_t rank) {
   return status;
 }
 
-static bool plan_rank(device_rank *self, void *opaque) {
-  banyan_status status = plan(opaque, self->rank);
-  return status == BANYAN_OK || tool_error_banyan(&self->error, status, "cannot plan the combine");
-}
-
 static bool begin(measurement *m, tool_error *error) {
   memset(m->memories, 0, sizeof m->memories);
   m->host = tool_take(m->perf->bytes);
   bool ok = true;
   for (int32_t r = 0; ok && r < m->ranks.nranks; r++) ok = take(m, &m->memories[r], error) && fill(m, r, error);
-  return ok && device_ranks_call(&m->ranks, plan_rank, m, error);
+  return ok && device_ranks_plan(&m->ranks, plan, m, error);
 }
 
 static void end(measurement *m) {
@@ -108,17 +104,11 @@ static void end(measurement *m) {
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
-typedef struct run_form {
-  measurement *m;
-  form form;
-} run_form;
-
-static bool put(void *argument, int32_t run, int32_t rank, tool_error *error) {
-  const run_form *what = argument;
-  measurement *m = what->m;
+static bool put(void *argument, int form, int32_t run, int32_t rank, tool_error *error) {
+  measurement *m = argument;
   (void)run;
   rank_memory *at = &m->memories[rank];
-  switch (what->form) {
+  switch (form) {
   case COPY: return gpu_copy(m->ranks.device, at->out, at->values, m->perf->bytes, m->ranks.streams[rank], error);
   case COMBINE: return device_time_start(at->combine, error);
   default:
@@ -129,9 +119,8 @@ static bool put(void *argument, int32_t run, int32_t rank, tool_error *error) {
 
 static bool time_form(measurement *m, form form, const perf_device_row *row, int32_t warmup, double *p50_us,
                       double *p99_us, tool_error *error) {
-  run_form what = {m, form};
   device_timing timing = {
-      .put = put, .argument = &what, .runs = row->runs, .warmup = warmup, .iterations = row->iterations};
+      .put = put, .argument = m, .form = form, .runs = row->runs, .warmup = warmup, .iterations = row->iterations};
   return device_time(&m->ranks, &timing, p50_us, p99_us, error);
 }
 

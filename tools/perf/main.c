@@ -200,7 +200,8 @@ static void shape_rows(const arguments *a, perf_case *perf) {
   perf->combine.tokens = (int32_t)(rows / heads);
 }
 
-static bool work(const arguments *a, const tool_world *world, bool *correct, tool_error *error) {
+static bool work(void *opaque, const tool_world *world, bool *correct, tool_error *error) {
+  const arguments *a = opaque;
   perf_row rows[SIZES_MAX];
   perf_case perf = a->perf;
   perf.world = world;
@@ -248,12 +249,5 @@ int main(int argc, char **argv) {
   int exit_status;
   if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) return exit_status;
   if (a.device != NULL) return work_on_device(&a);
-  if (tool_world_launch(&a.world, argv, &exit_status)) return exit_status;
-  tool_world world;
-  tool_error error = {.text = ""};
-  bool correct = false;
-  bool ok = tool_world_join(&a.world, &world, &error) && work(&a, &world, &correct, &error);
-  if (!ok) tool_world_complain(&world, &error);
-  tool_world_leave(&world, ok || error.everywhere ? TOOL_EXIT_OK : error.status);
-  return !ok ? (int)error.status : correct ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;
+  return tool_world_run(&a.world, argv, work, &a);
 }
