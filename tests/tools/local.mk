@@ -4,7 +4,6 @@ unit_tests += \
 %C%_test_launch_LDADD = libbanyan_launch.la $(LDADD)
 test_scripts += \
   %D%/test_examples.sh \
-  %D%/test_migration.sh \
   %D%/test_quickstart.sh \
   %D%/test_spack.py \
   %D%/test_info_tool.sh \

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# shellcheck disable=SC2016 # sed and other shells expand the single-quoted text
+# shellcheck disable=SC2016 # awk, sed and other shells expand the single-quoted text
 # The programs of examples/ compile as C and as C++17, have at most 80 lines, and print the expected output. README's
-# program is one of them.
+# program is one of them. The C code of docs/migration.md compiles, and its MPI code gives the same numbers as its calls.
 # shellcheck source=tests/tools/prelude.sh
 . "$(dirname "$0")/prelude.sh"
 [ -e "$build/.libs/libbanyan.so" ] || { echo "skipped: libbanyan.so has not been built" && exit 77; }
@@ -95,13 +95,63 @@ if compile tiers "$top/examples/tiers.c" -lm; then
   prints tiers "102400 tokens: 20480 in memory, 81920 in the file, and the passage in memory" "$work/tiers"
 fi
 
+# blocks KIND: prints the C blocks of docs/migration.md that use MPI (mpi), or only banyan (banyan).
+blocks() {
+  awk -v want="$1" '/^```c$/ { block = ""; inside = 1; next }
+    /^```$/ && inside { kind = block ~ /MPI_/ ? "mpi" : "banyan"
+      if (kind == want) printf "%s\n", block
+      inside = 0 }
+    inside { block = block $0 "\n" }' "$top/docs/migration.md"
+}
+
+{ echo '#include <banyan.h>' && blocks banyan; } >"$work/banyan.c"
+# shellcheck disable=SC2086
+check "the calls of docs/migration.md" ${CC:-cc} -std=c11 $warnings -I"$top/include" -c "$work/banyan.c" -o "$work/banyan.o"
+
 mpi=$(makefile_value MPI_LIBS)
 if [ -z "$mpi" ] || ! command -v mpirun >/dev/null; then
-  echo "left out: mpi.c, for there is no MPI"
+  echo "left out: mpi.c and the code of docs/migration.md over MPI, for there is none"
 else
   # shellcheck disable=SC2046,SC2086
   if compile mpi "$top/examples/mpi.c" $(makefile_value MPI_CFLAGS) -DOMPI_SKIP_MPICXX -L"$build/.libs" -lbanyan-mpi $mpi; then
     prints mpi "$(printf 'rank %d: heads %d to %d: attention is 1, lse 1.09861\n' 0 0 2 1 3 5 2 6 7)" mpirun -n 3 "$work/mpi"
+  fi
+  { printf '#include <%s.h>\n' banyan_mpi math stdio stdlib && blocks mpi && blocks banyan; cat <<'END'
+enum { T = 3, H = 4, D = 5, ROWS = T * H };
+int main(void) {
+  MPI_Init(NULL, NULL);
+  banyan_comm *comm = NULL;
+  if (banyan_comm_create_mpi(MPI_COMM_WORLD, NULL, &comm)) return 1;
+  float o[3][ROWS * D], lse[3][ROWS], mine[ROWS * D], worst = 0;
+  int rank = banyan_comm_rank(comm), failed = 0;
+  for (int form = 0; form < 3; form++) {
+    for (int i = 0; i < ROWS; i++) lse[form][i] = i % 5 == rank ? -INFINITY : sinf((float)(i * 7 + rank));
+    for (int i = 0; i < ROWS * D; i++) o[form][i] = cosf((float)(i * 3 + rank));
+  }
+  merge_by_allreduces(MPI_COMM_WORLD, o[0], lse[0], ROWS, D);
+  failed |= scatter_heads(comm, o[2], lse[2], mine, T, H, D, NULL);
+  banyan_op *op = NULL;
+  failed |= merge(comm, o[1], lse[1], T, H, D) || merge_prepare(comm, o[2], lse[2], T, H, D, &op) || merge_again(op);
+  for (int form = 1; form < 3; form++) {
+    for (int i = 0; i < ROWS * D; i++) worst = fmaxf(worst, fabsf(o[form][i] - o[0][i]));
+    for (int i = 0; i < ROWS; i++) worst = fmaxf(worst, fabsf(lse[form][i] - lse[0][i]));
+  }
+  int32_t first, number;
+  banyan_split(H, banyan_comm_nranks(comm), rank, &first, &number);
+  for (int i = 0; i < T * number * D; i++) {
+    worst = fmaxf(worst, fabsf(mine[i] - o[0][(i / (number * D) * H + first) * D + i % (number * D)]));
+  }
+  printf("%s\n", failed || !(worst < 1e-5f) ? "differ" : "agree");
+  banyan_op_free(op);
+  banyan_comm_destroy(comm);
+  return MPI_Finalize();
+}
+END
+  } >"$work/forms.c"
+  # shellcheck disable=SC2046,SC2086
+  if check "the forms of docs/migration.md" ${CC:-cc} -std=c11 $warnings -I"$top/include" $(makefile_value MPI_CFLAGS) \
+    "$work/forms.c" -o "$work/forms" -L"$build/.libs" -lbanyan-mpi -lbanyan $mpi -lm; then
+    prints forms "$(printf 'agree\nagree\nagree')" mpirun -n 3 "$work/forms"
   fi
 fi
 
