@@ -9,6 +9,7 @@
 
 #include "base/trace.h"
 #include "tests/support/attention_oracle.h"
+#include "tests/support/rows.h"
 #include "tests/support/world.h"
 #include "tests/support/suite.h"
 #include "tests/support/directory.h"
@@ -143,15 +144,11 @@ static bool attend(world_rank *self, const banyan_partial *out) {
 }
 
 static bool decode(world_rank *self, banyan_comm *comm, int rounds) {
-  float own[HEADS * HEAD_DIM], lse[HEADS], merged[HEADS * HEAD_DIM];
-  banyan_partial in, out;
-  banyan_partial_init(&in, own, BANYAN_F32, lse, BANYAN_F32, HEADS, HEAD_DIM);
-  banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, HEADS, HEAD_DIM);
-  banyan_combine_desc desc = {
-      .size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = HEAD_DIM, .algorithm = "recursive"};
+  rows *rows = rows_take(1, HEADS, HEAD_DIM);
+  rows->desc.algorithm = "recursive";
   for (int i = 0; i < rounds; i++) {
     banyan_comm_set_tag(comm, i);
-    if (!attend(self, &in) || !world_ok(self, banyan_combine(comm, &desc, &in, &out), "combine")) return false;
+    if (!attend(self, &rows->in) || !world_ok(self, rows_combine(rows, comm), "combine")) return false;
   }
   banyan_comm_set_tag(comm, BANYAN_TAG_NONE);
   return true;

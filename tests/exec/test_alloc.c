@@ -8,6 +8,7 @@
 
 #include "attention.h"
 #include "tests/support/attention_oracle.h"
+#include "tests/support/rows.h"
 #include "tests/support/world.h"
 
 static _Thread_local volatile bool counting;
@@ -69,24 +70,17 @@ enum { TOKENS = 3, HEADS = 7, VALUE_DIM = 40, BYTES = 3000, OPS = 5 };
 static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
 
 typedef struct data {
-  float in[TOKENS * HEADS * VALUE_DIM], lse[TOKENS * HEADS], out[TOKENS * HEADS * VALUE_DIM];
+  rows *rows;
   unsigned char mine[BYTES], all[BYTES * WORLD_RANKS_MAX];
   size_t counts[WORLD_RANKS_MAX];
-  banyan_combine_desc desc;
-  banyan_partial in_partial, out_partial;
 } data;
 
 static data *new_data(world_rank *self, int variant) {
-  data *made = calloc(1, sizeof *made);
-  banyan_partial_init(&made->in_partial, made->in, BANYAN_F32, made->lse, BANYAN_F32, HEADS, VALUE_DIM);
-  banyan_partial_init(&made->out_partial, made->out, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
-  made->desc = (banyan_combine_desc){.size = sizeof made->desc,
-                                     .tokens = TOKENS,
-                                     .heads = HEADS,
-                                     .value_dim = VALUE_DIM,
-                                     .wire = variant % 2 ? BANYAN_BF16 : BANYAN_F32,
-                                     .order = (banyan_order)(variant / 6 % 2),
-                                     .algorithm = algorithms[variant % 6]};
+  data *made = world_take(sizeof *made);
+  made->rows = rows_take(TOKENS, HEADS, VALUE_DIM);
+  made->rows->desc.wire = variant % 2 ? BANYAN_BF16 : BANYAN_F32;
+  made->rows->desc.order = (banyan_order)(variant / 6 % 2);
+  made->rows->desc.algorithm = algorithms[variant % 6];
   for (int32_t i = 0; i < self->nranks; i++) made->counts[i] = BYTES;
   return made;
 }
@@ -103,8 +97,7 @@ static bool none_counted(world_rank *self, const char *what, int variant) {
 }
 
 static bool make_ops(world_rank *self, data *data, banyan_op **ops) {
-  return world_ok(self, banyan_combine_init(self->comm, &data->desc, &data->in_partial, &data->out_partial, &ops[0]),
-                  "init") &&
+  return world_ok(self, rows_init(data->rows, self->comm, &ops[0]), "init") &&
          world_ok(self, banyan_allgather_init(self->comm, data->mine, data->all, data->counts, &ops[1]), "init") &&
          world_ok(self, banyan_shift_init(self->comm, data->mine, data->all, BYTES, 1, &ops[2]), "init") &&
          world_ok(self, banyan_broadcast_init(self->comm, data->mine, BYTES, 0, &ops[3]), "init") &&
@@ -133,13 +126,12 @@ static void run_persistent(world_rank *self) {
     for (int round = 0; round < 8 && good; round++) good = run_all(self, ops, round);
     good = none_counted(self, "start to wait", variant) && good;
     for (int i = 0; i < OPS; i++) banyan_op_free(ops[i]);
-    free(data);
     if (!good) return;
   }
 }
 
 static bool call_all(world_rank *self, data *data) {
-  return world_ok(self, banyan_combine(self->comm, &data->desc, &data->in_partial, &data->out_partial), "combine") &&
+  return world_ok(self, rows_combine(data->rows, self->comm), "combine") &&
          world_ok(self, banyan_allgather(self->comm, data->mine, data->all, data->counts), "gather") &&
          world_ok(self, banyan_shift(self->comm, data->mine, data->all, BYTES, -1), "shift") &&
          world_ok(self, banyan_broadcast(self->comm, data->mine, BYTES, 0), "broadcast") &&
@@ -157,7 +149,6 @@ static void run_blocking(world_rank *self) {
       good = call_all(self, data);
     }
     good = none_counted(self, "repeated calls", variant) && good;
-    free(data);
     if (!good) return;
   }
 }

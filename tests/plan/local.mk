@@ -7,6 +7,5 @@ unit_tests += \
   %D%/test_plan_select \
   %D%/test_plan_tree
 libbanyan_tests_la_SOURCES += \
-  %D%/plan_replay.c %D%/plan_replay.h \
   %D%/plan_util.h
 %C%_test_plan_levels_LDADD = libbanyan_topo.la $(LDADD)
