@@ -257,11 +257,10 @@ static void call_while_stopped(world_rank *self) {
 }
 
 TEST(a_rank_is_stopped_and_goes_on) {
-  int32_t *nranks = world_share(sizeof *nranks);
+  int32_t *nranks = world_take(sizeof *nranks);
   *nranks = 2;
   world_setup setup = {.nranks = *nranks, .processes = true, .argument = nranks, .conduct = world_stop_in_turn};
   world_run(&setup, call_while_stopped);
-  world_unshare(nranks, sizeof *nranks);
 }
 
 int main(void) { return world_main(suite_of("valid rows calls", 180)); }

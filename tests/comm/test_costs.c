@@ -95,7 +95,7 @@ static void check_alike(const outcome *outcomes) {
 }
 
 TEST(costs_change_plans_of_all_ranks) {
-  outcome *found = world_share(RANKS * sizeof *found);
+  outcome *found = world_take(RANKS * sizeof *found);
   play(SLOW_SIGNALS, SLOW_SIGNALS, SLOW_SIGNALS, SLOW_SIGNALS, found);
   check_alike(found);
   ck_assert_str_eq(found->algorithm, "oneshot");
@@ -104,37 +104,33 @@ TEST(costs_change_plans_of_all_ranks) {
   check_alike(found);
   ck_assert_str_ne(found->algorithm, "oneshot");
   ck_assert_uint_ne(found->plan_hash, slow_signals);
-  world_unshare(found, RANKS * sizeof *found);
 }
 
 /* A level takes the costs of its slowest member. */
 TEST(one_rank_with_a_file_is_enough) {
-  outcome *found = world_share(RANKS * sizeof *found);
+  outcome *found = world_take(RANKS * sizeof *found);
   play(NONE, NONE, SLOW_SIGNALS, NONE, found);
   check_alike(found);
   ck_assert_str_eq(found->algorithm, "oneshot");
   play(NONE, SLOW_READS, NONE, NONE, found);
   check_alike(found);
   ck_assert_str_ne(found->algorithm, "oneshot");
-  world_unshare(found, RANKS * sizeof *found);
 }
 
 TEST(files_may_differ) {
-  outcome *found = world_share(RANKS * sizeof *found);
+  outcome *found = world_take(RANKS * sizeof *found);
   play(SLOW_READS, SLOW_SIGNALS, NONE, SLOW_READS, found);
   check_alike(found);
-  world_unshare(found, RANKS * sizeof *found);
 }
 
 TEST(a_file_that_is_rejected_is_an_error_of_all_ranks) {
-  outcome *found = world_share(RANKS * sizeof *found);
+  outcome *found = world_take(RANKS * sizeof *found);
   play(NONE, NONE, OTHER_MACHINE, SLOW_READS, found);
   for (int r = 0; r < RANKS; r++) {
     ck_assert_int_ne(found[r].status, BANYAN_OK);
     ck_assert_msg(strstr(found[r].text, r == 2 ? "it was measured on another machine: cores is" : "rank 2") != NULL,
                   "rank %d: %s", r, found[r].text);
   }
-  world_unshare(found, RANKS * sizeof *found);
 }
 
 int main(void) {

@@ -80,14 +80,13 @@ TEST(builds_that_may_plan_differently_do_not_agree) {
 }
 
 TEST(processes_of_one_kernel_are_one_node) {
-  bny_facts *all = world_share(RANKS * sizeof *all);
+  bny_facts *all = world_take(RANKS * sizeof *all);
   ck_assert(gather_in_processes(false, all));
   ck_assert_int_eq(nodes_of(all), 1);
   all[2].boot_id[3] ^= 1;
   ck_assert_int_eq(nodes_of(all), 2);
   all[3].network_namespace++;
   ck_assert_int_eq(nodes_of(all), 3);
-  world_unshare(all, RANKS * sizeof *all);
 }
 
 /* Ranks are numbered by node and process as in a comparison of all pairs. */
@@ -124,7 +123,7 @@ TEST_LOOP(equal_ranks_are_found, 40) {
 
 TEST(no_rank_shares_a_node_without_proc) {
   setenv("BANYAN_LOG", "error", 1);
-  bny_facts *all = world_share(RANKS * sizeof *all);
+  bny_facts *all = world_take(RANKS * sizeof *all);
   if (gather_in_processes(true, all)) {
     ck_assert_int_eq(nodes_of(all), RANKS);
     all[1] = all[0]; /* two threads of one process */
@@ -132,7 +131,6 @@ TEST(no_rank_shares_a_node_without_proc) {
   } else {
     printf("left out: /proc cannot be taken away here\n");
   }
-  world_unshare(all, RANKS * sizeof *all);
 }
 
 /* ---- shares of cores --------------------------------------------------------------------------------------------- */

@@ -117,7 +117,7 @@ static const char *const node_lists[] = {NULL, "a,b,a,b,a,b", "a,a,a,b,b,b"};
 
 static void run_scenario(scenario scenario, int32_t nranks, bool processes, const char *nodes, double timeout_s) {
   if (!world_be_nodes(nodes)) return;
-  struct scenario *shared = world_share(sizeof *shared);
+  struct scenario *shared = world_take(sizeof *shared);
   *shared = scenario;
   WORLD_RUN(play, .nranks = nranks, .processes = processes, .argument = shared,
             .conduct = processes ? kill_stopped : NULL,
@@ -127,7 +127,6 @@ static void run_scenario(scenario scenario, int32_t nranks, bool processes, cons
     bool out = scenario.deed != ABORT && is_in(scenario.culprits, r);
     ck_assert_msg(shared->shrunk[r] == !out, "rank %d: %d", r, shared->shrunk[r]);
   }
-  world_unshare(shared, sizeof *shared);
 }
 
 TEST_LOOP(without_the_dead, 3) {
@@ -190,10 +189,9 @@ static void shrink_to_nothing(world_rank *self) {
 TEST_LOOP(again_and_again, 6) {
   world_setup setup = {.nranks = 6, .processes = _i % 2};
   if (!world_be_nodes(node_lists[_i / 2])) return;
-  atomic_int *settled = world_share((WORLD_RANKS_MAX + 1) * sizeof *settled); /* indexed by size of the communicator */
+  atomic_int *settled = world_take((WORLD_RANKS_MAX + 1) * sizeof *settled); /* indexed by size of the communicator */
   setup.argument = settled;
   world_run(&setup, shrink_to_nothing);
-  world_unshare(settled, (WORLD_RANKS_MAX + 1) * sizeof *settled);
 }
 
 TEST_RANKS(wrong_calls_are_rejected, 1, .nranks = 2) {
@@ -254,12 +252,11 @@ static void come_late_to_strangers(world_rank *self) {
 
 TEST_LOOP(strangers_tell_a_late_rank, 2) {
   if (!world_be_nodes("a,a,a,a,a,b")) return;
-  strange *strange = world_share(sizeof *strange);
+  strange *strange = world_take(sizeof *strange);
   strange->destroys = _i;
   WORLD_RUN(come_late_to_strangers, .nranks = 6, .processes = true, .deaths = true, .argument = strange,
             .timeout_ns = 20000000000);
   ck_assert_int_gt(atomic_load(&strange->members), 0);
-  world_unshare(strange, sizeof *strange);
 }
 
 /* A shrink that waits for a late rank ends when its communicator is aborted. */

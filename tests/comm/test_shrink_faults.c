@@ -179,13 +179,12 @@ static void run_trials(trial *trials, int ntrials) {
 
 /* Returns the number of system calls; a run of waiting calls counts as one. */
 static int count_calls(int32_t victim, bool nodes) {
-  trial *trial = world_share(sizeof *trial);
+  trial *trial = world_take(sizeof *trial);
   char why[TEXT_BYTES + 200];
   *trial = (struct trial){.victim = victim, .nodes = nodes};
   waitpid(start(trial), NULL, 0);
   ck_assert_msg(!judge(trial, why, sizeof why), "without a fault: %s", why);
   int calls = trial->calls;
-  world_unshare(trial, sizeof *trial);
   ck_assert_int_gt(calls, 10);
   return calls;
 }
@@ -196,14 +195,13 @@ static void inject(int32_t victim, injector_deed deed, bool nodes, int most) {
   int calls = count_calls(victim, nodes);
   bool all = form && strcmp(form, "all") == 0;
   int ntrials = all || calls < most ? calls : most;
-  trial *trials = world_share((size_t)ntrials * sizeof *trials);
+  trial *trials = world_take((size_t)ntrials * sizeof *trials);
   for (int i = 0; i < ntrials; i++) {
     int at =
         ntrials == calls ? i + 1 : 1 + (int)((int64_t)calls * i / ntrials) + random_below(&random, calls / ntrials);
     trials[i] = (trial){.victim = victim, .deed = deed, .at = at, .nodes = nodes};
   }
   run_trials(trials, ntrials);
-  world_unshare(trials, (size_t)ntrials * sizeof *trials);
 }
 
 static bool cannot(bool nodes) {
@@ -430,7 +428,7 @@ TEST_IN("schedules", late_stopped_and_deaf_ranks_agree, 1) {
   world_random random = random_seed() * 7919;
   if (cannot(true)) return;
   for (int first = 0; first < count; first += SCHEDULES_AT_ONCE) {
-    schedule *schedules = world_share(SCHEDULES_AT_ONCE * sizeof *schedules);
+    schedule *schedules = world_take(SCHEDULES_AT_ONCE * sizeof *schedules);
     pid_t pids[SCHEDULES_AT_ONCE];
     int some = count - first < SCHEDULES_AT_ONCE ? count - first : SCHEDULES_AT_ONCE;
     for (int i = 0; i < some; i++) {
@@ -454,7 +452,6 @@ TEST_IN("schedules", late_stopped_and_deaf_ranks_agree, 1) {
         told += r != schedules[i].dead && is_told;
       }
     }
-    world_unshare(schedules, SCHEDULES_AT_ONCE * sizeof *schedules);
   }
   printf("%d schedules: %d of %d ranks have a communicator, %d came later and learned it (seed %llu)\n", count, with,
          all, told, (unsigned long long)random_seed());

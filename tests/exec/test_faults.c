@@ -121,7 +121,7 @@ static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tre
 static const int32_t nranks_of[] = {2, 3, 5};
 
 static scenario *open_scenario(deed deed, int index, int32_t *nranks) {
-  scenario *made = world_share(sizeof *made);
+  scenario *made = world_take(sizeof *made);
   *nranks = nranks_of[index % 3];
   made->deed = deed;
   made->algorithm = algorithms[index / 3 % 5];
@@ -135,7 +135,6 @@ static void play_death(deed deed, int index) {
   scenario *scenario = open_scenario(deed, index, &nranks);
   WORLD_RUN(play, .nranks = nranks, .processes = true, .deaths = true, .argument = scenario);
   check_verdicts(scenario, nranks, BANYAN_ERR_PEER, 0, slack(0.5));
-  world_unshare(scenario, sizeof *scenario);
 }
 
 TEST_LOOP(death_before_a_collective, 15) { play_death(DIE_BEFORE, _i); }
@@ -153,7 +152,6 @@ static void play_stop_of(scenario *scenario, int32_t nranks, double at_least, do
   world_run(&setup, play);
   double deadline_s = (double)setup.timeout_ns * 1e-9;
   check_verdicts(scenario, nranks, BANYAN_ERR_TIMEOUT, deadline_s * at_least, deadline_s + slack(late_s));
-  world_unshare(scenario, sizeof *scenario);
 }
 
 static void play_stop(deed deed, int index) {
@@ -207,14 +205,13 @@ static void pause_all(world *world, const pid_t *pids, void *argument) {
 }
 
 TEST_LOOP(a_pause_of_all_is_nobodys_fault, 4) {
-  paused *paused = world_share(sizeof *paused);
+  paused *paused = world_take(sizeof *paused);
   paused->shrinks = _i / 2;
   world_setup setup = {
       .nranks = 3, .timeout_ns = (int64_t)(pause_timeout_s * 1e9), .argument = paused, .conduct = pause_all};
   placed way = _i % 2 ? PLACED_APART : PLACED_PROCESSES;
   if (placed_set(way, "a,a,b", "a,b,c", &setup)) world_run(&setup, wait_through_pause);
   world_be_nodes(NULL);
-  world_unshare(paused, sizeof *paused);
 }
 
 /* ---- deaths while ranks connect ---------------------------------------------------------------------------------- */
@@ -264,7 +261,7 @@ static void connect_and_die(world_rank *self) {
 
 /* No survivor blames the other survivor. */
 TEST_LOOP(death_while_connecting, 9) {
-  scenario *scenario = world_share(sizeof *scenario);
+  scenario *scenario = world_take(sizeof *scenario);
   world_random random = random_seed() + (uint64_t)_i;
   scenario->culprit = _i % 3;
   scenario->sleep_ms = 2 * (random_unit(&random) + 1);
@@ -281,7 +278,6 @@ TEST_LOOP(death_while_connecting, 9) {
                   seen->text);
   }
   world_be_nodes(NULL);
-  world_unshare(scenario, sizeof *scenario);
 }
 
 TEST_LOOP(leaving_threads, 15) {
@@ -289,7 +285,6 @@ TEST_LOOP(leaving_threads, 15) {
   scenario *scenario = open_scenario(LEAVE, _i, &nranks);
   WORLD_RUN(play, .nranks = nranks, .argument = scenario);
   check_verdicts(scenario, nranks, BANYAN_ERR_PEER, 0, slack(0.5));
-  world_unshare(scenario, sizeof *scenario);
 }
 
 /* In trees and chains, a rank that waits for a waiting rank must blame the rank at the end of the chain. */
@@ -303,7 +298,7 @@ TEST_LOOP(chain_to_a_stopped_rank, 5) {
                 {"tree", BANYAN_SCATTER_ROOT, 9, 8},
                 {"tree", BANYAN_SCATTER_NONE, 9, 7},
                 {"recursive", BANYAN_SCATTER_NONE, 7, 5}};
-  scenario *scenario = world_share(sizeof *scenario);
+  scenario *scenario = world_take(sizeof *scenario);
   scenario->deed = STOP_BEFORE;
   scenario->algorithm = chains[_i].algorithm;
   scenario->scatter = chains[_i].scatter;
@@ -340,7 +335,6 @@ TEST_LOOP(death_at_any_moment, 30) {
   WORLD_RUN(run_until_verdict, .nranks = nranks, .processes = true, .deaths = true, .argument = scenario,
             .conduct = kill_at_random);
   check_verdicts(scenario, nranks, BANYAN_ERR_PEER, -0.1, slack(0.5));
-  world_unshare(scenario, sizeof *scenario);
 }
 
 /* ---- two deaths -------------------------------------------------------------------------------------------------- */
@@ -372,7 +366,7 @@ static void die_one_after_another(world_rank *self) {
 }
 
 TEST(second_death_is_noticed) {
-  scenario *scenario = world_share(sizeof *scenario);
+  scenario *scenario = world_take(sizeof *scenario);
   scenario->algorithm = "oneshot";
   scenario->culprit = 1;
   WORLD_RUN(die_one_after_another, .nranks = 3, .processes = true, .deaths = true, .argument = scenario,
@@ -381,7 +375,6 @@ TEST(second_death_is_noticed) {
   ck_assert_msg(seen->status == BANYAN_ERR_PEER && seen->culprit == 1 && seen->seconds < slack(0.6),
                 "%s, rank %d, %.3f s: %s", banyan_status_string((banyan_status)seen->status), seen->culprit,
                 seen->seconds, seen->text);
-  world_unshare(scenario, sizeof *scenario);
 }
 
 /* ---- abort ------------------------------------------------------------------------------------------------------- */
@@ -412,7 +405,7 @@ static void wait_for_abort(world_rank *self) {
 }
 
 TEST_LOOP(abort_from_another_thread, 6) {
-  scenario *scenario = world_share(sizeof *scenario);
+  scenario *scenario = world_take(sizeof *scenario);
   int32_t nranks = 1 + _i / 2 * 2;
   WORLD_RUN(wait_for_abort, .nranks = nranks, .processes = _i % 2, .argument = scenario);
   for (int32_t r = 0; r < nranks; r++) {
@@ -423,7 +416,6 @@ TEST_LOOP(abort_from_another_thread, 6) {
     ck_assert_msg(seen->seconds < slack(0.5), "rank %d got the error after %.3f s", r, seen->seconds);
     if (r == 0) ck_assert_msg(strstr(seen->text, "the operator said so"), "%s", seen->text);
   }
-  world_unshare(scenario, sizeof *scenario);
 }
 
 /* ---- slow, but alive --------------------------------------------------------------------------------------------- */
@@ -477,7 +469,6 @@ TEST_LOOP(nonsense_is_named, 16) {
   const verdict *own = &scenario->verdicts[scenario->culprit];
   ck_assert_int_eq(own->status, BANYAN_ERR_DATA);
   ck_assert_msg(strstr(own->text, "token 0") && strstr(own->text, "head 5"), "%s", own->text);
-  world_unshare(scenario, sizeof *scenario);
 }
 
 int main(void) {

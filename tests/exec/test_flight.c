@@ -48,6 +48,15 @@ static void fall_silent(world_rank *self) {
   banyan_op_free(op);
 }
 
+/* Runs it on three processes, of which the last falls silent, and returns what the others say. */
+static const scenario *play(int operations, int32_t dies) {
+  scenario *made = world_take(sizeof *made);
+  *made = (scenario){.operations = operations, .dies = dies};
+  WORLD_RUN(fall_silent, .nranks = 3, .processes = true, .deaths = dies, .argument = made,
+            .timeout_ns = dies ? 0 : 300000000);
+  return made;
+}
+
 /* Both ranks wait for rank 2, whose node of the tree they need. */
 static void check_text(const scenario *scenario) {
   char wanted[160];
@@ -92,53 +101,40 @@ static void check_dump(const char *text, const char *reason, int at_most, bool a
 }
 
 TEST_LOOP(errors_say_where_and_what_came_before, 4) {
-  scenario *scenario = world_share(sizeof *scenario);
   directory_set("BANYAN_FLIGHT", "flight");
-  *scenario = (struct scenario){.operations = _i & 1 ? 1000 : 10, .dies = _i >> 1};
-  WORLD_RUN(fall_silent, .nranks = 3, .processes = true, .deaths = scenario->dies, .argument = scenario,
-            .timeout_ns = scenario->dies ? 0 : 300000000);
+  const scenario *scenario = play(_i & 1 ? 1000 : 10, _i >> 1);
   check_text(scenario);
   for (int32_t r = 0; r < 2; r++)
     check_dump(read_file("flight", r), scenario->text[r], scenario->operations > 256 ? 256 : 20,
                scenario->operations > 256);
-  world_unshare(scenario, sizeof *scenario);
 }
 
 TEST(it_can_be_switched_off) {
-  scenario *scenario = world_share(sizeof *scenario);
   setenv("BANYAN_FLIGHT", "off", 1);
-  *scenario = (struct scenario){.operations = 3, .dies = 1};
-  WORLD_RUN(fall_silent, .nranks = 3, .processes = true, .deaths = true, .argument = scenario);
-  check_text(scenario);
+  check_text(play(3, 1));
   ck_assert_int_ne(access("off.0", F_OK), 0);
-  world_unshare(scenario, sizeof *scenario);
 }
 
 TEST(the_log_has_the_latest) {
-  scenario *scenario = world_share(sizeof *scenario);
   directory_set("BANYAN_LOG_FILE", "log.%r");
   setenv("BANYAN_LOG", "info", 1);
-  *scenario = (struct scenario){.operations = 100, .dies = 1};
-  WORLD_RUN(fall_silent, .nranks = 3, .processes = true, .deaths = true, .argument = scenario);
+  play(100, 1);
   const char *text = read_file("log", 1);
   int count = 0;
   for (const char *at = text; (at = strstr(at, "banyan info exec, rank 1: operation ")) != NULL; at++) count++;
   ck_assert_msg(count == 16, "%d operations: %s", count, text);
   ck_assert_msg(strstr(text, "banyan info exec, rank 1: failed: rank 2 died") != NULL, "%s", text);
-  world_unshare(scenario, sizeof *scenario);
 }
 
 /* ---- counters ---------------------------------------------------------------------------------------------------- */
 
 TEST(metrics_of_a_run_that_fails) {
   enum { OPERATIONS = 25 };
-  scenario *scenario = world_share(sizeof *scenario);
   char wanted[160];
   directory_set("BANYAN_METRICS", "metrics.%r.prom");
   setenv("BANYAN_METRICS_WAIT_US", "0", 1);
   setenv("BANYAN_FLIGHT", "off", 1);
-  *scenario = (struct scenario){.operations = OPERATIONS, .dies = 0};
-  WORLD_RUN(fall_silent, .nranks = 3, .processes = true, .argument = scenario, .timeout_ns = 300000000);
+  play(OPERATIONS, 0);
   for (int32_t r = 0; r < 2; r++) {
     char path[32];
     snprintf(path, sizeof path, "metrics.%d.prom", r);
@@ -158,7 +154,6 @@ TEST(metrics_of_a_run_that_fails) {
     strcat(path, ".new");
     ck_assert_int_ne(access(path, F_OK), 0);
   }
-  world_unshare(scenario, sizeof *scenario);
 }
 
 /* Rank 1 makes its call after rank 0, which waits for it, has written its waiting time. */

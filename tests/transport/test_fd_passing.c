@@ -138,7 +138,7 @@ static void end_or_wake(world *world, const pid_t *pids, void *argument) {
 
 /* Returns the trial in shared memory, with the outcomes of all ranks. */
 static trial *run(trial wanted, world_body live) {
-  trial *shared = world_share(sizeof *shared);
+  trial *shared = world_take(sizeof *shared);
   int port;
   *shared = wanted;
   shared->listener = listen_on_any_port(SOCK_CLOEXEC, &port);
@@ -202,7 +202,6 @@ TEST_LOOP(a_rank_with_a_fault_is_named_in_time, (FAULTS * RANKS)) {
         (trial){.deed = faults[which].deed, .victim = _i % RANKS, .after = after, .timeout_s = faults[which].timeout_s},
         create);
     check_blame(done, faults[which].limit_s);
-    world_unshare(done, sizeof *done);
   }
 }
 
@@ -211,7 +210,6 @@ TEST_LOOP(time_in_which_all_are_stopped_does_not_count, EXCHANGES + 1) {
   for (int32_t r = 0; r < RANKS; r++)
     ck_assert_msg(done->outcomes[r].ended && done->outcomes[r].status == BANYAN_OK, "rank %d: %s", r,
                   done->outcomes[r].text);
-  world_unshare(done, sizeof *done);
 }
 
 /* ---- the last exchange: a rank stops after it has sent, before it reads ------------------------------------------ */
@@ -257,7 +255,6 @@ TEST(the_last_exchange_is_for_all_or_none) {
                   banyan_status_string(outcome->status));
     ck_assert_msg(strstr(outcome->text, "rank 1 of 4 left, or stopped"), "rank %d: %s", r, outcome->text);
   }
-  world_unshare(shared, sizeof *shared);
 }
 
 /* ---- full queues and signals ------------------------------------------------------------------------------------- */

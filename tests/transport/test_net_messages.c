@@ -108,7 +108,7 @@ static void be_nodes(bool together) { world_be_nodes(together ? "a,a,b" : "a,b,c
 
 TEST_LOOP(foreign_messages_are_ignored, 2) {
   char path[] = "/tmp/test_net_messages.XXXXXX";
-  int *sent = world_share(sizeof *sent), file = mkstemp(path);
+  int *sent = world_take(sizeof *sent), file = mkstemp(path);
   ck_assert_int_ge(file, 0);
   be_nodes(_i);
   setenv("BANYAN_LOG", "warn", 1);
@@ -117,7 +117,6 @@ TEST_LOOP(foreign_messages_are_ignored, 2) {
   int lines = count_lines(path);
   unlink(path), close(file);
   ck_assert_msg(lines == BNY_NET_REJECTIONS_REPORTED + 1, "of %d messages %d lines tell", *sent, lines);
-  world_unshare(sent, sizeof *sent);
 }
 
 /* ---- broken messages --------------------------------------------------------------------------------------------- */
