@@ -95,21 +95,29 @@ const bny_device_kernel *bny_engine_decode_kernel(const bny_engine *engine, ptrd
   return engine->decode_kernels[index].function ? &engine->decode_kernels[index] : NULL;
 }
 
-/* ---- memory for programs ----------------------------------------------------------------------------------------- */
+/* ---- memory of the device ---------------------------------------------------------------------------------------- */
 
-enum { COUNTERS = 512 - BNY_DEVICE_WORDS, STAGING_WORDS = 4096, ROOM_BYTES = 1 << 20, PROGRAM_ALIGNMENT = 256 };
+enum { COUNTERS = 512 - BNY_DEVICE_WORDS, STAGING_WORDS = 4096, PROGRAM_ALIGNMENT = 256 };
+enum { PROGRAMS_BYTES = 1 << 20, WORK_BYTES = 1 << 16 };
 
-static banyan_status add_room(bny_engine *engine, size_t bytes) {
+/* Returns memory with so many free bytes, from the list or added to it. */
+static banyan_status find_room(bny_engine *engine, bny_engine_use use, size_t bytes, bny_engine_room **room) {
+  const size_t least = use == BNY_USE_PROGRAMS ? PROGRAMS_BYTES : WORK_BYTES;
+  for (*room = engine->rooms; *room; *room = (*room)->next)
+    if ((*room)->use == use && (*room)->bytes - (*room)->used >= bytes) return BANYAN_OK;
   bny_engine_room *made = malloc(sizeof *made);
-  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for programs");
+  if (!made)
+    return bny_fail(BANYAN_ERR_MEMORY, "out of memory for %s",
+                    use == BNY_USE_PROGRAMS ? "programs" : "kernels to work in");
+  *made = (bny_engine_room){.bytes = bytes > least ? bytes : least, .use = use, .next = engine->rooms};
   void *address = NULL;
-  banyan_status status = engine->device->ops->local_make(engine->device, bytes, &address);
+  banyan_status status = engine->device->ops->local_make(engine->device, made->bytes, &address);
   if (status != BANYAN_OK) {
     free(made);
     return status;
   }
-  *made = (bny_engine_room){.address = address, .bytes = bytes, .next = engine->rooms};
-  engine->rooms = made;
+  made->address = address;
+  *room = engine->rooms = made;
   return BANYAN_OK;
 }
 
@@ -130,15 +138,16 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
   if (config->sm_limit > 0 && config->sm_limit < made->sms_all) made->sms_all = config->sm_limit;
   made->blocks_max = config->blocks_max;
   divide_sms(made, 1);
+  bny_engine_room *room = NULL;
   banyan_status status = load_image(made, config->image);
   if (status == BANYAN_OK) status = load_kernels(made);
   if (status == BANYAN_OK) status = load_decode_kernels(made);
   if (status == BANYAN_OK) status = device->ops->words_make(device, BNY_DEVICE_WORDS + COUNTERS, &made->words);
   if (status == BANYAN_OK) status = device->ops->words_make(device, STAGING_WORDS, &made->staging);
-  if (status == BANYAN_OK) status = add_room(made, ROOM_BYTES);
+  if (status == BANYAN_OK) status = find_room(made, BNY_USE_PROGRAMS, PROGRAM_ALIGNMENT, &room);
   if (status == BANYAN_OK) {
-    made->spare = (uint64_t *)(void *)made->rooms->address;
-    made->rooms->used = PROGRAM_ALIGNMENT;
+    made->spare = (uint64_t *)(void *)room->address;
+    room->used = PROGRAM_ALIGNMENT;
   }
   if (status == BANYAN_OK) status = device->ops->stream_make(device, &made->stream);
   if (status != BANYAN_OK) {
@@ -198,53 +207,37 @@ banyan_status bny_engine_load(bny_engine *engine, uint64_t key, const bny_progra
     return BANYAN_OK;
   }
   size_t bytes = ((size_t)program->bytes + PROGRAM_ALIGNMENT - 1) / PROGRAM_ALIGNMENT * PROGRAM_ALIGNMENT;
-  banyan_status status = BANYAN_OK;
-  if (engine->rooms->bytes - engine->rooms->used < bytes)
-    status = add_room(engine, bytes > ROOM_BYTES ? bytes : ROOM_BYTES);
+  bny_engine_room *room;
+  banyan_status status = find_room(engine, BNY_USE_PROGRAMS, bytes, &room);
   if (status != BANYAN_OK) return status;
-  void *place = engine->rooms->address + engine->rooms->used;
+  void *place = room->address + room->used;
   status = device_write(engine, place, program, program->bytes, bny_deadline_now() + load_timeout_ns);
   if (status != BANYAN_OK) return status;
   bny_engine_program *made = malloc(sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a program");
   *made = (bny_engine_program){.key = key, .address = place, .next = engine->programs};
-  engine->rooms->used += bytes;
+  room->used += bytes;
   engine->programs = made;
   *address = place;
   return BANYAN_OK;
 }
 
-/* ---- memory to work in ------------------------------------------------------------------------------------------- */
-
-enum { WORKPLACE_BYTES = 1 << 16 };
-
 banyan_status bny_engine_memory(bny_engine *engine, bny_engine_use use, size_t bytes, void **address) {
   bny_device *device = engine->device;
-  for (const bny_engine_workspace *at = engine->workspaces; at; at = at->next) {
-    if (at->use != use || at->bytes < bytes) continue;
-    *address = at->address;
-    return BANYAN_OK;
+  const bny_engine_room *latest = engine->rooms;
+  bny_engine_room *room;
+  banyan_status status = find_room(engine, use, bytes, &room);
+  if (status != BANYAN_OK) return status;
+  if (use == BNY_USE_COUNTERS && engine->rooms != latest) {
+    status = device->ops->zero(device, room->address, room->bytes, engine->stream);
+    if (status == BANYAN_OK) status = bny_device_wait(device, engine->stream, bny_deadline_now() + load_timeout_ns);
   }
-  bny_engine_workspace *made = malloc(sizeof *made);
-  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for kernels to work in");
-  bytes = bytes > WORKPLACE_BYTES ? bytes : WORKPLACE_BYTES;
-  *made = (bny_engine_workspace){.bytes = bytes, .use = use, .next = engine->workspaces};
-  banyan_status status = device->ops->local_make(device, bytes, &made->address);
-  if (status != BANYAN_OK) {
-    free(made);
-    return status;
-  }
-  engine->workspaces = made;
-  if (use == BNY_USE_COUNTERS) status = device->ops->zero(device, made->address, bytes, engine->stream);
-  if (use == BNY_USE_COUNTERS && status == BANYAN_OK)
-    status = bny_device_wait(device, engine->stream, bny_deadline_now() + load_timeout_ns);
-  if (status != BANYAN_OK) {
-    if (status == BANYAN_ERR_TIMEOUT) engine->stuck = true;
-    made->bytes = 0; /* so that later calls do not use this memory */
-    return status;
-  }
-  *address = made->address;
-  return BANYAN_OK;
+  if (status == BANYAN_ERR_TIMEOUT) engine->stuck = true;
+  if (status == BANYAN_OK)
+    *address = room->address;
+  else
+    room->bytes = 0; /* so that later calls do not use this memory */
+  return status;
 }
 
 /* ---- streams ----------------------------------------------------------------------------------------------------- */
@@ -346,14 +339,8 @@ void bny_engine_clear(bny_engine *engine) {
     if (!engine->stuck) device->ops->local_free(device, at->address);
     free(at);
   }
-  for (bny_engine_workspace *at = engine->workspaces, *next; at; at = next) {
-    next = at->next;
-    if (!engine->stuck) device->ops->local_free(device, at->address);
-    free(at);
-  }
   engine->programs = NULL;
   engine->rooms = NULL;
-  engine->workspaces = NULL;
 }
 
 void bny_engine_free(bny_engine *engine) {

@@ -22,25 +22,20 @@ typedef struct bny_engine_program {
   struct bny_engine_program *next;
 } bny_engine_program;
 
-typedef struct bny_engine_room {
-  unsigned char *address;
-  size_t bytes, used;
-  struct bny_engine_room *next;
-} bny_engine_room;
-
-/* The purpose of device memory that kernels work in. */
+/* The purpose of device memory. */
 typedef enum bny_engine_use {
+  BNY_USE_PROGRAMS, /* for programs, one after another */
   BNY_USE_COUNTERS, /* zero at first; each kernel leaves them zero */
   BNY_USE_SCRATCH,  /* valid within a kernel */
   BNY_USE_ROWS      /* valid from one kernel to the next */
 } bny_engine_use;
 
-typedef struct bny_engine_workspace {
-  void *address;
-  size_t bytes;
+typedef struct bny_engine_room {
+  unsigned char *address;
+  size_t bytes, used; /* used: by programs */
   bny_engine_use use;
-  struct bny_engine_workspace *next;
-} bny_engine_workspace;
+  struct bny_engine_room *next;
+} bny_engine_room;
 
 /* The counts of kernels: those of kernels/cuda/kernels.def, and those of decode_kernels.def. */
 enum {
@@ -83,7 +78,6 @@ typedef struct bny_engine {
   bny_engine_program *programs;
   bny_engine_room *rooms;
   bny_device_kernel decode_kernels[BNY_ENGINE_DECODE_KERNELS];
-  bny_engine_workspace *workspaces;
   bny_engine_known known[BNY_ENGINE_KNOWN];
   int32_t known_next;
   void *streams[BNY_ENGINE_STREAMS]; /* those that have had work */
