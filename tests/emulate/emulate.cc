@@ -1,29 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The emulator of emulate.hh: fibers, their scheduler, and their shared state. */
-#include <sys/mman.h>
-
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "cuda/device.h"
-
-#ifndef __has_feature
-#define __has_feature(x) 0
-#endif
-#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
-#define EMULATE_ASAN 1
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
-#endif
-
-#ifndef __x86_64__
-#include <ucontext.h>
-#endif
+#include "tests/emulate/emulate_stack.hh"
 
 static std::atomic<bool> truncates;
 void bny_emulator_truncate(bool on) { truncates = on; }
@@ -39,7 +24,6 @@ uint64_t bny_emulator_watch_copies(const void *memory, size_t bytes) {
 
 namespace {
 
-enum : size_t { STACK_BYTES = 256 << 10 };
 enum { NAMED_BARRIERS = 16, WEAK_STORES_MAX = 8 };
 
 struct weak_store {
@@ -68,13 +52,7 @@ struct block_state;
 struct fiber {
   bny_emulated_thread self;
   block_state *block;
-  char *stack;
-#ifdef __x86_64__
-  void *sp;
-#else
-  ucontext_t context;
-#endif
-  void *fake_stack;  /* for the address sanitizer */
+  emulated_stack stack;
   uint32_t meetings; /* exchanges in which it has taken part */
   bool writes;       /* it is in the emulator's list of writers */
   std::vector<weak_store> stores;
@@ -145,16 +123,9 @@ struct bny_emulator {
   std::vector<fiber *> writers;                     /* fibers with delayed stores */
   std::vector<owned_memory> owned;
   fiber *current = nullptr;
-  std::function<void(uint64_t)> watch;
+  std::function<void()> watch;
   std::string failure;
-#ifdef __x86_64__
-  void *sp = nullptr;
-#else
-  ucontext_t context;
-#endif
-  void *fake_stack = nullptr;
-  const void *stack_bottom = nullptr;
-  size_t stack_bytes = 0;
+  own_stack stack;
 };
 
 namespace {
@@ -162,114 +133,18 @@ namespace {
 /* A thread runs one emulator at a time. */
 __attribute__((tls_model("initial-exec"))) thread_local bny_emulator *running;
 
-/* ---- switching --------------------------------------------------------------------------------------------------- */
-
-#ifdef __x86_64__
-extern "C" void bny_emulate_switch(void **save, void *to);
-__asm__(".text\n.type bny_emulate_switch, @function\nbny_emulate_switch:\n"
-        "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
-        "  movq %rsp, (%rdi)\n  movq %rsi, %rsp\n"
-        "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n  ret\n"
-        ".size bny_emulate_switch, .-bny_emulate_switch\n");
-#endif
-
-void switch_to_fiber(bny_emulator *emulator, fiber *next) {
-  emulator->current = next;
-#ifdef EMULATE_ASAN
-  __sanitizer_start_switch_fiber(&emulator->fake_stack, next->stack, STACK_BYTES);
-#endif
-#ifdef __x86_64__
-  bny_emulate_switch(&emulator->sp, next->sp);
-#else
-  swapcontext(&emulator->context, &next->context);
-#endif
-#ifdef EMULATE_ASAN
-  __sanitizer_finish_switch_fiber(emulator->fake_stack, nullptr, nullptr);
-#endif
-  emulator->current = nullptr;
-}
-
 /* Switches to the scheduler. If `last` is set, it never returns. */
-void switch_to_scheduler(bool last) {
-  bny_emulator *emulator = running;
-  fiber *self = emulator->current;
-#ifdef EMULATE_ASAN
-  __sanitizer_start_switch_fiber(last ? nullptr : &self->fake_stack, emulator->stack_bottom, emulator->stack_bytes);
-#endif
-  (void)last;
-#ifdef __x86_64__
-  bny_emulate_switch(&self->sp, emulator->sp);
-#else
-  swapcontext(&self->context, &emulator->context);
-#endif
-#ifdef EMULATE_ASAN
-  __sanitizer_finish_switch_fiber(self->fake_stack, nullptr, nullptr);
-#endif
-}
+void switch_to_scheduler(bool last) { leave_stack(&running->stack, &running->current->stack, last); }
 
 void finish_fiber(fiber *self);
 
 void fiber_main() {
-  bny_emulator *emulator = running;
-#ifdef EMULATE_ASAN
-  __sanitizer_finish_switch_fiber(nullptr, &emulator->stack_bottom, &emulator->stack_bytes);
-#endif
-  fiber *self = emulator->current;
+  begin_stack(&running->stack);
+  fiber *self = running->current;
   self->block->launch->what.kernel();
   finish_fiber(self);
   switch_to_scheduler(true);
   abort();
-}
-
-/* Clears the sanitizer marks of frames that never returned. Later memory at these addresses would inherit them. */
-void clean(char *stack) {
-#ifdef EMULATE_ASAN
-  __asan_unpoison_memory_region(stack, STACK_BYTES);
-#else
-  (void)stack;
-#endif
-}
-
-void prepare(fiber *made) {
-  clean(made->stack);
-#ifdef __x86_64__
-  /* Stacks begin at different offsets, so that they do not compete for the same cache sets. */
-  size_t offset = reinterpret_cast<uintptr_t>(made->stack) / STACK_BYTES * 640 % (32 << 10);
-  void **top = reinterpret_cast<void **>(made->stack + STACK_BYTES - offset) - 2;
-  *top = reinterpret_cast<void *>(&fiber_main);
-  for (int i = 1; i <= 6; i++) top[-i] = nullptr;
-  top[1] = nullptr;
-  made->sp = top - 6;
-#else
-  getcontext(&made->context);
-  made->context.uc_stack.ss_sp = made->stack;
-  made->context.uc_stack.ss_size = STACK_BYTES;
-  made->context.uc_link = nullptr;
-  makecontext(&made->context, fiber_main, 0);
-#endif
-}
-
-/* Free stacks, which a thread keeps for its next emulator. */
-struct stack_pool {
-  std::vector<char *> stacks;
-  ~stack_pool() {
-    for (char *stack : stacks) {
-      clean(stack);
-      munmap(stack, STACK_BYTES);
-    }
-  }
-};
-thread_local stack_pool pool;
-
-char *take_stack() {
-  if (!pool.stacks.empty()) {
-    char *stack = pool.stacks.back();
-    pool.stacks.pop_back();
-    return stack;
-  }
-  void *memory = mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) abort();
-  return static_cast<char *>(memory);
 }
 
 /* ---- random choices ---------------------------------------------------------------------------------------------- */
@@ -294,6 +169,17 @@ bool overlap(const weak_store &one, const unsigned char *at, size_t bytes) {
   return one.to < at + bytes && at < one.to + one.bytes;
 }
 
+void apply_store(fiber *writer, size_t index);
+
+/* Makes those stores visible that `which` selects. */
+template <typename Which> void apply_stores(fiber *writer, Which which) {
+  for (size_t i = 0; i < writer->stores.size();)
+    if (which(writer->stores[i]))
+      apply_store(writer, i), i = 0;
+    else
+      i++;
+}
+
 /* Makes a store visible, after the thread's earlier stores to the same address, and together with its line. */
 void apply_store(fiber *writer, size_t index) {
   for (size_t i = 0; i < index; i++)
@@ -301,11 +187,7 @@ void apply_store(fiber *writer, size_t index) {
   weak_store one = writer->stores[index];
   writer->stores.erase(writer->stores.begin() + static_cast<std::ptrdiff_t>(index));
   memcpy(one.to, one.value, one.bytes);
-  for (size_t i = 0; one.line != 0 && i < writer->stores.size();)
-    if (writer->stores[i].line == one.line)
-      apply_store(writer, i), i = 0;
-    else
-      i++;
+  if (one.line != 0) apply_stores(writer, [&](const weak_store &other) { return other.line == one.line; });
 }
 
 /* Applies delayed stores. Returns whether a store had to stay delayed. */
@@ -326,21 +208,16 @@ void settle(fiber *writer) {
 /* Makes visible what other threads of the block stored before a sync. */
 void settle_synced(const fiber *self) {
   for (fiber *writer : running->writers)
-    for (size_t i = 0; writer->block == self->block && i < writer->stores.size();)
-      if (writer->stores[i].synced && !writer->stores[i].held)
-        apply_store(writer, i), i = 0;
-      else
-        i++;
+    if (writer->block == self->block)
+      apply_stores(writer, [](const weak_store &one) { return one.synced && !one.held; });
 }
 
 /* Makes overlapping stores visible. A block sees its own stores, and stores to one address in order. */
 void apply_overlapping(const fiber *self, const void *at, size_t bytes, bool own) {
+  const auto *first = static_cast<const unsigned char *>(at);
   for (fiber *writer : running->writers)
-    for (size_t i = 0; (own || writer != self) && writer->block == self->block && i < writer->stores.size();)
-      if (overlap(writer->stores[i], static_cast<const unsigned char *>(at), bytes))
-        apply_store(writer, i), i = 0;
-      else
-        i++;
+    if ((own || writer != self) && writer->block == self->block)
+      apply_stores(writer, [&](const weak_store &one) { return overlap(one, first, bytes); });
 }
 
 /* ---- life of blocks ---------------------------------------------------------------------------------------------- */
@@ -391,22 +268,19 @@ void start_block(bny_emulator *emulator, launch_state *launch) {
     fiber *made = &block->fibers[i];
     made->self = {i, launch->what.threads, index, launch->what.blocks, index % wide, wide};
     made->block = block.get();
-    made->stack = take_stack();
-    prepare(made);
+    make_stack(&made->stack, fiber_main);
     make_runnable(made);
   }
   emulator->resident[launch->what.device]++;
   emulator->blocks.push_back(std::move(block));
 }
 
-bool may_start(const bny_emulator *emulator, const launch_state *launch) {
+bool may_start(bny_emulator *emulator, const launch_state *launch) {
   if (launch->started == launch->what.blocks) return false;
   const launch_state *before = launch->before;
   if (before && !before->done() && !(launch->what.overlap && before->released == before->what.blocks)) return false;
   if (before && before->before && !before->before->done()) return false;
-  auto found = emulator->resident.find(launch->what.device);
-  uint32_t resident = found == emulator->resident.end() ? 0 : found->second;
-  uint32_t limit = emulator->config.resident_blocks;
+  uint32_t resident = emulator->resident[launch->what.device], limit = emulator->config.resident_blocks;
   return limit == 0 || launch->started % launch->what.cluster != 0 || resident + launch->what.cluster <= limit;
 }
 
@@ -418,7 +292,10 @@ void start_blocks(bny_emulator *emulator) {
 void end_block(bny_emulator *emulator, size_t index) {
   block_state *block = emulator->blocks[index].get();
   launch_state *launch = block->launch;
-  for (fiber &one : block->fibers) pool.stacks.push_back(one.stack);
+  auto &writers = emulator->writers;
+  writers.erase(std::remove_if(writers.begin(), writers.end(), [=](fiber *one) { return one->block == block; }),
+                writers.end());
+  for (fiber &one : block->fibers) free_stack(&one.stack);
   emulator->resident[launch->what.device]--;
   auto cluster = launch->clusters.find(block->index / launch->what.cluster);
   if (--cluster->second.unfinished_blocks == 0) launch->clusters.erase(cluster);
@@ -435,14 +312,6 @@ void let_things_happen(bny_emulator *emulator) {
     apply_any(writer);
     if (writer->stores.empty()) take_any(&emulator->writers, index)->writes = false;
   }
-}
-
-void forget_writers(bny_emulator *emulator, const block_state *block) {
-  for (size_t i = 0; i < emulator->writers.size();)
-    if (emulator->writers[i]->block == block)
-      take_any(&emulator->writers, static_cast<uint32_t>(i));
-    else
-      i++;
 }
 
 /* Returns a block with a runnable thread, searched from a random block on, or -1. */
@@ -483,14 +352,13 @@ void run_block(bny_emulator *emulator, size_t index) {
   while (burst-- > 0 && !block->runnable.empty() && emulator->failure.empty()) {
     if (emulator->steps++ >= emulator->config.steps_max)
       emulator->failure = "more steps than allowed: something waits forever";
-    if (emulator->watch) emulator->watch(emulator->steps * emulator->config.step_ns);
+    if (emulator->watch) emulator->watch();
     let_things_happen(emulator);
-    switch_to_fiber(emulator, pick_fiber(emulator, block, favoured));
+    emulator->current = pick_fiber(emulator, block, favoured);
+    enter_stack(&emulator->stack, &emulator->current->stack);
+    emulator->current = nullptr;
   }
-  if (block->unfinished == 0) {
-    forget_writers(emulator, block);
-    end_block(emulator, index);
-  }
+  if (block->unfinished == 0) end_block(emulator, index);
 }
 
 /* Suspends the running thread until it is woken. */
@@ -520,13 +388,11 @@ bny_emulator *bny_emulator_make(const bny_emulator_config &config) {
 
 void bny_emulator_free(bny_emulator *emulator) {
   for (auto &block : emulator->blocks)
-    for (fiber &one : block->fibers) pool.stacks.push_back(one.stack);
+    for (fiber &one : block->fibers) free_stack(&one.stack);
   delete emulator;
 }
 
-void bny_emulator_watch(bny_emulator *emulator, std::function<void(uint64_t)> watch) {
-  emulator->watch = std::move(watch);
-}
+void bny_emulator_watch(bny_emulator *emulator, std::function<void()> watch) { emulator->watch = std::move(watch); }
 void bny_emulator_own(bny_emulator *emulator, uint32_t device, void *memory, size_t bytes) {
   emulator->owned.push_back({device, static_cast<const unsigned char *>(memory), bytes});
 }
@@ -657,12 +523,9 @@ void bny_emulated_alias(void) {
 
 void bny_emulated_sync(void) {
   fiber *self = running->current;
-  const unsigned char *shared = self->block->shared;
-  for (size_t i = 0; i < self->stores.size();)
-    if (overlap(self->stores[i], shared, self->block->launch->shared_bytes))
-      apply_store(self, i), i = 0;
-    else
-      self->stores[i++].synced = true;
+  const block_state *block = self->block;
+  apply_stores(self, [=](const weak_store &one) { return overlap(one, block->shared, block->launch->shared_bytes); });
+  for (weak_store &one : self->stores) one.synced = true;
 }
 
 void bny_emulated_load(const void *from, void *value, size_t bytes) {

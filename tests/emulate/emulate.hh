@@ -48,7 +48,7 @@ void bny_emulator_add(bny_emulator *emulator, const bny_emulator_launch &launch)
 /* Runs all launches. Returns false and the reason on a deadlock, divergence or the step limit. */
 bool bny_emulator_run(bny_emulator *emulator, char *why, size_t bytes);
 /* The emulator calls `watch` before each step, for tests that interfere. It may be empty. */
-void bny_emulator_watch(bny_emulator *emulator, std::function<void(uint64_t now_ns)> watch);
+void bny_emulator_watch(bny_emulator *emulator, std::function<void()> watch);
 /* Declares memory as that of a device, which other devices see at another address. A store of another device becomes
  * visible only after a fence for aliases. The storing thread executes the fence, or a thread of its block after a
  * barrier or sync. */

@@ -96,7 +96,7 @@ void run_round(uint64_t round) {
   config.weak = true;
   bny_emulator *emulator = bny_emulator_make(config);
   uint64_t steps = 0;
-  bny_emulator_watch(emulator, [&](uint64_t) {
+  bny_emulator_watch(emulator, [&] {
     if (++steps % STEPS_BETWEEN_LOOKS) return;
     std::lock_guard<std::mutex> lock(self.mutex);
     pump(emulator);

@@ -12,7 +12,7 @@ else
 EXTRA_LTLIBRARIES += libbanyan_emulator.la
 endif
 libbanyan_emulator_la_SOURCES = \
-  %D%/emulate.cc %D%/emulate.hh %D%/emulate_sum.hh %D%/emulate_warpgroup.hh
+  %D%/emulate.cc %D%/emulate.hh %D%/emulate_stack.hh %D%/emulate_sum.hh %D%/emulate_warpgroup.hh
 libbanyan_emulator_la_CXXFLAGS = $(plain_cxxflags) $(EMULATOR_SANITIZER_CFLAGS)
 
 # The fake CUDA driver, which the library loads in tests.
