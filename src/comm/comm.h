@@ -90,13 +90,6 @@ banyan_status bny_comm_connect(const banyan_comm *comm, const bny_settings *sett
                                const bny_node_map *map, bny_transport **transport);
 bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings, const bny_node_map *map);
 
-/* How devices of several nodes are combined. All calls are collective. */
-typedef enum bny_way {
-  BNY_WAY_ANY,    /* not explicit */
-  BNY_WAY_FABRIC, /* the nodes are in one NVLink domain: their devices share memory */
-  BNY_WAY_STAGED  /* the devices of each node share memory; between nodes a proxy sends through host memory */
-} bny_way;
-
 /* comm_device.c. Joining is collective. */
 banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                    const bny_node_map *map);

@@ -14,43 +14,15 @@
 
 /* ---- the way ----------------------------------------------------------------------------------------------------- */
 
-/* BANYAN_DEVICE_NODES. */
-static const char *const way_names[] = {[BNY_WAY_ANY] = "", [BNY_WAY_FABRIC] = "fabric", [BNY_WAY_STAGED] = "staged"};
-
-static bny_way read_way(const char *text) {
-  for (int i = BNY_WAY_FABRIC; text && i <= BNY_WAY_STAGED; i++)
-    if (strcmp(text, way_names[i]) == 0) return (bny_way)i;
-  return BNY_WAY_ANY;
-}
-
-/* The facts that each rank reports to the others. */
-typedef struct announcement {
-  int32_t way;
-  int32_t has_fabric;
-} announcement;
-
-static banyan_status choose_way(const announcement *announcements, int32_t nranks, bny_way *way) {
-  bool has_fabric = true;
-  for (int32_t i = 0; i < nranks; i++) {
-    if (announcements[i].way != announcements[0].way)
-      return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_DEVICE_NODES is \"%s\" on rank %d and \"%s\" on rank 0",
-                      way_names[announcements[i].way], i, way_names[announcements[0].way]);
-    has_fabric = has_fabric && announcements[i].has_fabric;
-  }
-  *way = (bny_way)announcements[0].way;
-  if (*way == BNY_WAY_ANY) *way = has_fabric ? BNY_WAY_FABRIC : BNY_WAY_STAGED;
-  return BANYAN_OK;
-}
-
-static banyan_status comm_agree_way(const banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                    bny_way *way) {
-  announcement own = {.way = (int32_t)read_way(settings->options.device_nodes),
-                      .has_fabric = comm->device.engine->device->facts.memory_kinds >> BNY_MEMORY_FABRIC & 1};
-  announcement *all = calloc((size_t)comm->nranks, sizeof *all);
+/* Sets *has_fabric if all ranks' devices share memory by fabric handles, because their nodes are one NVLink domain. */
+static banyan_status comm_find_fabric(const banyan_comm *comm, const bny_exchange *exchange, bool *has_fabric) {
+  int32_t own = comm->device.engine->device->facts.memory_kinds >> BNY_MEMORY_FABRIC & 1;
+  int32_t *all = calloc((size_t)comm->nranks, sizeof *all);
   if (!all)
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the devices of %d ranks", comm->rank, comm->nranks);
   banyan_status status = bny_exchange_all(exchange, &own, all, sizeof own);
-  if (status == BANYAN_OK) status = choose_way(all, comm->nranks, way);
+  *has_fabric = true;
+  for (int32_t i = 0; i < comm->nranks; i++) *has_fabric = *has_fabric && all[i];
   free(all);
   return status;
 }
@@ -146,12 +118,12 @@ static banyan_status join_arenas(banyan_comm *comm, const bny_exchange *exchange
 
 static banyan_status join_nodes(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                 const bny_node_map *map, const bny_arenas_config *config) {
-  bny_way way = BNY_WAY_ANY;
-  banyan_status status = comm_agree_way(comm, exchange, settings, &way);
+  bool has_fabric = false;
+  banyan_status status = comm_find_fabric(comm, exchange, &has_fabric);
   if (status != BANYAN_OK) return status;
-  if (way == BNY_WAY_FABRIC) {
+  if (has_fabric) {
     status = join_arenas(comm, exchange, settings, config);
-    if (status == BANYAN_OK || config->strict || settings->options.device_nodes) return status;
+    if (status == BANYAN_OK || config->strict) return status;
     bny_log(BNY_LOG_WARN, "rank %d: %s; devices of several nodes are combined through host memory", comm->rank,
             banyan_last_error());
     bny_engine_disconnect(comm->device.engine);

@@ -216,10 +216,8 @@ TEST(words_are_checked) {
   setenv(name, "o", 1), rejected_alone(NULL, name " is \"o\"; it takes " words), unsetenv(name);
 #include "base/options.def"
   setenv("BANYAN_UCX_PUT", "emulated", 1);
-  setenv("BANYAN_DEVICE_NODES", "staged", 1);
   banyan_comm_destroy(lone_comm(NULL));
   unsetenv("BANYAN_UCX_PUT");
-  unsetenv("BANYAN_DEVICE_NODES");
 }
 
 static void create_with_levels(world_rank *self) {

@@ -328,19 +328,18 @@ static void describe(world_rank *self) {
   combine_all(self);
 }
 
-/* By default, devices of one NVLink domain share memory, and other devices do not try to. */
+/* Devices of one NVLink domain share memory, and other devices do not try to. */
 TEST(ways_are_chosen) {
   static const struct {
-    const char *words, *way, *says;
-  } cases[] = {{"", "", "arenas go by fabric handles"},
-               {"no-fabric:1,", "", "staged in host memory between nodes"},
-               {"import-fails,", "", "staged in host memory between nodes"},
-               {"", "fabric", "arenas go by fabric handles"}};
+    const char *words, *says;
+  } cases[] = {{"", "arenas go by fabric handles"},
+               {"no-fabric:1,", "staged in host memory between nodes"},
+               {"import-fails,", "staged in host memory between nodes"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     setenv("BANYAN_LOG", "error", 1); /* suppresses the warning that fabric handles fail */
     says = cases[i].says;
     run_and_check(task_of(3, BANYAN_SCATTER_NONE, 1, NULL), describe,
-                  (world_setup){.words = cases[i].words, .way = cases[i].way});
+                  (world_setup){.words = cases[i].words, .fabric = true});
   }
 }
 

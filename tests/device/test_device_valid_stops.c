@@ -216,8 +216,8 @@ static void call_while_stopped(world_rank *self) {
 
 static void run(int32_t ranks, const char *nodes) {
   char words[96];
-  snprintf(words, sizeof words, "devices=4,sms=2,live,moved,step-ns=20,seed=%llu", (unsigned long long)random_seed());
-  setenv("BANYAN_DEVICE_NODES", "staged", 1);
+  snprintf(words, sizeof words, "devices=4,sms=2,live,moved,no-fabric,step-ns=20,seed=%llu",
+           (unsigned long long)random_seed());
   world_be_nodes(nodes);
   setenv("FAKE_CUDA", words, 1);
   setenv("BANYAN_CUDA_LIBRARY", fake_cuda_path(), 1);

@@ -202,9 +202,8 @@ static void end_device(device *self) {
 static void begin(void) {
   static const fake_cuda_image image = {FAKE_CUDA_MAGIC, {{"*", launch}}}; /* only bny_interpret_simple_32 is
                                                                             * launched */
-  setenv("FAKE_CUDA", "devices=3", 1);
+  setenv("FAKE_CUDA", "devices=3,no-fabric", 1);
   setenv("BANYAN_CUDA_LIBRARY", fake_cuda_path(), 1);
-  setenv("BANYAN_DEVICE_NODES", "staged", 1);
   world_be_nodes("a,a,b");
   fake_cuda_set_image(&image, sizeof image);
   for (int i = 0; i < RANKS; i++) {

@@ -78,7 +78,7 @@ struct world_setup {
   bool one_device;   /* emulated: all ranks share it, else each has its own */
   const char *words; /* more words for FAKE_CUDA; NULL: none */
   const char *nodes; /* the node of each rank, "a,a,b"; NULL: as the backend has it */
-  const char *way;   /* BANYAN_DEVICE_NODES of emulated nodes; "": unset; NULL: staged */
+  bool fabric;       /* emulated nodes: devices have fabric handles, so that they are not staged */
   int32_t comms;     /* communicators that are in use at once on a GPU; 0: 1 */
   void *argument;    /* processes may write there only to memory from world_share() */
   /* Processes: the parent calls it while they run; it may send them signals. */

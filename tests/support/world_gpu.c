@@ -199,12 +199,10 @@ int32_t world_gpus(void) { return recall("GPU_TEST_DEVICES"); }
 static void begin_nodes(const world_setup *setup) {
   char more[256];
   set_connections();
-  snprintf(more, sizeof more, "%sdevices=%d,live,moved,step-ns=20,seed=%llu", setup->words ? setup->words : "",
-           setup->nranks, (unsigned long long)random_seed());
+  snprintf(more, sizeof more, "%s%sdevices=%d,live,moved,step-ns=20,seed=%llu", setup->words ? setup->words : "",
+           setup->fabric ? "" : "no-fabric,", setup->nranks, (unsigned long long)random_seed());
   setenv("FAKE_CUDA", more, 1);
   setenv("BANYAN_CUDA_LIBRARY", fake_cuda_path(), 1);
-  setenv("BANYAN_DEVICE_NODES", setup->way ? setup->way : "staged", 1);
-  if (setup->way && !*setup->way) unsetenv("BANYAN_DEVICE_NODES");
   world_be_nodes(world_nodes_of(setup));
   fake_cuda_set_image("emulated", 8);
 }
