@@ -19,7 +19,6 @@
 
 /* The facts of each rank. They are sent as bytes, padding included. */
 typedef struct facts {
-  char vendor[16];
   unsigned char uuid[BNY_DEVICE_UUID_BYTES];
   uint64_t bytes, nonce;
   uint32_t kinds;
@@ -97,7 +96,6 @@ static banyan_status settle(arenas_work *work, banyan_status own) {
 static facts gather_own(const bny_device *device, const bny_arenas_config *config) {
   facts own;
   memset(&own, 0, sizeof own);
-  snprintf(own.vendor, sizeof own.vendor, "%s", device->ops->name);
   memcpy(own.uuid, device->facts.uuid, sizeof own.uuid);
   own.bytes = config->bytes;
   own.kinds = device->facts.memory_kinds;
@@ -124,9 +122,6 @@ static banyan_status compare(arenas_work *work) {
   for (int32_t i = 0; i < arenas->nranks; i++) {
     if (all[i].status != BANYAN_OK)
       return bny_fail((banyan_status)all[i].status, "rank %d could not begin to share its device's memory", i);
-    if (strncmp(all[i].vendor, own->vendor, sizeof own->vendor) != 0)
-      return bny_fail(BANYAN_ERR_MISMATCH, "rank %d has a device of %.15s, this rank one of %.15s", i, all[i].vendor,
-                      own->vendor);
     if (all[i].bytes != own->bytes)
       return bny_fail(BANYAN_ERR_MISMATCH,
                       "arenas on devices are of %" PRIu64 " bytes on rank %d and of %" PRIu64 " here", all[i].bytes, i,

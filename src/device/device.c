@@ -10,16 +10,8 @@
 #include "device/cuda/entry.h"
 #include "base/status.h"
 
-static const struct {
-  const char *name;
-  banyan_status (*open)(const bny_device_choice *choice, bny_device **device);
-} vendors[] = {
-    {"cuda", bny_cuda_open},
-};
-
 banyan_status bny_device_open(const char *vendor, const bny_device_choice *choice, bny_device **device) {
-  for (size_t i = 0; i < sizeof vendors / sizeof vendors[0]; i++)
-    if (strcmp(vendors[i].name, vendor) == 0) return vendors[i].open(choice, device);
+  if (strcmp(vendor, "cuda") == 0) return bny_cuda_open(choice, device);
   return bny_fail(BANYAN_ERR_ARGUMENT, "config.device is \"%.40s\"; it takes \"cuda\"", vendor);
 }
 

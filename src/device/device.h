@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The interface to an accelerator, in plain C. A vendor has one row in the table of device.c and its own files; no code
- * above this header knows its types. Streams are the vendor's own (CUstream or cudaStream_t), passed as void *. NULL is
+ * The interface to an accelerator, in plain C. A vendor is named in device.c and has its own files; no code above this
+ * header knows its types. Streams are the vendor's own (CUstream or cudaStream_t), passed as void *. NULL is
  * the vendor's default stream.
  *
  * The caller's memory is read and written in place, and never shared with peers. Only memory made here is shared.
@@ -52,7 +52,6 @@ typedef struct bny_device_facts {
   int32_t driver;                            /* 12040 is 12.4 */
   int32_t sm_count;
   int32_t shared_bytes_max; /* limit of a block that requests it */
-  int32_t cache_bytes;      /* size of the L2 cache */
   bool clusters;            /* blocks form clusters, with distributed shared memory */
   bool early_launch;        /* programmatic dependent launch */
   bool multicast;           /* NVLink switches can store to many devices at once */
@@ -152,7 +151,7 @@ typedef struct bny_device_module bny_device_module;
 /* A kernel of a loaded module. It is valid as long as the module. */
 typedef struct bny_device_kernel {
   void *function;
-  int32_t registers, shared_bytes, local_bytes, threads_max;
+  int32_t shared_bytes, local_bytes;
 } bny_device_kernel;
 
 typedef struct bny_device_launch {

@@ -182,12 +182,7 @@ static int local_bytes(void) { return (int)fake_number("local", 800); }
 
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
   fake_kernel_note(function, FAKE_KERNEL_LOADED);
-  switch ((int)attribute) {
-  case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = 1024; break;
-  case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = 64; break;
-  case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *value = local_bytes(); break;
-  default: *value = 0;
-  }
+  *value = attribute == CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES ? local_bytes() : 0;
   return fake_enter(true);
 }
 

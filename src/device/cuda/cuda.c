@@ -254,7 +254,6 @@ static banyan_status read_facts(bny_cuda_device *self, int32_t ordinal) {
                    attribute(self, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   facts->sm_count = attribute(self, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   facts->shared_bytes_max = attribute(self, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
-  facts->cache_bytes = attribute(self, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
   bool extended = self->driver.cuLaunchKernelEx != NULL;
   facts->clusters = extended && attribute(self, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH);
   facts->early_launch = extended && facts->compute >= 90 && facts->driver >= early_launch_driver;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The CUDA row of the vendor table. Every build has it; a build without CUDA reports what is missing. */
+ * Opens a CUDA device. Every build has it; a build without CUDA reports what is missing. */
 #pragma once
 
 #include "device/device.h"

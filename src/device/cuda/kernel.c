@@ -120,14 +120,9 @@ void bny_cuda_module_unload(bny_device_module *module) {
 }
 
 static CUresult read_kernel(const bny_cuda_driver *driver, CUfunction function, bny_device_kernel *kernel) {
-  CUresult result = driver->cuFuncGetAttribute(&kernel->registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function);
-  if (result == CUDA_SUCCESS)
-    result = driver->cuFuncGetAttribute(&kernel->shared_bytes, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function);
-  if (result == CUDA_SUCCESS)
-    result = driver->cuFuncGetAttribute(&kernel->local_bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function);
-  if (result == CUDA_SUCCESS)
-    result = driver->cuFuncGetAttribute(&kernel->threads_max, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function);
-  return result;
+  CUresult result = driver->cuFuncGetAttribute(&kernel->shared_bytes, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function);
+  if (result != CUDA_SUCCESS) return result;
+  return driver->cuFuncGetAttribute(&kernel->local_bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function);
 }
 
 /* Raises the stack limit to the kernel's needs in advance. If the driver raised it at the first launch, it would wait
