@@ -46,17 +46,6 @@ static banyan_status enter(bny_cuda_device *self, bny_cuda_scope *scope) {
 
 static size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-/* Makes an empty memory object, which holds a reference to the device. */
-static banyan_status memory_new(bny_cuda_device *self, bny_memory_kind kind, bool imported, bny_cuda_memory **memory) {
-  bny_cuda_memory *made = calloc(1, sizeof *made);
-  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an arena");
-  made->memory = (bny_device_memory){.device = &self->device, .kind = kind, .imported = imported};
-  made->file = -1;
-  bny_cuda_hold(self);
-  *memory = made;
-  return BANYAN_OK;
-}
-
 /* ---- virtual memory management ----------------------------------------------------------------------------------- */
 
 static CUmemAllocationHandleType handle_type(bny_memory_kind kind) {
@@ -81,7 +70,7 @@ static banyan_status memory_map(bny_cuda_device *self, bny_cuda_memory *memory) 
                         self->device.facts.ordinal, bytes);
 }
 
-static banyan_status make_virtual(bny_cuda_device *self, size_t bytes, bny_cuda_memory *memory) {
+static banyan_status make_virtual(bny_cuda_device *self, const bny_device_offer *offer, bny_cuda_memory *memory) {
   CUmemAllocationProp wanted = {
       .type = CU_MEM_ALLOCATION_TYPE_PINNED,
       .requestedHandleTypes = handle_type(memory->memory.kind),
@@ -92,7 +81,7 @@ static banyan_status make_virtual(bny_cuda_device *self, size_t bytes, bny_cuda_
   CUresult result = self->driver.cuMemGetAllocationGranularity(&unit, &wanted, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
   if (result == CUDA_SUCCESS && unit == 0) result = CUDA_ERROR_UNKNOWN;
   if (result != CUDA_SUCCESS) return bny_cuda_check(&self->driver, result, "the granularity of arenas");
-  bytes = round_up(bytes, unit);
+  const size_t bytes = round_up(offer->bytes, unit);
   result = self->driver.cuMemCreate(&memory->physical, bytes, &wanted, 0);
   if (result != CUDA_SUCCESS)
     return bny_cuda_check(&self->driver, result, "%zu bytes of CUDA device %d for an arena to share by %s", bytes,
@@ -104,8 +93,8 @@ static banyan_status make_virtual(bny_cuda_device *self, size_t bytes, bny_cuda_
 
 /* ---- the older allocator ----------------------------------------------------------------------------------------- */
 
-static banyan_status make_older(bny_cuda_device *self, size_t bytes, bny_cuda_memory *memory) {
-  bytes = round_up(bytes, ipc_block_bytes);
+static banyan_status make_older(bny_cuda_device *self, const bny_device_offer *offer, bny_cuda_memory *memory) {
+  const size_t bytes = round_up(offer->bytes, ipc_block_bytes);
   CUresult result = self->driver.cuMemAlloc(&memory->allocated, bytes);
   if (result != CUDA_SUCCESS)
     return bny_cuda_check(&self->driver, result, "%zu bytes of CUDA device %d for an arena", bytes,
@@ -188,8 +177,8 @@ void bny_cuda_host_unregister(bny_device *device, void *host, size_t bytes) {
   madvise(host, bytes, MADV_DOFORK);
 }
 
-static banyan_status make_host(bny_cuda_device *self, size_t bytes, bny_cuda_memory *memory) {
-  bytes = round_up(bytes, (size_t)sysconf(_SC_PAGESIZE));
+static banyan_status make_host(bny_cuda_device *self, const bny_device_offer *offer, bny_cuda_memory *memory) {
+  const size_t bytes = round_up(offer->bytes, (size_t)sysconf(_SC_PAGESIZE));
   banyan_status status = bny_memory_file_make(bytes, &memory->file);
   if (status == BANYAN_OK) status = bny_memory_file_map(memory->file, bytes, &memory->host);
   if (status != BANYAN_OK) return status;
@@ -198,29 +187,6 @@ static banyan_status make_host(bny_cuda_device *self, size_t bytes, bny_cuda_mem
 }
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
-
-banyan_status bny_cuda_memory_make(bny_device *device, bny_memory_kind kind, size_t bytes, bny_device_memory **memory) {
-  bny_cuda_device *self = (bny_cuda_device *)device;
-  bny_cuda_memory *made = NULL;
-  bny_cuda_scope scope;
-  if ((kind == BNY_MEMORY_FILE && !self->files) || (kind == BNY_MEMORY_FABRIC && !self->fabric))
-    return bny_fail(BANYAN_ERR_UNSUPPORTED, "CUDA device %d does not share memory by %s", device->facts.ordinal,
-                    bny_memory_kind_name(kind));
-  banyan_status status = memory_new(self, kind, false, &made);
-  if (status != BANYAN_OK) return status;
-  status = enter(self, &scope);
-  if (status == BANYAN_OK)
-    status = (kind == BNY_MEMORY_IPC    ? make_older
-              : kind == BNY_MEMORY_HOST ? make_host
-                                        : make_virtual)(self, bytes, made);
-  bny_cuda_leave(self, &scope);
-  if (status != BANYAN_OK) {
-    bny_cuda_memory_free(&made->memory);
-    return status;
-  }
-  *memory = &made->memory;
-  return BANYAN_OK;
-}
 
 /* Called with the device's context current. */
 static void undo(bny_cuda_device *self, bny_cuda_memory *memory) {
@@ -354,25 +320,41 @@ static banyan_status import_host(bny_cuda_device *self, const bny_device_offer *
   return status == BANYAN_OK ? memory_register(self, memory) : status;
 }
 
-banyan_status bny_cuda_memory_import(bny_device *device, const bny_device_offer *offer, bny_device_memory **memory) {
-  bny_cuda_device *self = (bny_cuda_device *)device;
-  bny_cuda_memory *made = NULL;
+/* ---- either ------------------------------------------------------------------------------------------------------ */
+
+/* Makes memory of an offer's kind and size, or imports what is offered. */
+static banyan_status obtain(bny_cuda_device *self, const bny_device_offer *offer, bool imports,
+                            bny_device_memory **memory) {
+  static banyan_status (*const steps[2][BNY_MEMORY_KINDS])(bny_cuda_device *, const bny_device_offer *,
+                                                           bny_cuda_memory *) = {
+      {make_virtual, make_virtual, make_older, make_host}, {import_virtual, import_virtual, import_older, import_host}};
+  bny_cuda_memory *made = calloc(1, sizeof *made);
   bny_cuda_scope scope;
-  banyan_status status = memory_new(self, offer->kind, true, &made);
-  if (status != BANYAN_OK) return status;
-  made->memory.bytes = offer->bytes;
-  status = enter(self, &scope);
-  if (status == BANYAN_OK)
-    status = (offer->kind == BNY_MEMORY_IPC    ? import_older
-              : offer->kind == BNY_MEMORY_HOST ? import_host
-                                               : import_virtual)(self, offer, made);
+  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an arena");
+  made->memory =
+      (bny_device_memory){.device = &self->device, .kind = offer->kind, .bytes = offer->bytes, .imported = imports};
+  made->file = -1;
+  bny_cuda_hold(self);
+  banyan_status status = enter(self, &scope);
+  if (status == BANYAN_OK) status = steps[imports][offer->kind](self, offer, made);
   bny_cuda_leave(self, &scope);
-  if (status != BANYAN_OK) {
+  if (status == BANYAN_OK)
+    *memory = &made->memory;
+  else
     bny_cuda_memory_free(&made->memory);
-    return status;
-  }
-  *memory = &made->memory;
-  return BANYAN_OK;
+  return status;
+}
+
+banyan_status bny_cuda_memory_make(bny_device *device, bny_memory_kind kind, size_t bytes, bny_device_memory **memory) {
+  bny_cuda_device *self = (bny_cuda_device *)device;
+  if ((kind == BNY_MEMORY_FILE && !self->files) || (kind == BNY_MEMORY_FABRIC && !self->fabric))
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "CUDA device %d does not share memory by %s", device->facts.ordinal,
+                    bny_memory_kind_name(kind));
+  return obtain(self, &(bny_device_offer){.kind = kind, .bytes = bytes}, false, memory);
+}
+
+banyan_status bny_cuda_memory_import(bny_device *device, const bny_device_offer *offer, bny_device_memory **memory) {
+  return obtain((bny_cuda_device *)device, offer, true, memory);
 }
 
 /* ---- what works -------------------------------------------------------------------------------------------------- */
