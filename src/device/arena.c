@@ -421,7 +421,7 @@ static banyan_status exchange_files(arenas_work *work) {
   bny_fd_passing passing;
   banyan_status status = bny_fd_passing_meet(work->exchange, &passing);
   if (status != BANYAN_OK) return status;
-  status = bny_fd_passing_exchange(&passing, work->file, work->files);
+  status = bny_fd_passing_exchange(&passing, BANYAN_OK, &work->file, 1, work->files);
   bny_fd_passing_close(&passing);
   return status;
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Passes file descriptors between processes over an abstract Unix socket, and gets descriptors that report deaths. */
+ * Passes file descriptors between processes over an abstract Unix socket. */
 #include "transport/fd_passing.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -11,8 +10,6 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -160,12 +157,13 @@ static banyan_status receive_all(int socket_fd, int32_t peer, int *fds, int32_t 
   return status;
 }
 
-/* Rank 0: sends the thread's error to the others, as long as they receive. */
+/* Sends the thread's error to all that this rank is connected to, as long as they receive. */
 static void send_failure(const bny_fd_passing *passing, banyan_status status) {
   if (passing->process != bny_process()) return; /* a callback has forked, and this is the child */
   parcel parcel = {.status = (int32_t)status};
   snprintf(parcel.why, sizeof parcel.why, "%s", banyan_last_error());
-  for (int32_t i = 1; i < passing->nranks; i++) send_parcel(passing->sockets[i], &parcel, NULL, 0, 0);
+  for (int32_t i = 0; i < passing->nranks; i++)
+    if (passing->sockets[i] >= 0) send_parcel(passing->sockets[i], &parcel, NULL, 0, 0);
 }
 
 static banyan_status fail_send(int32_t peer, int error) {
@@ -337,119 +335,35 @@ void bny_fd_passing_close(bny_fd_passing *passing) {
   passing->sockets = NULL;
 }
 
-/* ---- memory and deaths ------------------------------------------------------------------------------------------- */
-
-#ifndef SO_PEERPIDFD
-enum { SO_PEERPIDFD = 77 }; /* in kernels since 6.5, missing in this C library */
-#endif
-
-/* Calls the kernel, because glibc has this function only since 2.36. */
-static int open_pidfd(pid_t pid) { return bny_file_above_stderr((int)syscall(SYS_pidfd_open, pid, 0)); }
-
-/* Returns a pidfd of a peer in any pid namespace if the kernel can, else of one visible from here, or -1. The peer
- * holds its connection open, so its number has not been reused. */
-static int pidfd_of(int socket_fd) {
-  int fd = -1;
-  struct ucred peer;
-  socklen_t bytes = sizeof fd;
-  if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERPIDFD, &fd, &bytes) == 0) return bny_file_above_stderr(fd);
-  bytes = sizeof peer;
-  if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.pid <= 0) return -1;
-  return open_pidfd(peer.pid);
-}
-
-/* Rank 0: makes the descriptors that report deaths. Without pidfds, a rank's death is the end of a socket that only
- * that rank holds. */
-static banyan_status find_deaths(bny_fd_passing *passing, int *deaths, int *held) {
-  int pair[2];
-  deaths[0] = open_pidfd(getpid());
-  if (deaths[0] < 0) {
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
-      return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "rank 0 cannot make a pair of sockets");
-    deaths[0] = bny_file_above_stderr(pair[0]);
-    *held = bny_file_above_stderr(pair[1]);
-  }
-  for (int32_t i = 1; i < passing->nranks; i++) {
-    deaths[i] = pidfd_of(passing->sockets[i]);
-    if (deaths[i] < 0) deaths[i] = fcntl(passing->sockets[i], F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-    if (deaths[i] < 0)
-      return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "rank 0 can open no more descriptors (ulimit -n)");
-  }
-  return BANYAN_OK;
-}
-
-static banyan_status share_as_first(bny_fd_passing *passing, banyan_status own, int memory, int *deaths, int *held) {
-  banyan_status status = own;
-  if (status == BANYAN_OK && passing->admitted != BANYAN_OK) status = bny_fail(passing->admitted, "%s", passing->why);
-  if (status == BANYAN_OK) status = find_deaths(passing, deaths, held);
-  for (int32_t i = 1; i < passing->nranks && status == BANYAN_OK; i++)
-    if (!send_all(passing->sockets[i], &memory, 1, passing->deadline_ns) ||
-        !send_all(passing->sockets[i], deaths, passing->nranks, passing->deadline_ns))
-      status = fail_send(i, errno);
-  if (status != BANYAN_OK) send_failure(passing, status);
-  return status;
-}
-
-static banyan_status share_as_other(bny_fd_passing *passing, int *memory, int *deaths, int *held) {
-  int fd = -1;
-  banyan_status status = receive_all(passing->sockets[0], 0, &fd, 1, passing->deadline_ns);
-  if (status == BANYAN_OK) status = receive_all(passing->sockets[0], 0, deaths, passing->nranks, passing->deadline_ns);
-  if (status != BANYAN_OK) {
-    if (fd >= 0) close(fd);
-    return status;
-  }
-  *memory = fd;
-  struct stat own;
-  /* without pidfds, this rank's entry is the other end of its socket to rank 0 */
-  if (fstat(deaths[passing->rank], &own) == 0 && S_ISSOCK(own.st_mode)) {
-    *held = passing->sockets[0];
-    passing->sockets[0] = -1;
-  }
-  return BANYAN_OK;
-}
-
-banyan_status bny_fd_passing_share(bny_fd_passing *passing, banyan_status own, int *memory, int *deaths, int *held) {
-  *held = -1;
-  for (int32_t i = 0; i < passing->nranks; i++) deaths[i] = -1;
-  banyan_status status = passing->rank == 0 ? share_as_first(passing, own, *memory, deaths, held)
-                                            : share_as_other(passing, memory, deaths, held);
-  if (status == BANYAN_OK) return BANYAN_OK;
-  for (int32_t i = 0; i < passing->nranks; i++) {
-    if (deaths[i] >= 0) close(deaths[i]);
-    deaths[i] = -1;
-  }
-  if (*held >= 0) close(*held);
-  *held = -1;
-  return status;
-}
-
 /* ---- descriptors from each to all -------------------------------------------------------------------------------- */
 
-static banyan_status trade_as_first(bny_fd_passing *passing, int mine, int *fds) {
+static banyan_status trade_as_first(bny_fd_passing *passing, const int *mine, int32_t each, int *fds) {
   banyan_status status = passing->admitted == BANYAN_OK ? BANYAN_OK : bny_fail(passing->admitted, "%s", passing->why);
   for (int32_t i = 1; i < passing->nranks && status == BANYAN_OK; i++)
-    status = receive_all(passing->sockets[i], i, &fds[i], 1, passing->deadline_ns);
-  fds[0] = mine;
+    status = receive_all(passing->sockets[i], i, fds + i * each, each, passing->deadline_ns);
+  memcpy(fds, mine, (size_t)each * sizeof *fds);
   for (int32_t i = 1; i < passing->nranks && status == BANYAN_OK; i++)
-    if (!send_all(passing->sockets[i], fds, passing->nranks, passing->deadline_ns)) status = fail_send(i, errno);
-  fds[0] = -1;
-  if (status != BANYAN_OK) send_failure(passing, status);
+    if (!send_all(passing->sockets[i], fds, passing->nranks * each, passing->deadline_ns)) status = fail_send(i, errno);
+  for (int32_t i = 0; i < each; i++) fds[i] = -1;
   return status;
 }
 
-banyan_status bny_fd_passing_exchange(bny_fd_passing *passing, int mine, int *fds) {
-  banyan_status status;
-  for (int32_t i = 0; i < passing->nranks; i++) fds[i] = -1;
-  if (passing->rank == 0)
-    status = trade_as_first(passing, mine, fds);
-  else if (!send_all(passing->sockets[0], &mine, 1, passing->deadline_ns))
+banyan_status bny_fd_passing_exchange(bny_fd_passing *passing, banyan_status own, const int *mine, int32_t each,
+                                      int *fds) {
+  banyan_status status = own;
+  int32_t count = passing->nranks * each;
+  for (int32_t i = 0; i < count; i++) fds[i] = -1;
+  if (status == BANYAN_OK && passing->rank == 0)
+    status = trade_as_first(passing, mine, each, fds);
+  else if (status == BANYAN_OK && !send_all(passing->sockets[0], mine, each, passing->deadline_ns))
     status = fail_send(0, errno);
-  else
-    status = receive_all(passing->sockets[0], 0, fds, passing->nranks, passing->deadline_ns);
-  for (int32_t i = 0; i < passing->nranks; i++) {
-    if (fds[i] < 0 || (status == BANYAN_OK && i != passing->rank)) continue;
+  else if (status == BANYAN_OK)
+    status = receive_all(passing->sockets[0], 0, fds, count, passing->deadline_ns);
+  for (int32_t i = 0; i < count; i++) {
+    if (fds[i] < 0 || (status == BANYAN_OK && i / each != passing->rank)) continue;
     close(fds[i]);
     fds[i] = -1;
   }
+  if (status != BANYAN_OK) send_failure(passing, status);
   return status;
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Passes file descriptors between the processes of one node, over an abstract Unix socket that exists only during the
- * call. Rank 0 gives every other rank the memory file of the window, and a descriptor for each rank that reports its
- * death. Or every rank gives all others its own descriptor, through rank 0. A peer must run as the same user and know
+ * call. Every rank gives its own descriptors to all others, through rank 0. A peer must run as the same user and know
  * the secret of this communicator, which travels over the (authenticated) bootstrap.
  *
  * Ranks wait for each other in the exchange, whose bootstrap notices deaths and names missing ranks. All ranks connect
@@ -23,13 +22,10 @@ typedef struct bny_fd_passing {
 /* Connects all ranks to rank 0. It is collective. A failure is known to all ranks and leaves nothing to close. */
 banyan_status bny_fd_passing_meet(const bny_exchange *exchange, bny_fd_passing *passing);
 
-/* Rank 0 passes its *memory to the others, which get it in *memory; or it passes its earlier failure `own`.
- * deaths[nranks] are for polling: each becomes readable when its rank ends, and the caller closes them. *held is -1, or
- * a descriptor that the caller closes when it leaves: peers take the close for the end of this rank. */
-banyan_status bny_fd_passing_share(bny_fd_passing *passing, banyan_status own, int *memory, int *deaths, int *held);
-
-/* Every rank passes `mine`, which stays its own, and gets fds[nranks], which it closes: the descriptors of all ranks.
- * Its own entry, and the entry of a rank that passed -1, is -1. */
-banyan_status bny_fd_passing_exchange(bny_fd_passing *passing, int mine, int *fds);
+/* Every rank passes mine[each], which stay its own, and gets fds[nranks * each], which it closes: the descriptors of
+ * all ranks. Its own entries, and those for which a rank passed -1, are -1. A rank that has failed before (`own`)
+ * passes the thread's error instead, and the exchange fails on all ranks. */
+banyan_status bny_fd_passing_exchange(bny_fd_passing *passing, banyan_status own, const int *mine, int32_t each,
+                                      int *fds);
 
 void bny_fd_passing_close(bny_fd_passing *passing);

@@ -1,16 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Connects the processes of one node. The window is an unnamed memory file (memory_file.h), so there is no name to
  * guess or to leave behind. Deaths are noticed through pidfds, or through sockets that each rank holds. */
+#include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/status.h"
 #include "transport/fd_passing.h"
 #include "transport/memory_file.h"
 #include "transport/window.h"
+
+/* The descriptors that each rank passes to all others. Only rank 0 has memory to pass. */
+enum { MEMORY, DEATH, PASSED };
 
 typedef struct shm {
   bny_window window;     /* first */
@@ -57,28 +64,43 @@ static const bny_transport_ops shm_ops = {
     .close = shm_close,
 };
 
-/* All ranks connect to rank 0, which passes the descriptors. Then all map the memory. */
-static banyan_status connect_steps(shm *self, const bny_exchange *exchange, const bny_arena_config *config,
-                                   int *deaths) {
-  int memory = -1;
+/* Makes a descriptor that becomes readable when this process ends: a pidfd or, if the system rejects those, the end of
+ * a socket whose other end only this process holds. Calls the kernel, as glibc has the function only since 2.36. */
+static banyan_status make_death(int32_t rank, int *death, int *held) {
+  int pair[2];
+  *death = bny_file_above_stderr((int)syscall(SYS_pidfd_open, getpid(), 0));
+  if (*death >= 0) return BANYAN_OK;
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+    return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "rank %d cannot make a pair of sockets", rank);
+  *death = bny_file_above_stderr(pair[0]);
+  *held = bny_file_above_stderr(pair[1]);
+  return BANYAN_OK;
+}
+
+/* All ranks connect to rank 0 and pass what reports their deaths, and rank 0 also its memory. Then all map it. */
+static banyan_status connect_steps(shm *self, const bny_exchange *exchange, const bny_arena_config *config, int *fds) {
+  int own[PASSED] = {-1, -1};
   void *base = NULL;
   bny_fd_passing passing;
   banyan_status status = bny_fd_passing_meet(exchange, &passing);
   if (status != BANYAN_OK) return status;
   size_t bytes = bny_window_bytes(passing.nranks, config);
-  if (passing.rank == 0) status = bny_memory_file_make(bytes, &memory);
-  status = bny_fd_passing_share(&passing, status, &memory, deaths, &self->held);
+  if (passing.rank == 0) status = bny_memory_file_make(bytes, &own[MEMORY]);
+  if (status == BANYAN_OK) status = make_death(passing.rank, &own[DEATH], &self->held);
+  status = bny_fd_passing_exchange(&passing, status, own, PASSED, fds);
   bny_fd_passing_close(&passing);
+  int memory = passing.rank == 0 ? own[MEMORY] : fds[MEMORY];
   if (status == BANYAN_OK) status = bny_memory_file_map(memory, bytes, &base);
   if (status == BANYAN_OK) bny_window_init(&self->window, &shm_ops, base, passing.rank, passing.nranks, config);
   if (memory >= 0) close(memory);
+  if (own[DEATH] >= 0) close(own[DEATH]);
   return bny_exchange_settle(exchange, status, "could not set up shared memory");
 }
 
 banyan_status bny_shm_connect(const bny_exchange *exchange, const bny_arena_config *config, bny_transport **transport) {
   int32_t nranks = exchange->bootstrap->nranks;
   shm *self = calloc(1, sizeof *self);
-  int *fds = malloc((size_t)nranks * sizeof *fds);
+  int *fds = malloc((size_t)nranks * PASSED * sizeof *fds);
   struct pollfd *deaths = malloc((size_t)nranks * sizeof *deaths);
   if (!self || !fds || !deaths) {
     free(self), free(fds), free(deaths);
@@ -86,13 +108,9 @@ banyan_status bny_shm_connect(const bny_exchange *exchange, const bny_arena_conf
                     nranks);
   }
   self->held = -1;
-  for (int32_t i = 0; i < nranks; i++) fds[i] = -1;
+  for (int32_t i = 0; i < nranks * PASSED; i++) fds[i] = -1;
   banyan_status status = connect_steps(self, exchange, config, fds);
-  for (int32_t i = 0; i < nranks; i++) deaths[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
-  /* A rank does not watch for its own death. */
-  int32_t rank = exchange->bootstrap->rank;
-  if (deaths[rank].fd >= 0) close(deaths[rank].fd);
-  deaths[rank].fd = -1;
+  for (int32_t i = 0; i < nranks; i++) deaths[i] = (struct pollfd){.fd = fds[i * PASSED + DEATH], .events = POLLIN};
   free(fds);
   self->deaths = deaths;
   self->window.transport.nranks = nranks;
