@@ -14,7 +14,7 @@ enum { RANKS = 3, BYTES = 4000, SENDER = 1, VICTIM = 2, HEAD = sizeof(bny_net_da
 /* A message with a forged header; head_bytes of it are sent. */
 typedef struct forgery {
   const char *what;
-  unsigned id;
+  int32_t kind;
   size_t head_bytes, bytes;
   bny_net_data data;
 } forgery;
@@ -28,8 +28,10 @@ static void send_forgery(world_rank *self, const forgery *forgery) {
   ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_AM_SEND_FLAG_EAGER};
   bny_net_take(net);
   memset(payload, 0xa5, sizeof payload);
-  ucs_status_ptr_t request = net->ucx.ucp_am_send_nbx(net->peers[VICTIM]->endpoint, forgery->id, &forgery->data,
-                                                      forgery->head_bytes, payload, forgery->bytes, &param);
+  bny_net_data data = forgery->data;
+  data.head.kind = forgery->kind;
+  ucs_status_ptr_t request = net->ucx.ucp_am_send_nbx(net->peers[VICTIM]->endpoint, 0, &data, forgery->head_bytes,
+                                                      payload, forgery->bytes, &param);
   while (request && !UCS_PTR_IS_ERR(request) && net->ucx.ucp_request_check_status(request) == UCS_INPROGRESS)
     net->ucx.ucp_worker_progress(net->worker);
   if (request && !UCS_PTR_IS_ERR(request)) net->ucx.ucp_request_free(request);
@@ -38,8 +40,9 @@ static void send_forgery(world_rank *self, const forgery *forgery) {
 
 /* A valid message of rank 1 for a future run. */
 static bny_net_data good_data(const world_rank *self) {
-  return (bny_net_data){
-      .cookie = net_of(self)->cookie, .tag = (self->comm->exec->epoch + 2) << 32, .bytes = 100, .rank = SENDER};
+  return (bny_net_data){.head = {.cookie = net_of(self)->cookie, .rank = SENDER},
+                        .tag = (self->comm->exec->epoch + 2) << 32,
+                        .bytes = 100};
 }
 
 static banyan_status gather(world_rank *self, int round) {
@@ -73,12 +76,11 @@ static int send_foreign(world_rank *self) {
       {"a sleeper for no slot", BNY_NET_NOTE, NOTE, 0, good},
   };
   int count = sizeof forgeries / sizeof forgeries[0];
-  forgeries[0].data.cookie++;
-  forgeries[1].data.rank = RANKS;
-  forgeries[2].data.rank = VICTIM;
-  forgeries[3].data.rank = -1;
-  const bny_net_note sleeper = {
-      .cookie = good.cookie, .slot = self->comm->transport->slots_max, .rank = SENDER, .word = BNY_NET_SLEEP};
+  forgeries[0].data.head.cookie++;
+  forgeries[1].data.head.rank = RANKS;
+  forgeries[2].data.head.rank = VICTIM;
+  forgeries[3].data.head.rank = -1;
+  const bny_net_note sleeper = {.head = good.head, .slot = self->comm->transport->slots_max, .word = BNY_NET_SLEEP};
   memcpy(&forgeries[count - 1].data, &sleeper, sizeof sleeper);
   for (int i = 0; i < count; i++) send_forgery(self, &forgeries[i]);
   return count;
@@ -141,9 +143,9 @@ static forgery broken_message(const world_rank *self, int which) {
 
 /* Sends a note that this rank has finished long ago. After a broken message, the sender's notes are ignored. */
 static void send_excuse(world_rank *self) {
-  forgery note = {"a note", BNY_NET_NOTE, sizeof(bny_net_note), 0, {.cookie = net_of(self)->cookie}};
-  const bny_net_note content = {
-      .cookie = note.data.cookie, .done = self->comm->exec->epoch + 1000, .rank = SENDER, .word = BNY_NET_ACKNOWLEDGE};
+  forgery note = {"a note", BNY_NET_NOTE, sizeof(bny_net_note), 0, good_data(self)};
+  bny_net_note content = {.head = note.data.head, .word = BNY_NET_ACKNOWLEDGE};
+  content.head.done = self->comm->exec->epoch + 1000;
   memcpy(&note.data, &content, sizeof content);
   send_forgery(self, &note);
 }

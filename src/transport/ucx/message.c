@@ -22,6 +22,21 @@ bny_net_packet *bny_net_packet_take(bny_net_peer *peer) {
   return packet;
 }
 
+bny_net_head bny_net_head_of(bny_net *net) {
+  const bny_rank_line *line = net->transport.ops->line(&net->transport, net->transport.rank);
+  return (bny_net_head){.cookie = net->cookie,
+                        .done = atomic_load_explicit(&line->done, memory_order_relaxed),
+                        .rank = net->transport.rank};
+}
+
+bny_net_packet *bny_net_message_to(bny_net_peer *peer) {
+  bny_net_packet *packet = bny_net_can_send(peer) ? bny_net_packet_take(peer) : NULL;
+  if (!packet) return NULL;
+  memset(&packet->of, 0, sizeof packet->of);
+  packet->of.head = bny_net_head_of(peer->net);
+  return packet;
+}
+
 static void release(bny_net_packet *packet) {
   bny_net *net = packet->peer->net;
   free(packet->text);
@@ -55,55 +70,46 @@ static void note_request(bny_net_packet *packet, ucs_status_ptr_t request) {
  * jumps into its functions to avoid asking again. */
 enum { PARAMETERS = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE };
 
-static void post(bny_net_packet *packet, unsigned id, size_t header_bytes, const void *payload, size_t bytes,
-                 ucs_memory_type_t memory) {
+const size_t bny_net_header_bytes[BNY_NET_KINDS] = {
+    [BNY_NET_DATA] = sizeof(bny_net_data),     [BNY_NET_NOTE] = sizeof(bny_net_note),
+    [BNY_NET_REPORT] = sizeof(bny_net_report), [BNY_NET_RENDEZVOUS] = sizeof(bny_net_rendezvous),
+    [BNY_NET_OFFER] = sizeof(bny_net_offer),   [BNY_NET_REJECTION] = sizeof(bny_net_rejection)};
+
+void bny_net_send(bny_net_packet *packet, int32_t kind, const void *payload, size_t bytes) {
   bny_net_peer *peer = packet->peer;
-  bny_net *net = peer->net;
   ucp_request_param_t param = {
       .op_attr_mask = PARAMETERS | UCP_OP_ATTR_FIELD_FLAGS,
       .flags = UCP_AM_SEND_FLAG_EAGER, /* the receiver need not fetch it */
       .cb.send = sent,
       .user_data = packet,
-      .memory_type = memory,
+      .memory_type = UCS_MEMORY_TYPE_HOST,
   };
-  note_request(packet, net->ucx.ucp_am_send_nbx(peer->endpoint, id, &packet->of, header_bytes, payload, bytes, &param));
-}
-
-static void put_from(bny_net_packet *packet, const void *from, size_t bytes, uint64_t to, ucs_memory_type_t memory) {
-  bny_net_peer *peer = packet->peer;
-  ucp_request_param_t param = {.op_attr_mask = PARAMETERS, .cb.send = sent, .user_data = packet, .memory_type = memory};
-  packet->counts = true;
-  note_request(packet, peer->net->ucx.ucp_put_nbx(peer->endpoint, from, bytes, to, peer->rkey, &param));
+  packet->of.head.kind = kind;
+  packet->counts = kind == BNY_NET_DATA || kind == BNY_NET_RENDEZVOUS || kind == BNY_NET_REJECTION ||
+                   (kind == BNY_NET_NOTE && packet->of.note.word == BNY_NET_ACKNOWLEDGE);
+  note_request(packet, peer->net->ucx.ucp_am_send_nbx(peer->endpoint, 0, &packet->of, bny_net_header_bytes[kind],
+                                                      payload, bytes, &param));
 }
 
 void bny_net_send_put(bny_net_packet *packet, const void *payload, size_t bytes, uint64_t to) {
-  put_from(packet, payload, bytes, to, UCS_MEMORY_TYPE_HOST);
+  bny_net_peer *peer = packet->peer;
+  ucp_request_param_t param = {
+      .op_attr_mask = PARAMETERS, .cb.send = sent, .user_data = packet, .memory_type = UCS_MEMORY_TYPE_HOST};
+  packet->counts = true;
+  note_request(packet, peer->net->ucx.ucp_put_nbx(peer->endpoint, payload, bytes, to, peer->rkey, &param));
 }
 
 void bny_net_send_signal(bny_net_packet *packet, uint64_t to) {
-  put_from(packet, &packet->of.tag, sizeof packet->of.tag, to, UCS_MEMORY_TYPE_HOST);
-}
-
-void bny_net_send_data(bny_net_packet *packet, const void *payload, size_t bytes) {
-  packet->counts = true;
-  post(packet, BNY_NET_DATA, sizeof packet->of.data, payload, bytes, UCS_MEMORY_TYPE_HOST);
+  bny_net_send_put(packet, &packet->of.tag, sizeof packet->of.tag, to);
 }
 
 static void send_note(bny_net_peer *peer, bny_net_word word, uint64_t tag, int32_t slot) {
-  bny_net *net = peer->net;
-  bny_net_packet *packet = bny_net_can_send(peer) ? bny_net_packet_take(peer) : NULL;
+  bny_net_packet *packet = bny_net_message_to(peer);
   if (!packet) return;
-  bny_rank_line *line = net->transport.ops->line(&net->transport, net->transport.rank);
-  packet->of.note = (bny_net_note){
-      .cookie = net->cookie,
-      .done = atomic_load_explicit(&line->done, memory_order_relaxed),
-      .tag = tag,
-      .slot = slot,
-      .rank = net->transport.rank,
-      .word = word,
-  };
-  packet->counts = word == BNY_NET_ACKNOWLEDGE;
-  post(packet, BNY_NET_NOTE, sizeof packet->of.note, NULL, 0, UCS_MEMORY_TYPE_HOST);
+  packet->of.note.tag = tag;
+  packet->of.note.slot = slot;
+  packet->of.note.word = word;
+  bny_net_send(packet, BNY_NET_NOTE, NULL, 0);
 }
 
 void bny_net_send_note(bny_net_peer *peer, bny_net_word word) { send_note(peer, word, 0, 0); }
@@ -112,21 +118,11 @@ void bny_net_send_sleep(bny_net_peer *peer, const bny_net_wish *wish) {
   send_note(peer, BNY_NET_SLEEP, wish->tag, wish->slot);
 }
 
-void bny_net_send_report(bny_net_packet *packet) {
-  post(packet, BNY_NET_REPORT, sizeof packet->of.report, NULL, 0, UCS_MEMORY_TYPE_HOST);
-}
-
-void bny_net_send_rejection(bny_net_packet *packet) {
-  packet->counts = true;
-  post(packet, BNY_NET_REJECTION, sizeof packet->of.rejection, NULL, 0, UCS_MEMORY_TYPE_HOST);
-}
-
 void bny_net_send_offer(bny_net_peer *peer, uint64_t address, const void *rkey, size_t bytes) {
-  bny_net *net = peer->net;
-  bny_net_packet *packet = bny_net_can_send(peer) ? bny_net_packet_take(peer) : NULL;
+  bny_net_packet *packet = bny_net_message_to(peer);
   if (!packet) return;
-  packet->of.offer = (bny_net_offer){.cookie = net->cookie, .address = address, .rank = net->transport.rank};
-  post(packet, BNY_NET_OFFER, sizeof packet->of.offer, rkey, bytes, UCS_MEMORY_TYPE_HOST);
+  packet->of.offer.address = address;
+  bny_net_send(packet, BNY_NET_OFFER, rkey, bytes);
 }
 
 bny_rendezvous *bny_net_rendezvous_of(bny_transport *transport, int32_t rank, int half) {
@@ -137,7 +133,7 @@ bny_rendezvous *bny_net_rendezvous_of(bny_transport *transport, int32_t rank, in
 
 void bny_net_send_rendezvous(bny_net_peer *peer, int half) {
   bny_net *net = peer->net;
-  bny_net_packet *packet = bny_net_can_send(peer) ? bny_net_packet_take(peer) : NULL;
+  bny_net_packet *packet = bny_net_message_to(peer);
   const bny_rendezvous *own = bny_net_rendezvous_of(&net->transport, net->transport.rank, half);
   if (packet && own->bytes) {
     packet->text = malloc(own->bytes); /* a later round may overwrite it before a slow peer has taken it */
@@ -149,13 +145,10 @@ void bny_net_send_rendezvous(bny_net_peer *peer, int half) {
   }
   if (!packet) return;
   if (own->bytes) memcpy(packet->text, own->text, own->bytes);
-  packet->of.rendezvous = (bny_net_rendezvous){.cookie = net->cookie,
-                                               .rank = net->transport.rank,
-                                               .kind = own->kind,
-                                               .round = atomic_load_explicit(&own->round, memory_order_relaxed)};
-  packet->counts = true;
+  packet->of.rendezvous.kind = own->kind;
+  packet->of.rendezvous.round = atomic_load_explicit(&own->round, memory_order_relaxed);
   if (net->transport.network == BNY_NETWORK_TCP) net->unflushed = true;
-  post(packet, BNY_NET_RENDEZVOUS, sizeof packet->of.rendezvous, packet->text, own->bytes, UCS_MEMORY_TYPE_HOST);
+  bny_net_send(packet, BNY_NET_RENDEZVOUS, packet->text, own->bytes);
 }
 
 void bny_net_post(bny_transport *transport, int32_t rank, int half) {

@@ -44,10 +44,8 @@ static bny_net_packet *prepare(bny_net_peer *peer, bny_net_occasion occasion) {
   bny_net *net = peer->net;
   bny_net_packet *packet = is_there(peer) ? bny_net_packet_take(peer) : NULL;
   if (!packet) return NULL;
-  packet->of.report = (bny_net_report){.cookie = net->cookie,
-                                       .rank = net->transport.rank,
-                                       .occasion = (int32_t)occasion,
-                                       .fault = load(net->transport.fault)};
+  packet->of.report = (bny_net_report){
+      .head = bny_net_head_of(net), .occasion = (int32_t)occasion, .fault = load(net->transport.fault)};
   packet->of.report.of[0] = snapshot_of(net, net->transport.rank);
   packet->of.report.of[1].rank = packet->of.report.of[2].rank = -1;
   return packet;
@@ -55,7 +53,7 @@ static bny_net_packet *prepare(bny_net_peer *peer, bny_net_occasion occasion) {
 
 static void report_self(bny_net_peer *peer, bny_net_occasion occasion) {
   bny_net_packet *packet = prepare(peer, occasion);
-  if (packet) bny_net_send_report(packet);
+  if (packet) bny_net_send(packet, BNY_NET_REPORT, NULL, 0);
 }
 
 /* UCX before 1.14 ends the process if a peer dies while the answer to UCX's own handshake waits for the connection. A
@@ -75,13 +73,11 @@ void bny_net_send_hello(bny_net_peer *peer) {
 
 /* Sends the rejection over all endpoints. A rank that did not know it forwards it. The caller holds the worker. */
 static void forward_rejection(bny_net *net, const bny_rejection *rejection) {
-  bny_rank_line *line = net->transport.ops->line(&net->transport, net->transport.rank);
   for (int32_t i = 0; i < net->nknown; i++) {
-    bny_net_packet *packet = bny_net_can_send(net->known[i]) ? bny_net_packet_take(net->known[i]) : NULL;
+    bny_net_packet *packet = bny_net_message_to(net->known[i]);
     if (!packet) continue;
-    packet->of.rejection = (bny_net_rejection){
-        .cookie = net->cookie, .done = load(&line->done), .rank = net->transport.rank, .rejection = *rejection};
-    bny_net_send_rejection(packet);
+    packet->of.rejection.rejection = *rejection;
+    bny_net_send(packet, BNY_NET_REJECTION, NULL, 0);
   }
   net->unflushed = true;
 }
@@ -163,7 +159,7 @@ static void believe(bny_net *net, const bny_net_snapshot *of, bool itself) {
 
 void bny_net_receive_report(bny_net *net, const bny_net_report *report) {
   for (int i = 0; i < BNY_NET_SNAPSHOTS; i++) believe(net, &report->of[i], i == 0);
-  bny_net_peer *peer = net->peers[report->rank];
+  bny_net_peer *peer = net->peers[report->head.rank];
   if (report->occasion == BNY_NET_HELLO) peer->hello_received = true;
   if (report->occasion == BNY_NET_ANSWER) peer->parted = true;
   if (report->occasion == BNY_NET_GOODBYE || (peer->hello_received && !peer->hello_sent)) bny_net_want_answer(peer);
@@ -250,7 +246,7 @@ static void spread(bny_net *net, int64_t patience_ns) {
     if (!packet) continue;
     packet->of.report.of[1] = snapshot_of(net, bny_fault_culprit(fault));
     packet->of.report.of[2] = snapshot_of(net, bny_fault_reporter(fault));
-    bny_net_send_report(packet);
+    bny_net_send(packet, BNY_NET_REPORT, NULL, 0);
   }
   net->spread = fault;
   if (patience_ns > 0) bny_net_drain(net, bny_clock_ns() + patience_ns);

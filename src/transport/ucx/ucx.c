@@ -64,7 +64,7 @@ static void send_pieces(bny_net_peer *peer, const bny_net_data *what, const char
     packet->of.data = *what;
     packet->of.data.first = first;
     peer->net->transport.bytes_between_nodes += bytes;
-    bny_net_send_data(packet, payload + first, bytes);
+    bny_net_send(packet, BNY_NET_DATA, payload + first, bytes);
     first += bytes;
   } while (first < what->bytes);
 }
@@ -73,15 +73,7 @@ static void net_send(bny_transport *transport, uint64_t tag, int32_t slot, size_
                      const int32_t *peers, int32_t npeers) {
   bny_net *net = bny_net_of(transport);
   net->local->ops->send(net->local, tag, slot, offset, bytes, NULL, 0); /* one signal serves all readers of this node */
-  bny_net_data data = {
-      .cookie = net->cookie,
-      .tag = tag,
-      .done = atomic_load_explicit(&net_line(transport, transport->rank)->done, memory_order_relaxed),
-      .offset = offset,
-      .bytes = bytes,
-      .rank = transport->rank,
-      .slot = slot,
-  };
+  bny_net_data data = {.head = bny_net_head_of(net), .tag = tag, .offset = offset, .bytes = bytes, .slot = slot};
   int half = (int)(tag >> 32 & 1);
   const char *outbox = transport->halves[half];
   const char *payload = outbox + offset;

@@ -17,16 +17,25 @@
 /* ---- messages, in the byte order of the nodes, which all share --------------------------------------------------- */
 
 enum { BNY_NET_DATA = 1, BNY_NET_NOTE, BNY_NET_REPORT, BNY_NET_RENDEZVOUS, BNY_NET_OFFER, BNY_NET_REJECTION };
+enum { BNY_NET_KINDS = BNY_NET_REJECTION + 1 };
+
+/* Begins the header of every message. */
+typedef struct bny_net_head {
+  uint64_t cookie; /* identifies the communicator */
+  uint64_t done;   /* the sender's line.done */
+  int32_t rank;    /* the sender */
+  int32_t kind;
+} bny_net_head;
 
 /* Header of a piece of a slot. */
 typedef struct bny_net_data {
-  uint64_t cookie; /* identifies the communicator */
+  bny_net_head head;
   uint64_t tag;
-  uint64_t done;   /* the sender's line.done */
   uint64_t offset; /* where the message begins in the sender's half */
   uint64_t bytes;  /* length of the message */
   uint64_t first;  /* offset of the piece within it */
-  int32_t rank, slot;
+  int32_t slot;
+  int32_t reserved;
 } bny_net_data;
 
 typedef enum bny_net_word {
@@ -37,12 +46,10 @@ typedef enum bny_net_word {
 } bny_net_word;
 
 typedef struct bny_net_note {
-  uint64_t cookie, done;
+  bny_net_head head;
   uint64_t tag; /* SLEEP only; else 0 */
   int32_t slot; /* SLEEP only */
-  int32_t rank;
   int32_t word;
-  int32_t reserved;
 } bny_net_note;
 
 /* The message that a rank waits for. */
@@ -72,33 +79,45 @@ typedef enum bny_net_occasion {
 } bny_net_occasion;
 
 typedef struct bny_net_report {
-  uint64_t cookie, fault;
-  int32_t rank;
+  bny_net_head head;
+  uint64_t fault;
   int32_t occasion;
+  int32_t reserved;
   bny_net_snapshot of[BNY_NET_SNAPSHOTS]; /* the sender; for a fault also the culprit and the reporter */
 } bny_net_report;
 
 /* Header of the text of a bny_rendezvous. */
 typedef struct bny_net_rendezvous {
-  uint64_t cookie, round;
-  int32_t rank;
+  bny_net_head head;
+  uint64_t round;
   uint32_t kind;
+  uint32_t reserved;
 } bny_net_rendezvous;
 
 /* A call that a rank rejected, as the sender knows. */
 typedef struct bny_net_rejection {
-  uint64_t cookie, done;
-  int32_t rank;
-  int32_t reserved;
+  bny_net_head head;
   bny_rejection rejection;
 } bny_net_rejection;
 
 /* Header of a packed rkey, for the receiver's puts. */
 typedef struct bny_net_offer {
-  uint64_t cookie, address;
-  int32_t rank;
-  int32_t reserved;
+  bny_net_head head;
+  uint64_t address;
 } bny_net_offer;
+
+typedef union bny_net_message {
+  bny_net_head head;
+  bny_net_data data;
+  bny_net_note note;
+  bny_net_report report;
+  bny_net_rendezvous rendezvous;
+  bny_net_offer offer;
+  bny_net_rejection rejection;
+  uint64_t tag; /* the signal of a put */
+} bny_net_message;
+
+extern const size_t bny_net_header_bytes[BNY_NET_KINDS]; /* message.c, by kind */
 
 /* ---- state ------------------------------------------------------------------------------------------------------- */
 
@@ -148,15 +167,7 @@ typedef struct bny_net_packet {
   bny_net_peer *peer;
   bool counts; /* the sender's run ends only after this is sent */
   void *text;  /* freed with the packet; NULL: none */
-  union {
-    bny_net_data data;
-    bny_net_note note;
-    bny_net_report report;
-    bny_net_rendezvous rendezvous;
-    bny_net_offer offer;
-    bny_net_rejection rejection;
-    uint64_t tag; /* the signal of a put */
-  } of;
+  bny_net_message of;
 } bny_net_packet;
 
 /* The time at which a rank of this node was last seen polling. */
@@ -253,11 +264,12 @@ void bny_net_doze(bny_net *net, int64_t sleep_ns);
 
 /* Returns a packet to fill and send; NULL: no memory. */
 bny_net_packet *bny_net_packet_take(bny_net_peer *peer);
-void bny_net_send_data(bny_net_packet *packet, const void *payload, size_t bytes);
+/* Returns a packet whose head is set, if the peer takes messages; else NULL. */
+bny_net_packet *bny_net_message_to(bny_net_peer *peer);
+bny_net_head bny_net_head_of(bny_net *net);
+void bny_net_send(bny_net_packet *packet, int32_t kind, const void *payload, size_t bytes);
 void bny_net_send_note(bny_net_peer *peer, bny_net_word word);
 void bny_net_send_sleep(bny_net_peer *peer, const bny_net_wish *wish);
-void bny_net_send_report(bny_net_packet *packet);
-void bny_net_send_rejection(bny_net_packet *packet);
 bny_rendezvous *bny_net_rendezvous_of(bny_transport *transport, int32_t rank, int half);
 void bny_net_send_rendezvous(bny_net_peer *peer, int half);
 void bny_net_post(bny_transport *transport, int32_t rank, int half);
@@ -312,4 +324,4 @@ void bny_net_tell_no_more(bny_net *net);
 
 /* ---- receive.c --------------------------------------------------------------------------------------------------- */
 
-banyan_status bny_net_listen(bny_net *net); /* sets message handlers */
+banyan_status bny_net_listen(bny_net *net); /* sets the handler of messages */
