@@ -2,15 +2,20 @@
 libbanyan_core_la_SOURCES += \
   %D%/exchange.c %D%/exchange.h \
   %D%/tcp.c %D%/tcp.h \
+  %D%/tcp_link.h \
+  %D%/tcp_socket.h \
+  %D%/threads.c
+if SODIUM
+libbanyan_core_la_SOURCES += \
   %D%/tcp_accept.c \
   %D%/tcp_connect.c \
   %D%/tcp_gather.c \
-  %D%/tcp_link.c %D%/tcp_link.h \
+  %D%/tcp_link.c \
   %D%/tcp_listen.c \
   %D%/tcp_process.c \
   %D%/tcp_settings.c \
-  %D%/tcp_socket.c %D%/tcp_socket.h \
-  %D%/threads.c
+  %D%/tcp_socket.c
+endif
 
 # Ranks of an MPI_Comm are in a separate library, so that libbanyan never links MPI.
 if MPI

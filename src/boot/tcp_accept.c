@@ -7,7 +7,6 @@
  * room. A port scan, garbage or silent peers therefore delay no rank, which answers its challenge at once. */
 #include "boot/tcp_socket.h"
 
-#ifdef HAVE_SODIUM
 #include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -525,5 +524,3 @@ banyan_status bny_boot_accept_all(struct banyan_env *env, int64_t deadline_ns) {
   free(joining.pending);
   return status;
 }
-
-#endif

@@ -3,7 +3,6 @@
  * repeated until the deadline. */
 #include "boot/tcp_socket.h"
 
-#ifdef HAVE_SODIUM
 #include <endian.h>
 #include <errno.h>
 #include <poll.h>
@@ -284,5 +283,3 @@ enum bny_boot_holder bny_boot_find_holder(struct banyan_env *env, const struct a
            "give each job a port of its own by MASTER_PORT or BANYAN_PORT, or another BANYAN_JOB");
   return holder;
 }
-
-#endif

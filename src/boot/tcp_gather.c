@@ -4,7 +4,6 @@
  * all ranks get its reason and not just silence. */
 #include "boot/tcp.h"
 
-#ifdef HAVE_SODIUM
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -258,4 +257,3 @@ banyan_status bny_boot_gather(struct banyan_env *env, const void *mine, void *al
   free(gathering.arrived);
   return status;
 }
-#endif

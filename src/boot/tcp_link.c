@@ -3,7 +3,6 @@
  * message covers both nonces and begins with its own label, so no message can be replayed as another, or reflected. */
 #include "boot/tcp_link.h"
 
-#ifdef HAVE_SODIUM
 #include <endian.h>
 #include <errno.h>
 #include <sodium.h>
@@ -255,4 +254,3 @@ void bny_boot_link_close(struct bny_boot_link *link) {
   link->out_bytes = link->out_done = 0;
   sodium_memzero(link->session, sizeof link->session);
 }
-#endif

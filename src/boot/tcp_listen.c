@@ -2,7 +2,6 @@
  * Makes rank 0's listener: finds an address and a port, and asks who holds the port if it is taken. */
 #include "boot/tcp_socket.h"
 
-#ifdef HAVE_SODIUM
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -146,5 +145,3 @@ banyan_status bny_boot_listen(struct banyan_env *env, int64_t deadline_ns) {
     poll(NULL, 0, left_ms < PAUSE_MS ? left_ms : PAUSE_MS);
   }
 }
-
-#endif

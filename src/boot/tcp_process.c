@@ -3,7 +3,6 @@
  * has started them, and processes of a second job that look the same. */
 #include "boot/tcp.h"
 
-#ifdef HAVE_SODIUM
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -233,4 +232,3 @@ int64_t bny_boot_find_twin(const struct banyan_env *env, int32_t *rank) {
   *rank = search.rank;
   return search.twin;
 }
-#endif

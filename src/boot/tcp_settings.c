@@ -2,7 +2,6 @@
  * Reads this rank, the address of rank 0 and the secret from the environment. */
 #include "boot/tcp.h"
 
-#ifdef HAVE_SODIUM
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -287,4 +286,3 @@ banyan_status bny_boot_settings_read(struct bny_boot_settings *settings) {
   bny_boot_append_origin(origin, sizeof origin, &length, settings);
   return bny_fail(status, "%s%s", banyan_last_error(), origin);
 }
-#endif

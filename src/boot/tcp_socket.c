@@ -2,7 +2,6 @@
  * Resolves addresses, and makes connections and listeners of the TCP bootstrap. */
 #include "boot/tcp_socket.h"
 
-#ifdef HAVE_SODIUM
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -345,5 +344,3 @@ int bny_boot_socket_listen(const struct bny_boot_settings *settings, const struc
   errno = error;
   return -1;
 }
-
-#endif

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 unit_tests += \
   %D%/test_boot \
-  %D%/test_boot_env \
+  %D%/test_boot_env
+if SODIUM
+unit_tests += \
   %D%/test_boot_jobs \
   %D%/test_boot_many \
   %D%/test_boot_tcp
+endif
 libbanyan_tests_la_SOURCES += %D%/ranks.h
 
 # Tests ranks of an MPI_Comm; skipped without MPI.

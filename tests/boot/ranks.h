@@ -52,59 +52,44 @@ struct outcome {
   char text[512];
 };
 
-static int listen_fd, port;      /* the current test has these in its own process */
+static int listen_fd = -1, port; /* the current test has these in its own process */
 static int reserved_fd = -1;     /* holds `port` until rank 0 listens there by itself */
 static struct outcome *outcomes; /* in the file outcomes_fd, which executed programs inherit */
 static int outcomes_fd;
 static pid_t pids[PROCESSES_AT_MOST];
-static char shown_port[16];
+static char shown_port[16] = "29500";
 
-static inline int dial(void) {
+/* Connects to the port; returns -1 if nobody listens. */
+static inline int try_to_dial(void) {
   struct sockaddr_in address = {
       .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  ck_assert_msg(connect(fd, (struct sockaddr *)&address, sizeof address) == 0, "%s", strerror(errno));
+  if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+static inline int dial(void) {
+  int fd = try_to_dial();
+  ck_assert_msg(fd >= 0, "%s", strerror(errno));
   return fd;
 }
 
-/* Waits until some process listens on the port. */
 static inline void wait_for_listener(void) {
-  struct sockaddr_in address = {
-      .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-  for (bool listens = false; !listens;) {
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    listens = connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
-    close(fd);
-    if (!listens) sleep_s(0.005);
-  }
+  int fd;
+  while ((fd = try_to_dial()) < 0) sleep_s(0.005);
+  close(fd);
 }
 
 static inline void clear_environment(void) {
-  static const char *const names[] = {"RANK",
-                                      "WORLD_SIZE",
-                                      "BANYAN_JOB",
-                                      "TORCHELASTIC_RUN_ID",
-                                      "TORCHELASTIC_RESTART_COUNT",
-                                      "PMIX_NAMESPACE",
-                                      "SLURM_JOB_ID",
-                                      "SLURM_STEP_ID",
-                                      "SLURM_PROCID",
-                                      "SLURM_NTASKS",
-                                      "OMPI_COMM_WORLD_RANK",
-                                      "OMPI_COMM_WORLD_SIZE",
-                                      "PMI_RANK",
-                                      "PMI_SIZE",
-                                      "LOCAL_RANK",
-                                      "LOCAL_WORLD_SIZE",
-                                      "MASTER_ADDR",
-                                      "MASTER_PORT",
-                                      "BANYAN_PORT",
-                                      "BANYAN_SECRET",
-                                      "BANYAN_SECRET_FILE",
-                                      "BANYAN_LISTEN_FD",
-                                      "TORCHELASTIC_USE_AGENT_STORE",
-                                      "BANYAN_INTERFACE"};
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
+  static const char names[] =
+      "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT BANYAN_JOB BANYAN_PORT BANYAN_SECRET "
+      "BANYAN_SECRET_FILE BANYAN_LISTEN_FD BANYAN_INTERFACE TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT "
+      "TORCHELASTIC_USE_AGENT_STORE PMIX_NAMESPACE SLURM_JOB_ID SLURM_STEP_ID SLURM_PROCID SLURM_NTASKS "
+      "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE PMI_RANK PMI_SIZE";
+  char text[sizeof names], *rest = text;
+  memcpy(text, names, sizeof names);
+  for (const char *name; (name = strtok_r(rest, " ", &rest));) unsetenv(name);
 }
 
 static inline struct outcome *map_outcomes(int fd) {
@@ -286,6 +271,16 @@ static inline void assert_success(int index) {
 static inline void finish_with_success(int count) {
   finish_all(count);
   for (int i = 0; i < count; i++) assert_success(i);
+}
+
+/* Starts all ranks alike, the last one first. */
+static inline void start_all(struct part part) {
+  for (part.rank = part.nranks; part.rank-- > 0;) start(part.rank, part);
+}
+
+static inline void run_all(struct part part) {
+  start_all(part);
+  finish_with_success(part.nranks);
 }
 
 static inline void assert_text(int index, const char *part) {

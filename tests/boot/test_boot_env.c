@@ -4,6 +4,12 @@
 #include "tests/boot/ranks.h"
 
 #ifdef HAVE_SODIUM
+/* Sets the variables of this rank alone. */
+static void be_rank(int rank, int nranks) {
+  clear_environment();
+  set_environment(&(struct part){.rank = rank, .nranks = nranks});
+}
+
 /* Variables that matter only if there are other ranks. */
 static bool is_fine_alone(const char *name, const char *value) {
   if (strcmp(name, "MASTER_ADDR") == 0) return !value || *value;
@@ -54,11 +60,7 @@ TEST(names_bad_variables) {
       banyan_bootstrap bootstrap = {.rank = -7};
       if (rank == 1 && strcmp(cases[i].name, "BANYAN_LISTEN_FD") == 0) continue; /* only rank 0 reads it */
       if (alone && is_fine_alone(cases[i].name, cases[i].value)) continue;
-      clear_environment();
-      setenv("RANK", rank ? "1" : "0", 1);
-      setenv("WORLD_SIZE", alone ? "1" : "2", 1);
-      setenv("MASTER_ADDR", "127.0.0.1", 1);
-      setenv("MASTER_PORT", "29500", 1);
+      be_rank(rank, alone ? 1 : 2);
       if (cases[i].value)
         setenv(cases[i].name, cases[i].value, 1);
       else
@@ -83,16 +85,10 @@ TEST(names_a_node_without_addresses) {
     printf("skipped: namespaces are not allowed here\n");
     return;
   }
-  clear_environment();
-  setenv("RANK", "1", 1);
-  setenv("WORLD_SIZE", "2", 1);
-  setenv("MASTER_ADDR", "10.77.0.1", 1);
-  setenv("MASTER_PORT", "29500", 1);
-  setenv("BANYAN_SECRET", "x", 1);
-  ck_assert_int_eq(banyan_env_create(200000000, &env, &bootstrap), BANYAN_ERR_TIMEOUT);
-  ck_assert_msg(strstr(banyan_last_error(), "no network in common with it, but no address (no interface is up)") !=
-                    NULL,
-                "%s", banyan_last_error());
+  be_rank(1, 2);
+  setenv("MASTER_ADDR", "10.77.0.1", 1), setenv("BANYAN_SECRET", "x", 1);
+  ASSERT_FAILS(banyan_env_create(200000000, &env, &bootstrap), BANYAN_ERR_TIMEOUT,
+               "no network in common with it, but no address (no interface is up)");
 }
 
 /* A program that is no rank of banyan holds the port. */
@@ -100,22 +96,12 @@ TEST(names_a_held_port) {
   banyan_env *env = NULL;
   banyan_bootstrap bootstrap;
   char text[16];
-  struct sockaddr_in held = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-  socklen_t bytes = sizeof held;
-  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  ck_assert_int_eq(bind(fd, (struct sockaddr *)&held, sizeof held), 0);
-  ck_assert_int_eq(listen(fd, 4), 0);
-  ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&held, &bytes), 0);
-  snprintf(text, sizeof text, "%d", ntohs(held.sin_port));
-  clear_environment();
-  setenv("RANK", "0", 1);
-  setenv("WORLD_SIZE", "2", 1);
-  setenv("MASTER_ADDR", "127.0.0.1", 1);
-  setenv("BANYAN_PORT", text, 1);
-  setenv("BANYAN_SECRET", "x", 1);
-  ck_assert_int_eq(banyan_env_create(60 * INT64_C(1000000000), &env, &bootstrap), BANYAN_ERR_BOOTSTRAP);
-  ck_assert_msg(strstr(banyan_last_error(), text) && strstr(banyan_last_error(), "set BANYAN_PORT to a free port"),
-                "%s", banyan_last_error());
+  int fd = listen_on_any_port(SOCK_CLOEXEC, &port);
+  snprintf(text, sizeof text, "%d", port);
+  be_rank(0, 2);
+  setenv("BANYAN_PORT", text, 1), setenv("BANYAN_SECRET", "x", 1);
+  ASSERT_FAILS(banyan_env_create(60 * INT64_C(1000000000), &env, &bootstrap), BANYAN_ERR_BOOTSTRAP, text);
+  ck_assert_ptr_ne(strstr(banyan_last_error(), "set BANYAN_PORT to a free port"), NULL);
   close(fd);
 }
 
@@ -208,11 +194,7 @@ TEST_LOOP(knows_ids_of_jobs, 10) {
                {{{"BANYAN_JOB", "a name of thirty-one characters"}}, "a name of thirty-one characters"},
                {{{"BANYAN_JOB", "a name of more than thirty-one characters"}}, "a name of more than ~"}};
   struct bny_boot_settings settings;
-  clear_environment();
-  setenv("RANK", "1", 1);
-  setenv("WORLD_SIZE", "4", 1);
-  setenv("MASTER_ADDR", "127.0.0.1", 1);
-  setenv("MASTER_PORT", "29500", 1);
+  be_rank(1, 4);
   for (int i = 0; i < 5 && cases[_i].variables[i][0]; i++)
     setenv(cases[_i].variables[i][0], cases[_i].variables[i][1], 1);
   ck_assert_int_eq(bny_boot_settings_read(&settings), BANYAN_OK);

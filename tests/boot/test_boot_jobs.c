@@ -9,15 +9,6 @@
 #include "banyan.h"
 #include "boot/tcp.h"
 
-#ifndef HAVE_SODIUM
-
-int main(void) {
-  printf("skipped: built without libsodium\n");
-  return 77;
-}
-
-#else
-
 #include "tests/boot/ranks.h"
 #include "tests/support/directory.h"
 
@@ -115,9 +106,8 @@ TEST(a_stale_rank_0_takes_no_new_ranks) {
 TEST_LOOP(a_rank_that_comes_twice_fails_a_job_without_id, 2) {
   int twice = _i;
   reserve_port();
-  start(0, (struct part){.rank = 0, .nranks = 3, .secret = "x", .timeout_s = 5});
-  start(1, (struct part){.rank = 1, .nranks = 3, .secret = "x", .timeout_s = 5});
-  start(2, (struct part){.rank = twice, .nranks = 3, .secret = "x", .timeout_s = 5});
+  for (int i = 0; i < 3; i++)
+    start(i, (struct part){.rank = i < 2 ? i : twice, .nranks = 3, .secret = "x", .timeout_s = 5});
   finish_all(3);
   for (int i = 0; i < 3; i++) ck_assert(outcomes[i].create);
   assert_text(0, twice ? "rank 1 has already joined" : "rank 0 joined twice: from a job without id (3 ranks, since 20");
@@ -250,13 +240,8 @@ TEST_LOOP(takes_in_nobody_as_the_overflow_user, 4) {
     printf("skipped: a mapping of user 65534 needs root\n");
     return;
   }
-  for (int rank = 0; rank < 2; rank++)
-    start(rank, (struct part){.rank = rank,
-                              .nranks = 2,
-                              .secret = has_secret ? "x" : NULL,
-                              .rounds = 1,
-                              .bytes = 8,
-                              .map = mapped ? "65534 65534 1" : ""});
+  start_all((struct part){
+      .nranks = 2, .secret = has_secret ? "x" : NULL, .rounds = 1, .bytes = 8, .map = mapped ? "65534 65534 1" : ""});
   finish_all(2);
   for (int rank = 0; rank < 2; rank++) {
     if (outcomes[rank].create == BANYAN_ERR_ABORTED) {
@@ -292,18 +277,12 @@ TEST_LOOP(reads_the_secret_of_a_file, 7) {
   directory_make();
   snprintf(path, sizeof path, "%s/secret", directory);
   write_file(path, cases[_i].mode, cases[_i].content);
-  start(0, (struct part){.rank = 0,
-                         .nranks = 2,
-                         .rounds = 1,
-                         .bytes = 8,
-                         .timeout_s = cases[_i].text ? 0.2 : 10,
-                         .extra = {{"BANYAN_SECRET_FILE", path}}});
-  start(1, (struct part){.rank = 1,
-                         .nranks = 2,
-                         .rounds = 1,
-                         .bytes = 8,
-                         .timeout_s = cases[_i].text ? 0.2 : 10,
-                         .secret = "the secret"});
+  struct part part = {.nranks = 2, .rounds = 1, .bytes = 8, .timeout_s = cases[_i].text ? 0.2 : 10};
+  for (; part.rank < 2; part.rank++) {
+    part.extra[0][0] = part.rank ? "BANYAN_SECRET" : "BANYAN_SECRET_FILE";
+    part.extra[0][1] = part.rank ? "the secret" : path;
+    start(part.rank, part);
+  }
   finish_all(2);
   directory_remove();
   if (cases[_i].text) {
@@ -402,5 +381,3 @@ int main(void) {
   suite_deal(6);
   return suite_main(suite_with("boot_jobs", 60, set_up, tear_down));
 }
-
-#endif

@@ -16,15 +16,6 @@
 #include "tests/support/self.h"
 #include "tests/support/suite.h"
 
-#ifndef HAVE_SODIUM
-
-int main(void) {
-  printf("skipped: built without libsodium\n");
-  return 77;
-}
-
-#else
-
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 enum { MOST_RANKS = 200 };
 #else
@@ -219,5 +210,3 @@ TEST(sleepy_peers_get_the_reason) {
 }
 
 int main(void) { return suite_main(suite_of("boot_many", 120)); }
-
-#endif

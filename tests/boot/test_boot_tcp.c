@@ -13,34 +13,26 @@
 #include "base/process.h"
 #include "boot/tcp.h"
 
-#ifndef HAVE_SODIUM
-
-int main(void) {
-  printf("skipped: built without libsodium\n");
-  return 77;
-}
-
-#else
-
 #include "tests/boot/ranks.h"
 
-TEST_LOOP(gathers, 7) {
-  static const struct {
-    int nranks, rounds;
-    size_t bytes;
-    bool no_secret;
-  } cases[] = {{1, 3, 100, false},   {2, 200, 8, false}, {2, 3, 0, false}, {3, 3, 3000000, false},
-               {17, 20, 777, false}, {5, 20, 1, true},   {17, 2, 9, true}};
-  int nranks = cases[_i].nranks;
-  for (int rank = nranks - 1; rank >= 0; rank--)
-    start(rank, (struct part){.rank = rank,
-                              .nranks = nranks,
-                              .secret = cases[_i].no_secret ? NULL : "s3cret",
-                              .rounds = cases[_i].rounds,
-                              .bytes = cases[_i].bytes,
-                              .closes = nranks < 10});
-  finish_with_success(nranks);
-}
+/* `torchrun --standalone` passes the node's own name. If all ranks are on this node, the name is not looked up and no
+ * secret is needed. */
+#define ONE_NODE .nranks = 3, .rounds = 3, .bytes = 8, .extra = {{"LOCAL_WORLD_SIZE", "3"}}
+
+static const struct part jobs[] = {
+    {.nranks = 1, .secret = "s3cret", .rounds = 3, .bytes = 100, .closes = true},
+    {.nranks = 2, .secret = "s3cret", .rounds = 200, .bytes = 8, .closes = true},
+    {.nranks = 2, .secret = "s3cret", .rounds = 3, .bytes = 0, .closes = true},
+    {.nranks = 3, .secret = "s3cret", .rounds = 3, .bytes = 3000000, .closes = true},
+    {.nranks = 17, .secret = "s3cret", .rounds = 20, .bytes = 777},
+    {.nranks = 5, .rounds = 20, .bytes = 1, .closes = true},
+    {.nranks = 17, .rounds = 2, .bytes = 9},
+    {.nranks = 3, .rounds = 3, .bytes = 100, .forks = true}, /* children close their copies, unnoticed by peers */
+    {ONE_NODE, .address = "never"},
+    {ONE_NODE, .address = "192.0.2.1"},
+    {ONE_NODE, .address = "127.0.0.1"}};
+
+TEST_LOOP(gathers, sizeof jobs / sizeof *jobs) { run_all(jobs[_i]); }
 
 /* Rank 0 listens by itself, with each way to set the address. */
 TEST_LOOP(listens_by_itself, 5) {
@@ -127,38 +119,17 @@ TEST_LOOP(says_that_a_name_has_no_address, 4) {
 TEST_LOOP(all_learn_of_a_wrong_interface, 3) {
   char expected[64];
   snprintf(expected, sizeof expected, "rank %d of 3: BANYAN_INTERFACE is \"nosuch\"", _i);
-  for (int rank = 0; rank < 3; rank++)
-    start(rank, (struct part){.rank = rank,
-                              .nranks = 3,
-                              .timeout_s = 60,
-                              .extra = {{"BANYAN_INTERFACE", rank == _i ? "nosuch" : "127.0.0.0/8"}}});
+  struct part part = {.nranks = 3, .timeout_s = 60};
+  for (part.rank = 0; part.rank < 3; part.rank++) {
+    part.extra[0][0] = "BANYAN_INTERFACE", part.extra[0][1] = part.rank == _i ? "nosuch" : "127.0.0.0/8";
+    start(part.rank, part);
+  }
   finish_all(3);
   for (int rank = 0; rank < 3; rank++) {
     ck_assert_int_eq(outcomes[rank].create, rank == _i ? BANYAN_ERR_ARGUMENT : BANYAN_ERR_BOOTSTRAP);
     ck_assert(outcomes[rank].create_s < 30);
     assert_text(rank, expected);
   }
-}
-
-/* `torchrun --standalone` passes the node's own name. If all ranks are on this node, the name is not looked up and no
- * secret is needed. */
-TEST_LOOP(one_node_needs_no_name, 3) {
-  static const char *const addresses[] = {"never", "192.0.2.1", "127.0.0.1"};
-  for (int rank = 0; rank < 3; rank++)
-    start(rank, (struct part){.rank = rank,
-                              .nranks = 3,
-                              .rounds = 3,
-                              .bytes = 8,
-                              .address = addresses[_i],
-                              .extra = {{"LOCAL_WORLD_SIZE", "3"}}});
-  finish_with_success(3);
-}
-
-/* Children close their copies of connections, and peers do not notice. */
-TEST(children_take_no_part) {
-  for (int rank = 0; rank < 3; rank++)
-    start(rank, (struct part){.rank = rank, .nranks = 3, .rounds = 3, .bytes = 100, .forks = true});
-  finish_with_success(3);
 }
 
 /* One rank forks while it waits for the others, which come late, and the child returns from the wait. */
@@ -178,13 +149,13 @@ TEST_LOOP(children_of_a_wait_take_no_part, 8) {
 /* A job that is stopped as a whole for longer than its deadline continues afterwards. */
 TEST(time_in_which_a_job_is_stopped_does_not_count) {
   const double timeout_s = 3;
-  for (int rank = 0; rank < 2; rank++)
-    start(rank, (struct part){.rank = rank, .nranks = 3, .rounds = 1, .bytes = 8, .timeout_s = timeout_s});
+  struct part part = {.nranks = 3, .rounds = 1, .bytes = 8, .timeout_s = timeout_s};
+  for (; part.rank < 2; part.rank++) start(part.rank, part);
   sleep_s(timeout_s / 10);
   for (int rank = 0; rank < 2; rank++) kill(pids[rank], SIGSTOP);
   sleep_s(timeout_s);
   for (int rank = 0; rank < 2; rank++) kill(pids[rank], SIGCONT);
-  start(2, (struct part){.rank = 2, .nranks = 3, .rounds = 1, .bytes = 8, .timeout_s = timeout_s});
+  start(2, part);
   finish_with_success(3);
 }
 
@@ -530,5 +501,3 @@ int main(void) {
   suite_deal(6);
   return suite_main(suite_with("boot_tcp", 60, set_up, tear_down));
 }
-
-#endif
