@@ -42,6 +42,7 @@ struct part {
   int files;       /* how many more files may be opened; 0: no limit */
   uid_t user;      /* user to change to first; 0: no change */
   const char *map; /* users of a namespace to enter first; NULL: none */
+  bool listens;    /* there is no listener of the test: rank 0 makes its own */
 };
 
 /* The outcome of one process, in memory shared with the test. */
