@@ -401,7 +401,7 @@ TEST_LOOP(levels_sum, 6) {
 
 enum { FEW = 3, DIM = 8 };
 
-static void refuse_blocks(world_rank *self) {
+TEST_RANKS(blocks_of_all_ranks_are_counted, 1, .nranks = 3) {
   banyan_allreduce_desc desc = {.size = sizeof desc, .tokens = INT32_MAX, .dim = 1, .dtype = BANYAN_F32};
   float in[1] = {0}, out[1];
   desc.wire = BANYAN_E4M3, desc.scatter = BANYAN_SCATTER_HEADS;
@@ -421,7 +421,5 @@ TEST_RANKS(a_single_token_has_columns_of_its_own, 1, .nranks = 2) {
   for (int32_t i = 0; i < number * DIM; i++)
     world_check(self, (int32_t)buffer[i / DIM][DIM + i % DIM] == self->nranks * (first * DIM + i), "sum %d", i);
 }
-
-TEST(blocks_of_all_ranks_are_counted) { WORLD_RUN(refuse_blocks, .nranks = 3); }
 
 int main(void) { return world_main(suite_of("allreduce", 120)); }

@@ -25,7 +25,7 @@ static bool holds(world_rank *self, const rows *rows, int32_t first, int32_t tok
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
-static void call_randomly(world_rank *self) {
+TEST_RANKS(few_plans_serve_all_counts, 4, .nranks = 1 + _i) {
   world_random random = random_seed();
   rows *rows = rows_take(MOST, HEADS, VALUE_DIM);
   for (int i = 0; i < 2000; i++) {
@@ -37,8 +37,6 @@ static void call_randomly(world_rank *self) {
   int plans = world_plans_made(self);
   world_check(self, plans > 0 && plans <= 10, "2000 calls made %d plans", plans);
 }
-
-TEST_LOOP(few_plans_serve_all_counts, 4) { world_run(&(world_setup){.nranks = 1 + _i}, call_randomly); }
 
 /* A run sends bytes for its own tokens only. */
 static void count_bytes(world_rank *self) {
@@ -88,7 +86,7 @@ static const invalid invalids[] = {
 enum { INVALIDS = sizeof invalids / sizeof invalids[0] };
 
 /* Rank 1 passes invalid contents, and also NaN, which the error must not name. The other ranks get the error. */
-static void give_invalid(world_rank *self) {
+TEST_RANKS(invalid_contents_are_named, INVALIDS, .nranks = 3, .argument = (void *)(uintptr_t)&invalids[_i]) {
   const invalid *wrong = self->argument;
   rows *usual = rows_take(8, HEADS, VALUE_DIM), odd = *usual;
   banyan_valid_rows valid = {.size = sizeof valid,
@@ -116,10 +114,6 @@ static void give_invalid(world_rank *self) {
   }
   world_meet(self);
   banyan_op_free(op);
-}
-
-TEST_LOOP(invalid_contents_are_named, INVALIDS) {
-  world_run(&(world_setup){.nranks = 3, .argument = (void *)(uintptr_t)&invalids[_i]}, give_invalid);
 }
 
 /* ---- disagreement ------------------------------------------------------------------------------------------------ */
@@ -158,7 +152,7 @@ TEST_LOOP(other_numbers_are_a_mismatch, HISTORIES) {
 }
 
 /* Ranks that wait for no peer in such a run continue to a barrier: senders to a root, and a rank without tokens. */
-static void disagree_and_go_on(world_rank *self) {
+TEST_RANKS(other_numbers_are_remembered, 2, .nranks = 3, .argument = (void *)(intptr_t)_i) {
   bool to_root = self->argument != NULL;
   rows *rows = rows_take(8, HEADS, VALUE_DIM);
   int32_t other = to_root ? 5 : 0, tokens = self->rank == 1 ? other : 7;
@@ -180,14 +174,10 @@ static void disagree_and_go_on(world_rank *self) {
   banyan_op_free(op);
 }
 
-TEST_LOOP(other_numbers_are_remembered, 2) {
-  world_run(&(world_setup){.nranks = 3, .argument = (void *)(intptr_t)_i}, disagree_and_go_on);
-}
-
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 /* Each token has one page for its values and one for its statistics. Pages of masked rows are unreadable. */
-static void read_no_dead_rows(world_rank *self) {
+TEST_RANKS(dead_rows_are_not_read, 3, .nranks = 2 + _i) {
   enum { TOKENS = 24, LIVE = 19 };
   size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = 2 * TOKENS * page;
   char *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -226,8 +216,6 @@ static void read_no_dead_rows(world_rank *self) {
   }
   munmap(pages, bytes);
 }
-
-TEST_LOOP(dead_rows_are_not_read, 3) { world_run(&(world_setup){.nranks = 2 + _i}, read_no_dead_rows); }
 
 /* ---- a rank that is stopped -------------------------------------------------------------------------------------- */
 
