@@ -10,18 +10,10 @@ namespace bny {
 namespace {
 
 /* clang-format off */
-#define STEP_WORDS(WORD)                                                                                               \
-  WORD(seq_lens, nb::none()) WORD(page_table, nb::none()) WORD(keys_max, 0) WORD(empty, nb::none())                    \
-  WORD(query_start_loc, nb::none()) WORD(query_start, nb::none()) WORD(tree_mask, nb::none())                          \
-  WORD(key_start, nb::none()) WORD(key_block, nb::none()) WORD(key_stride, nb::none()) WORD(key_pattern, nb::none())   \
-  WORD(key_mask, nb::none()) WORD(page_indptr, nb::none()) WORD(last_page_len, nb::none())
-#define LAYER_WORDS(WORD)                                                                                              \
-  WORD(scale, 0.0) WORD(window, nb::none()) WORD(soft_cap, nb::none()) WORD(sinks, nb::none())                         \
-  WORD(k_scale, nb::none()) WORD(v_scale, nb::none())
 #define KEEP(name, standard) step->given.how.name = kept(*step, name);
 #define KEEP_RESULT(name, standard) step->given.result.name = kept(*step, name);
 #define MAKE_PARAMETERS                                                                                                \
-  nb::handle slots, nb::handle gather STEP_WORDS(WORD_PARAMETER) RESULT_WORDS(WORD_PARAMETER)
+  nb::handle slots, nb::handle gather BATCH_WORDS(WORD_PARAMETER) RESULT_WORDS(WORD_PARAMETER)
 #define LAYER(name, standard) given.how.name = name;
 /* clang-format on */
 
@@ -46,7 +38,7 @@ attention_step *make(nb::object self, MAKE_PARAMETERS) {
   comm &owner = *nb::cast<comm *>(self);
   auto step = std::make_unique<attention_step>();
   step->owner_object = self;
-  STEP_WORDS(KEEP)
+  BATCH_WORDS(KEEP)
   RESULT_WORDS(KEEP_RESULT)
   step->given.how.gather = kept(*step, gather);
   if (slots.is_none()) return step.release();
@@ -123,7 +115,7 @@ void define_attention_step(nb::module_ &module, nb::class_<comm> &type) {
            nb::arg("out").none() = nb::none(), nb::kw_only(), nb::arg("new_k").none() = nb::none(),
            nb::arg("new_v").none() = nb::none() LAYER_WORDS(WORD_ARGUMENT), doc::AttentionStep___call__);
   type.def("attention_step", make, nb::rv_policy::take_ownership, nb::kw_only(), nb::arg("slots").none() = nb::none(),
-           nb::arg("gather").none() = nb::none() STEP_WORDS(WORD_ARGUMENT) RESULT_WORDS(WORD_ARGUMENT),
+           nb::arg("gather").none() = nb::none() BATCH_WORDS(WORD_ARGUMENT) RESULT_WORDS(WORD_ARGUMENT),
            doc::Comm_attention_step);
 }
 

@@ -212,7 +212,7 @@ void define_calls(nb::class_<comm> &type) {
   define<combine_call>(type, "combine", doc::Comm_combine, doc::Comm_combine_init, nb::arg("o").none(),
                        nb::arg("lse").none(), by_name, nb::arg("sum") = nb::none(), out COMBINE_WORDS(WORD_ARGUMENT));
   define<sum_call>(type, "allreduce", doc::Comm_allreduce, doc::Comm_allreduce_init, nb::arg("x").none(), by_name,
-                   out SUM_WORDS(WORD_ARGUMENT));
+                   out CALL_WORDS(WORD_ARGUMENT));
   define<attention_request>(type, "attention_combine", doc::Comm_attention_combine, doc::Comm_attention_combine_init,
                             nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(),
                             by_name ATTENTION_WORDS(WORD_ARGUMENT), nb::arg("gather") = nb::none(),

@@ -266,14 +266,18 @@ private:
 const int32_t *read_int32s(array *from, const char *argument, const std::string &device, nb::handle word, void *stream);
 
 /* clang-format off */
-// Name and default of each of these arguments, in their order.
-#define ATTENTION_WORDS(WORD)                                                                                          \
-  WORD(seq_lens, nb::none()) WORD(page_table, nb::none()) WORD(scale, 0.0) WORD(keys_max, 0) WORD(empty, nb::none())   \
+// Name and default of these arguments: those that are equal for all layers of a step, those of a layer, and all.
+#define BATCH_WORDS(WORD)                                                                                              \
+  WORD(seq_lens, nb::none()) WORD(page_table, nb::none()) WORD(keys_max, 0) WORD(empty, nb::none())                    \
   WORD(query_start_loc, nb::none()) WORD(query_start, nb::none()) WORD(tree_mask, nb::none())                          \
   WORD(key_start, nb::none()) WORD(key_block, nb::none()) WORD(key_stride, nb::none()) WORD(key_pattern, nb::none())   \
-  WORD(key_mask, nb::none()) WORD(window, nb::none()) WORD(soft_cap, nb::none()) WORD(sinks, nb::none())               \
-  WORD(k_scale, nb::none()) WORD(v_scale, nb::none()) WORD(page_indptr, nb::none()) WORD(last_page_len, nb::none())    \
-  WORD(kv_rows, nb::none()) WORD(q_rope, nb::none()) WORD(parts, nb::none()) WORD(prune, nb::none())
+  WORD(key_mask, nb::none()) WORD(page_indptr, nb::none()) WORD(last_page_len, nb::none())
+#define LAYER_WORDS(WORD)                                                                                              \
+  WORD(scale, 0.0) WORD(window, nb::none()) WORD(soft_cap, nb::none()) WORD(sinks, nb::none())                         \
+  WORD(k_scale, nb::none()) WORD(v_scale, nb::none())
+#define ATTENTION_WORDS(WORD)                                                                                          \
+  BATCH_WORDS(WORD) LAYER_WORDS(WORD) WORD(kv_rows, nb::none()) WORD(q_rope, nb::none()) WORD(parts, nb::none())       \
+  WORD(prune, nb::none())
 /* clang-format on */
 
 // The Python arguments of attention besides its arrays and its output.

@@ -6,19 +6,16 @@
 namespace bny {
 
 /* clang-format off */
-// Name and default of each keyword argument of combine(), in their order, and of those that attention_combine() shares.
-#define COMBINE_WORDS(WORD)                                                                                            \
-  WORD(base, nb::none()) WORD(empty, nb::none()) WORD(values, nb::none()) WORD(out_base, nb::none())                   \
-  WORD(out_empty, "-inf") WORD(out_values, nb::none()) WORD(scatter, "none") WORD(root, 0) WORD(order, "plan")         \
-  WORD(wire, "f32") WORD(algorithm, nb::none()) WORD(stream, nb::none()) WORD(preset, nb::none())                      \
-  WORD(values_scale, nb::none()) WORD(out_scale, nb::none()) WORD(tokens, nb::none()) WORD(seq_lens, nb::none())       \
-  WORD(query_start_loc, nb::none()) WORD(token_mask, nb::none()) WORD(empty_rows, nb::none())
-#define RESULT_WORDS(WORD)                                                                                             \
-  WORD(base, "e") WORD(out_empty, "-inf") WORD(scatter, "none") WORD(root, 0) WORD(order, "plan") WORD(wire, "f32")    \
-  WORD(algorithm, nb::none()) WORD(stream, nb::none()) WORD(tokens, nb::none())
-#define SUM_WORDS(WORD)                                                                                                \
+// Name and default of keyword arguments: of all calls that merge or sum, of combine(), and of attention_combine().
+#define CALL_WORDS(WORD)                                                                                               \
   WORD(scatter, "none") WORD(root, 0) WORD(order, "plan") WORD(wire, "f32") WORD(algorithm, nb::none())                \
   WORD(tokens, nb::none())
+#define COMBINE_WORDS(WORD)                                                                                            \
+  CALL_WORDS(WORD) WORD(base, nb::none()) WORD(empty, nb::none()) WORD(values, nb::none()) WORD(out_base, nb::none())  \
+  WORD(out_empty, "-inf") WORD(out_values, nb::none()) WORD(stream, nb::none()) WORD(preset, nb::none())               \
+  WORD(values_scale, nb::none()) WORD(out_scale, nb::none()) WORD(seq_lens, nb::none())                                \
+  WORD(query_start_loc, nb::none()) WORD(token_mask, nb::none()) WORD(empty_rows, nb::none())
+#define RESULT_WORDS(WORD) CALL_WORDS(WORD) WORD(base, "e") WORD(out_empty, "-inf") WORD(stream, nb::none())
 // Each list makes parameters, names, members and arguments by these.
 #define WORD_PARAMETER(name, standard) , nb::handle name
 #define WORD_NAME(name, standard) name,
@@ -40,7 +37,7 @@ struct result_words {
 
 // Those of allreduce().
 struct sum_words {
-  SUM_WORDS(WORD_MEMBER)
+  CALL_WORDS(WORD_MEMBER)
 };
 
 // Returns the value of a word of a kind, such as "scatter". Errors name the argument, which is the kind if it is NULL.
