@@ -56,10 +56,10 @@ def rejected(argument, text, call, *given, **settings):
     assert caught.value.argument == argument and str(caught.value).startswith(argument + ": ")
 
 
-def run(body, ranks=2):
+def run(body, ranks=2, start="thread"):
     import banyan
 
-    return banyan.run(body, ranks=ranks, start="thread", timeout=60)
+    return banyan.run(body, ranks=ranks, start=start, timeout=60)
 
 
 @pytest.fixture

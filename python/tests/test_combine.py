@@ -3,21 +3,17 @@
 
 import numpy as np
 import pytest
-from conftest import all_close, close, merged, partials
+from conftest import all_close, close, merged, partials, run
 
 import banyan
 
 SHAPE = (3, 5, 16)
 
 
-def everyone(body, ranks=3, start="thread", **settings):
-    return banyan.run(body, ranks=ranks, start=start, timeout=60, **settings)
-
-
 @pytest.mark.parametrize("start", ["fork", "spawn", "thread"])
 def test_numbers(start):
     want = merged([partials(r, SHAPE) for r in range(3)])
-    all_close(everyone(combine_own, start=start), want)
+    all_close(run(combine_own, 3, start), want)
 
 
 def combine_own(comm):
@@ -34,7 +30,7 @@ def test_dtypes(dtype, tolerance, wire):
         assert out.dtype == dtype and lse.dtype == np.float32
         return out, lse
 
-    for out, lse in everyone(body, 2):
+    for out, lse in run(body, 2):
         close(out, want[0], {"f32": tolerance, "f16": 4e-3, "bf16": 4e-2}[wire])
         close(lse, want[1])
 
@@ -66,12 +62,12 @@ def test_conventions():
         o, lse = parts[comm.rank]
         return comm.combine(o, np.where(np.isinf(lse), np.float32(-5e4), lse), empty=-4e4, out_empty="+inf")
 
-    all_close(everyone(base_2, 2), want)
-    for out, m, d in everyone(numerators, 2):
+    all_close(run(base_2, 2), want)
+    for out, m, d in run(numerators, 2):
         close(out, want[0])
         with np.errstate(divide="ignore"):
             close(m + np.log(d), want[1])
-    for out, lse in everyone(below, 2):
+    for out, lse in run(below, 2):
         close(lse, np.where(np.isinf(want[1]), np.inf, want[1]))
 
 
@@ -89,13 +85,13 @@ def test_strides():
         assert values is out
         return values.copy(), stats.copy()
 
-    all_close(everyone(body, 2), want)
+    all_close(run(body, 2), want)
 
 
 @pytest.mark.parametrize("scatter", ["heads", "tokens", "root"])
 def test_scatter(scatter):
     want = merged([partials(r, SHAPE) for r in range(3)])
-    results = everyone(lambda comm: comm.combine(*partials(comm.rank, SHAPE), scatter=scatter, root=2))
+    results = run(lambda comm: comm.combine(*partials(comm.rank, SHAPE), scatter=scatter, root=2), 3)
     if scatter == "root":
         assert [out is None for out, _ in results] == [True, True, False]
         results = results[2:]
@@ -116,7 +112,7 @@ def test_out_without_lse_and_in_place():
         assert (o == out).all()
         return o, lse
 
-    all_close(everyone(body, 2), want)
+    all_close(run(body, 2), want)
 
 
 def test_persistent():
@@ -136,7 +132,7 @@ def test_persistent():
         assert first.timed(3) > 0
         return o, lse, out
 
-    results = everyone(body, 2)
+    results = run(body, 2)
     want = merged([(o, lse) for o, lse, _ in results])
     close(np.concatenate([out for _, _, out in results], 1), want[0])
 
@@ -170,7 +166,7 @@ def test_the_other_collectives():
         comm.barrier()
         return True
 
-    assert everyone(body) == [True] * 3
+    assert run(body, 3) == [True] * 3
 
 
 def test_metrics_and_tag(lone):
