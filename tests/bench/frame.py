@@ -85,7 +85,7 @@ class Times:
 
 
 def cell(value, digits=2):
-    return "" if value is None else f"{value:,.{digits}f}" if isinstance(value, float) else str(value)
+    return "" if value is None else str(value) if isinstance(value, (int, str)) else f"{value:,.{digits}f}"
 
 
 def table(options, head, rows):

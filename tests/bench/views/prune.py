@@ -24,14 +24,13 @@ def compute(comm, tokens, texts, file):
     session = Session(comm, model, tokens)
     session.prefill(ids[:-1])
     session.ids.append(ids[-1])
-    queries, fused = [], session._fused
+    queries = []
 
-    def record(layer):
-        queries.append(session.q[0].copy())
-        return fused(layer)
+    def record(layer):  # the queries of the layer before
+        queries.extend([session.q[0].copy()] if layer > 0 else [])
 
-    session._fused = record
-    session.step()
+    session.step(record)
+    queries.append(session.q[0].copy())
     np.savez(file, q=np.array(queries), k=session.k[:, 0], v=session.v[:, 0])
 
 
