@@ -58,14 +58,13 @@ int32_t bny_expressions_round(bny_expressions *all, int32_t number);
 /* Returns a rank whose contribution is missing; -1 if there is none. */
 int32_t bny_expressions_missing(const bny_expressions *all, int32_t number);
 
-/* The state of a symbolic run of plans (prove.c, cost.c). A map from (sender, slot, receiver) records when a message
+/* The state of a symbolic run of plans. A map from (sender, slot, receiver) records when a message
  * was sent, and whether the receiver has waited for it. A queue holds the ranks that can proceed. A waiting rank enters
  * the queue again only when its message has been sent. */
 
 typedef struct bny_arrival {
   int32_t sender, slot, receiver; /* sender < 0: free */
   bool taken;
-  double when_ns;
 } bny_arrival;
 
 typedef struct bny_arrivals {
