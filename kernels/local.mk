@@ -35,7 +35,8 @@ libbanyan_core_la_SOURCES += \
   %D%/cpu/merge_template.h \
   %D%/cpu/merge_vector.h \
   %D%/cpu/portable.c \
-  %D%/cpu/table.c
+  %D%/cpu/table.c \
+  %D%/cpu/vec.h
 
 # Each instruction set has its own flags.
 if AVX2

@@ -18,16 +18,11 @@
 
 typedef __m256 vec;
 typedef __m128 vec4;
+#include "vec.h"
 
 enum { VEC_LANES = 8, DIRECT_E4M3 = 0, DIRECT_E5M2 = 4 };
 
-INLINE vec vec_zero(void) { return _mm256_setzero_ps(); }
-INLINE vec vec_set1(float value) { return _mm256_set1_ps(value); }
-INLINE vec vec_load(const float *at) { return _mm256_loadu_ps(at); }
-INLINE void vec_store(float *at, vec value) { _mm256_storeu_ps(at, value); }
 INLINE vec vec_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
-INLINE vec vec_mul(vec a, vec b) { return _mm256_mul_ps(a, b); }
-INLINE vec vec_add(vec a, vec b) { return _mm256_add_ps(a, b); }
 
 INLINE vec widen(__m128i halves, banyan_dtype dtype) {
   if (dtype == BANYAN_F16) return _mm256_cvtph_ps(halves);

@@ -7,14 +7,9 @@
 #include "attention_loop.h"
 
 typedef __m512 vec;
+#include "vec.h"
 
-INLINE vec vec_zero(void) { return _mm512_setzero_ps(); }
-INLINE vec vec_set1(float value) { return _mm512_set1_ps(value); }
-INLINE vec vec_load(const float *at) { return _mm512_loadu_ps(at); }
-INLINE void vec_store(float *at, vec value) { _mm512_storeu_ps(at, value); }
 INLINE vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
-INLINE vec vec_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
-INLINE vec vec_add(vec a, vec b) { return _mm512_add_ps(a, b); }
 
 INLINE vec widen_bf16(__m256i halves) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));

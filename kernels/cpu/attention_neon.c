@@ -9,6 +9,7 @@
 #include "detect.h"
 
 typedef float32x4_t vec;
+#include "vec.h"
 typedef uint16x8_t word_vec;
 
 /* A bf16 becomes an f32 in one instruction, so words need no groups. */
@@ -24,13 +25,7 @@ enum {
 
 #define VALUE_VECTORS(heads) ((heads) >= 3 ? 4 : 8)
 
-INLINE vec vec_zero(void) { return vdupq_n_f32(0); }
-INLINE vec vec_set1(float value) { return vdupq_n_f32(value); }
-INLINE vec vec_load(const float *at) { return vld1q_f32(at); }
-INLINE void vec_store(float *at, vec value) { vst1q_f32(at, value); }
 INLINE vec vec_fma(vec a, vec b, vec c) { return vfmaq_f32(c, a, b); }
-INLINE vec vec_mul(vec a, vec b) { return vmulq_f32(a, b); }
-INLINE vec vec_add(vec a, vec b) { return vaddq_f32(a, b); }
 
 INLINE vec widen(uint16x4_t halves, banyan_dtype dtype) {
   if (dtype == BANYAN_F16) return vcvt_f32_f16(vreinterpret_f16_u16(halves));

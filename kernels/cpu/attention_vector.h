@@ -2,8 +2,8 @@
  * attention_wide.h and attention_avx2.c share these hooks of attention_loop.h, which convert elements. They are written
  * in terms of vectors, which the including file defines first:
  *
- *   vec, VEC_LANES               a vector of floats
- *   vec_zero, vec_set1, vec_load, vec_store, vec_fma (a b + c), vec_add, vec_mul
+ *   vec, VEC_LANES               a vector of floats; then it includes vec.h
+ *   vec_fma                      a b + c
  *   vec_row, vec_row_tail        LANES elements of a row of the cache; or fewer, then zeros. Elements of E4M3 come
  *                                times 2^-8, as the f16 of the same bits has it
  *   vec_group                    the same for 64 elements of eight bits

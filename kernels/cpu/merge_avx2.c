@@ -8,22 +8,13 @@
 
 typedef __m256 vec;
 #define VEC_LANES 8
-
-static inline vec vec_set(float x) { return _mm256_set1_ps(x); }
-
-static inline vec vec_add(vec a, vec b) { return _mm256_add_ps(a, b); }
-
-static inline vec vec_mul(vec a, vec b) { return _mm256_mul_ps(a, b); }
-
-static inline vec vec_load_f32(const void *values) { return _mm256_loadu_ps(values); }
+#include "vec.h"
 
 static inline vec vec_load_f16(const void *values) { return _mm256_cvtph_ps(_mm_loadu_si128(values)); }
 
 static inline vec vec_load_bf16(const void *values) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(values)), 16));
 }
-
-static inline void vec_store_f32(void *values, vec v) { _mm256_storeu_ps(values, v); }
 
 static inline void vec_stream_f32(float *values, vec v) { _mm256_stream_ps(values, v); }
 

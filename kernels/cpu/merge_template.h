@@ -50,11 +50,11 @@ INLINE void merge_rows(const merge_job *job, int count, banyan_dtype wire, bool 
   for (int r = 0; r < job->rows; r++) {
     const int row = job->first_row + r;
     char *out = job->out[r];
-    const vec factor = vec_set(job->factor[row]);
+    const vec factor = vec_set1(job->factor[row]);
 #pragma GCC unroll 8
     for (int node = 0; node < count - 1; node++) {
-      scales[2 * node] = vec_set(job->scales[node][0][row]);
-      scales[2 * node + 1] = vec_set(job->scales[node][1][row]);
+      scales[2 * node] = vec_set1(job->scales[node][0][row]);
+      scales[2 * node + 1] = vec_set1(job->scales[node][1][row]);
     }
     int i = 0;
     for (; i + VEC_LANES <= elements; i += VEC_LANES) {
@@ -154,39 +154,31 @@ typedef struct merge_setting {
   banyan_dtype to;          /* type of the destination */
 } merge_setting;
 
-/* Merges one row. If the destination has another type than `merge` writes, tiles of columns pass through f32. */
-static void merge_row(const merge_setting *setting, const row_block *block, int row, const node_scales *scales,
-                      const float *factor, void *target) {
+/* Runs a job whose sources are at column 0. If the destination has another type than `merge` writes, the job is one
+ * row, whose tiles of columns pass through f32. Columns of the sources have `bytes` bytes, or 0 if `merge` finds its
+ * first column itself. */
+static void merge_through(merge_function *merge, const merge_job *whole, size_t bytes, banyan_dtype merge_dtype,
+                          banyan_dtype to) {
   float tile[TILE_COLUMNS];
   const void *pointers[BNY_MERGE_SOURCES_MAX];
-  const size_t bytes = element_bytes(setting->wire), to_bytes = element_bytes(setting->to);
-  const int value_dim = setting->box->value_dim;
-  const bool direct = setting->merge_dtype == setting->to, blocks = setting->wire == BANYAN_E4M3;
-  const int columns = direct ? value_dim : TILE_COLUMNS;
-  for (int first = 0; first < value_dim; first += columns) {
-    int elements = value_dim - first < columns ? value_dim - first : columns;
-    void *to = (char *)target + (size_t)first * to_bytes;
-    void *const out[1] = {direct ? to : tile};
-    for (int s = 0; s < setting->count; s++) {
-      size_t at = (size_t)block_wire_row(block, &setting->views[s], row) * setting->row_bytes;
-      pointers[s] = (const char *)setting->views[s].n + at + (blocks ? 0 : (size_t)first * bytes);
-    }
-    merge_job job = {.sources = pointers,
-                     .count = setting->count,
-                     .scales = scales,
-                     .factor = factor,
-                     .first_row = row,
-                     .rows = 1,
-                     .elements = elements,
-                     .pitch = setting->row_bytes,
-                     .out = out,
-                     .first_column = first,
-                     .value_dim = value_dim};
-    setting->merge(&job);
-    if (!direct) convert_to_caller(tile, elements, to, setting->to);
+  void *const out[1] = {tile};
+  merge_job job = *whole;
+  if (merge_dtype == to) {
+    merge(whole);
+    return;
+  }
+  job.sources = pointers;
+  job.out = out;
+  for (int first = 0; first < whole->elements; first += TILE_COLUMNS) {
+    job.elements = whole->elements - first < TILE_COLUMNS ? whole->elements - first : TILE_COLUMNS;
+    job.first_column = first;
+    for (int s = 0; s < whole->count; s++) pointers[s] = (const char *)whole->sources[s] + (size_t)first * bytes;
+    merge(&job);
+    convert_to_caller(tile, job.elements, (char *)whole->out[0] + (size_t)first * element_bytes(to), to);
   }
 }
 
+/* Merges the rows of a block together if they are consecutive in each source and need no conversion. */
 static void merge_block(const merge_setting *setting, const row_block *block, const node_scales *scales,
                         const float *factor, void *const *targets) {
   const int value_dim = setting->box->value_dim;
@@ -194,25 +186,26 @@ static void merge_block(const merge_setting *setting, const row_block *block, co
   bool together = setting->merge_dtype == setting->to;
   for (int s = 0; s < setting->count && together; s++)
     together = block_contiguous(setting->box, block, &setting->views[s]);
-  if (!together) {
-    for (int r = 0; r < block->rows; r++) merge_row(setting, block, r, scales, factor, targets[r]);
-    return;
+  const int rows = together ? block->rows : 1;
+  for (int r = 0; r < block->rows; r += rows) {
+    const void *pointers[BNY_MERGE_SOURCES_MAX];
+    for (int s = 0; s < setting->count; s++) {
+      size_t at = (size_t)block_wire_row(block, &setting->views[s], r) * setting->row_bytes;
+      pointers[s] = (const char *)setting->views[s].n + at;
+    }
+    merge_job job = {.sources = pointers,
+                     .count = setting->count,
+                     .scales = scales,
+                     .factor = factor,
+                     .first_row = r,
+                     .rows = rows,
+                     .elements = value_dim,
+                     .pitch = setting->row_bytes,
+                     .out = targets + r,
+                     .value_dim = value_dim};
+    merge_through(setting->merge, &job, setting->wire == BANYAN_E4M3 ? 0 : element_bytes(setting->wire),
+                  setting->merge_dtype, setting->to);
   }
-  const void *pointers[BNY_MERGE_SOURCES_MAX];
-  for (int s = 0; s < setting->count; s++) {
-    size_t at = (size_t)block_wire_row(block, &setting->views[s], 0) * setting->row_bytes;
-    pointers[s] = (const char *)setting->views[s].n + at;
-  }
-  merge_job job = {.sources = pointers,
-                   .count = setting->count,
-                   .scales = scales,
-                   .factor = factor,
-                   .rows = block->rows,
-                   .elements = value_dim,
-                   .pitch = setting->row_bytes,
-                   .out = targets,
-                   .value_dim = value_dim};
-  setting->merge(&job);
 }
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
@@ -230,8 +223,8 @@ static void encode_stats(const bny_box *box, const row_block *block, const bny_w
     return;
   }
   for (int r = 0; r < BLOCK_ROWS; r += VEC_LANES) {
-    vec_stream_f32(m + r, vec_load_f32(stats->m + r));
-    vec_stream_f32(d + r, vec_load_f32(stats->d + r));
+    vec_stream_f32(m + r, vec_load(stats->m + r));
+    vec_stream_f32(d + r, vec_load(stats->d + r));
   }
 }
 
@@ -403,18 +396,8 @@ static void sum(int count, const void *const *sources, int elements, bny_wire wi
   static const node_scales ones[BLOCK_NODES_MAX] = {[0 ... BLOCK_NODES_MAX - 1] = {{1.0f}, {1.0f}}};
   static const float one[1] = {1.0f};
   const banyan_dtype wire_dtype = bny_wire_formats[wire].dtype;
-  const size_t bytes = element_bytes(wire_dtype), to_bytes = element_bytes(dtype);
-  const bool direct = is_wire || dtype == BANYAN_F32;
-  const int columns = direct ? elements : TILE_COLUMNS;
-  float tile[TILE_COLUMNS];
-  for (int first = 0; first < elements; first += columns) {
-    const void *pointers[BNY_MERGE_SOURCES_MAX];
-    for (int s = 0; s < count; s++) pointers[s] = (const char *)sources[s] + (size_t)first * bytes;
-    void *target = (char *)to + (size_t)first * to_bytes, *const out[1] = {direct ? target : tile};
-    const int number = elements - first < columns ? elements - first : columns;
-    merge_job job = {
-        .sources = pointers, .count = count, .scales = ones, .factor = one, .rows = 1, .elements = number, .out = out};
-    merge_function_for(wire_dtype, wire != BNY_WIRE_F32 && round_nodes, count, is_wire)(&job);
-    if (!direct) convert_to_caller(tile, number, target, dtype);
-  }
+  merge_job job = {
+      .sources = sources, .count = count, .scales = ones, .factor = one, .rows = 1, .elements = elements, .out = &to};
+  merge_through(merge_function_for(wire_dtype, wire != BNY_WIRE_F32 && round_nodes, count, is_wire), &job,
+                element_bytes(wire_dtype), is_wire ? wire_dtype : BANYAN_F32, is_wire ? wire_dtype : dtype);
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Converts rows from one type to another, written once over a vector type. The including file defines first:
- *   vec, VEC_LANES                        f32 lanes, a power of two
- *   vec_set(x), vec_add, vec_mul          IEEE single operations
- *   vec_load_f32/_f16/_bf16(pointer)      no alignment required
- *   vec_store_f32/_f16/_bf16(pointer, v)  round to nearest even, NaN kept, f16 overflow to infinity
+ *   vec, VEC_LANES                        f32 lanes, a power of two; then it includes vec.h
+ *   vec_load_f16/_bf16(pointer)           no alignment required
+ *   vec_store_f16/_bf16(pointer, v)       round to nearest even, NaN kept, f16 overflow to infinity
  *   vec_stream_f32(pointer, v)            bypasses the caches if it can; aligned to the vector
  *   vec_stream_end()                      orders streamed stores before later ones
  *   vec_round_f16/_bf16(v)                store and load
@@ -149,8 +148,6 @@ static inline void sum_blocks_tree(scale_block *v, int count, bool round) {
   }
 }
 
-#define INLINE static inline __attribute__((always_inline))
-
 /* This many columns pass through an f32 buffer at a time if the destination is not f32. */
 enum { TILE_COLUMNS = 512 };
 
@@ -167,20 +164,20 @@ INLINE vec load_f8(const void *values, banyan_dtype dtype) {
   memcpy(codes, values, sizeof codes);
   for (int i = 0; i < VEC_LANES; i++)
     lanes[i] = dtype == BANYAN_E4M3 ? bny_float_of_e4m3(codes[i]) : bny_float_of_e5m2(codes[i]);
-  return vec_load_f32(lanes);
+  return vec_load(lanes);
 }
 
 INLINE void store_f8(void *values, banyan_dtype dtype, vec v) {
   uint8_t codes[VEC_LANES];
   float lanes[VEC_LANES];
-  vec_store_f32(lanes, v);
+  vec_store(lanes, v);
   for (int i = 0; i < VEC_LANES; i++)
     codes[i] = dtype == BANYAN_E4M3 ? bny_e4m3_of_float(lanes[i]) : bny_e5m2_of_float(lanes[i]);
   memcpy(values, codes, sizeof codes);
 }
 
 INLINE vec load(const void *values, banyan_dtype dtype) {
-  return dtype == BANYAN_F32    ? vec_load_f32(values)
+  return dtype == BANYAN_F32    ? vec_load(values)
          : dtype == BANYAN_F16  ? vec_load_f16(values)
          : dtype == BANYAN_BF16 ? vec_load_bf16(values)
                                 : load_f8(values, dtype);
@@ -188,7 +185,7 @@ INLINE vec load(const void *values, banyan_dtype dtype) {
 
 INLINE void store(void *values, banyan_dtype dtype, vec v) {
   if (dtype == BANYAN_F32)
-    vec_store_f32(values, v);
+    vec_store(values, v);
   else if (dtype == BANYAN_F16)
     vec_store_f16(values, v);
   else if (dtype == BANYAN_BF16)
@@ -230,7 +227,7 @@ INLINE unsigned count_over(vec v, banyan_dtype dtype) {
 /* Computes to[i] = from[i] * factor. A destination on the `wire` saturates. Returns how many values did. */
 INLINE unsigned convert_row(const void *restrict from, banyan_dtype from_dtype, float factor, int elements,
                             void *restrict to, banyan_dtype to_dtype, bool wire) {
-  const vec scale = vec_set(factor);
+  const vec scale = vec_set1(factor);
   const char *source = from;
   char *target = to;
   const size_t from_bytes = element_bytes(from_dtype), to_bytes = element_bytes(to_dtype);
@@ -282,7 +279,7 @@ static unsigned convert_to_blocks(const void *from, banyan_dtype from_dtype, flo
 
 /* Does the same to f32 for full lines of memory, bypassing the caches. */
 INLINE void stream_row(const void *from, banyan_dtype from_dtype, float factor, int elements, float *to) {
-  const vec scale = vec_set(factor);
+  const vec scale = vec_set1(factor);
   const size_t from_bytes = element_bytes(from_dtype);
   for (int i = 0; i < elements; i += VEC_LANES)
     vec_stream_f32(to + i, vec_mul(load((const char *)from + (size_t)i * from_bytes, from_dtype), scale));

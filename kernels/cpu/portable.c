@@ -6,21 +6,11 @@
 
 typedef float vec __attribute__((vector_size(16)));
 #define VEC_LANES 4
+#include "vec.h"
+
 typedef uint32_t bits4 __attribute__((vector_size(16)));
 typedef int32_t signed4 __attribute__((vector_size(16)));
 typedef uint16_t halves4 __attribute__((vector_size(8)));
-
-static inline vec vec_set(float x) { return (vec){x, x, x, x}; }
-
-static inline vec vec_add(vec a, vec b) { return a + b; }
-
-static inline vec vec_mul(vec a, vec b) { return a * b; }
-
-static inline vec vec_load_f32(const void *values) {
-  vec v;
-  memcpy(&v, values, sizeof v);
-  return v;
-}
 
 /* Returns mask ? a : b for masks from comparisons. */
 static inline bits4 choose(bits4 mask, bits4 a, bits4 b) { return (a & mask) | (b & ~mask); }
@@ -72,9 +62,7 @@ static inline vec vec_load_f16(const void *values) { return float_of_f16(load_ha
 
 static inline vec vec_load_bf16(const void *values) { return (vec)(load_halves(values) << 16); }
 
-static inline void vec_store_f32(void *values, vec v) { memcpy(values, &v, sizeof v); }
-
-static inline void vec_stream_f32(float *values, vec v) { vec_store_f32(values, v); }
+static inline void vec_stream_f32(float *values, vec v) { vec_store(values, v); }
 
 static inline void vec_stream_end(void) {}
 
