@@ -13,6 +13,7 @@ libbanyan_core_la_SOURCES += \
   %D%/partial_overlap.c \
   %D%/select.c \
   %D%/select.h \
+  %D%/cpu/attention_amx_work.h \
   %D%/cpu/attention_avx512.h \
   %D%/cpu/attention_bounds.h \
   %D%/cpu/attention_bytes.h \
