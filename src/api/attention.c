@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "api/api.h"
-#include "attention/call.h"
 #include "attention/queries.h"
 #include "base/log.h"
 #include "base/sized.h"

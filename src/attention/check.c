@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Checks a call of local attention before anything is computed. */
-#include "attention/call.h"
 #include "attention/queries.h"
 #include "select.h"
 

@@ -4,7 +4,6 @@
 
 #include <stdatomic.h>
 
-#include "attention/call.h"
 #include "attention/queries.h"
 
 /* The parts that a thread begins with. */

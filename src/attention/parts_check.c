@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "attention/call.h"
 #include "attention/queries.h"
 
 /* Layouts of rows other than PLAIN have one shape. */

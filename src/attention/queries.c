@@ -2,8 +2,6 @@
  * Computes which keys a query token sees, and how many bytes a call of attention reads. */
 #include "attention/queries.h"
 
-#include "attention/call.h"
-
 enum { TREE_BITS = 64 };
 
 int32_t bny_attention_keys(const banyan_kv_part *part, int32_t sequence) {

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "attention/call.h"
 #include "attention/queries.h"
 
 enum { TREE_TOKENS_MAX = 64 };

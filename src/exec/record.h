@@ -79,13 +79,15 @@ static inline void bny_record_step(bny_record *record, bny_run_record *run, uint
 static inline uint64_t bny_record_wait_begin(const bny_record *record) { return record->trace ? bny_clock_ticks() : 0; }
 
 static inline void bny_record_begin(bny_record *record, bny_run_record *run, uint64_t operation) {
-  bny_flight *flight = record->flight;
   run->phase = -1;
-  if (flight) {
-    bny_flight_entry *entry = &flight->entries[operation % BNY_FLIGHT_ENTRIES];
-    *entry =
-        (bny_flight_entry){.operation = operation, .begin = bny_clock_ticks(), .tag = record->tag, .note = run->note};
-    atomic_store_explicit(&flight->run, operation, memory_order_release);
+  if (record->flight) {
+    bny_flight_entry *entry = &record->flight->entries[operation % BNY_FLIGHT_ENTRIES];
+    entry->operation = operation;
+    entry->begin = bny_clock_ticks();
+    entry->end = 0;
+    entry->tag = record->tag;
+    entry->note = run->note;
+    atomic_store_explicit(&record->flight->run, operation, memory_order_release);
   }
   BNY_PROBE_6(start, record->rank, operation, run->name, run->algorithm, run->note.bytes, record->tag);
 }

@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "attention/call.h"
 #include "attention/queries.h"
 #include "base/status.h"
 
