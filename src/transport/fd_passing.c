@@ -127,9 +127,10 @@ static banyan_status receive_parcel(int socket_fd, int32_t peer, int *fds, int c
   struct msghdr message = {
       .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
   if (!wait_for(socket_fd, POLLIN, deadline_ns)) return fail_receive(peer, errno);
-  ssize_t bytes;
-  do bytes = recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC);
-  while (bytes < 0 && errno == EINTR);
+  ssize_t bytes = recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC);
+  /* A peer that closes without having read all is reported first, and then come its parcels. */
+  for (int resets = 0; bytes < 0 && (errno == EINTR || (errno == ECONNRESET && resets++ == 0));)
+    bytes = recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC);
   if (bytes != (ssize_t)sizeof parcel) return fail_receive(peer, bytes < 0 ? errno : ECONNRESET);
   const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
   int received[FDS_PER_PARCEL], there = 0, wanted = 0;
@@ -348,17 +349,23 @@ static banyan_status trade_as_first(bny_fd_passing *passing, const int *mine, in
   return status;
 }
 
+enum { GRACE_NS = 200000000 };
+
 banyan_status bny_fd_passing_exchange(bny_fd_passing *passing, banyan_status own, const int *mine, int32_t each,
                                       int *fds) {
   banyan_status status = own;
   int32_t count = passing->nranks * each;
+  /* Rank 0 names a rank that never comes, so the others wait for rank 0 a little longer. */
+  int64_t last_ns = passing->deadline_ns < INT64_MAX - GRACE_NS ? passing->deadline_ns + GRACE_NS : INT64_MAX;
   for (int32_t i = 0; i < count; i++) fds[i] = -1;
   if (status == BANYAN_OK && passing->rank == 0)
     status = trade_as_first(passing, mine, each, fds);
-  else if (status == BANYAN_OK && !send_all(passing->sockets[0], mine, each, passing->deadline_ns))
-    status = fail_send(0, errno);
-  else if (status == BANYAN_OK)
-    status = receive_all(passing->sockets[0], 0, fds, count, passing->deadline_ns);
+  else if (status == BANYAN_OK) {
+    /* Rank 0 may have failed and closed, and then its parcel has the reason. */
+    int error = send_all(passing->sockets[0], mine, each, passing->deadline_ns) ? 0 : errno;
+    status = receive_all(passing->sockets[0], 0, fds, count, last_ns);
+    if (status == BANYAN_OK && error) status = fail_send(0, error);
+  }
   for (int32_t i = 0; i < count; i++) {
     if (fds[i] < 0 || (status == BANYAN_OK && i / each != passing->rank)) continue;
     close(fds[i]);
