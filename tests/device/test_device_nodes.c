@@ -386,7 +386,7 @@ static void abort_and_leave(world_rank *self) {
 /* All ranks wait for all others, and name the rank that is missing. */
 TEST_LOOP(failures_are_named, 2) {
   run_and_free(task_of(3, BANYAN_SCATTER_NONE, 1, "oneshot"), _i ? abort_and_leave : lose_a_proxy,
-               (world_setup){.timeout_ns = _i ? 0 : 1000000000});
+               (world_setup){.timeout_ns = _i ? 0 : 4000000000});
 }
 
 /* ---- deaths ------------------------------------------------------------------------------------------------------ */
