@@ -353,8 +353,8 @@ static void pci_look(checker *c) {
 
 /* A port that is down is a fault if its NIC serves ranks, or would spare two ranks of its host from sharing one. */
 static void port_down(checker *c) {
-  if (!bny_topo_port_down(c->topo, c->at)) return;
-  int32_t nic = bny_topo_ancestor(c->topo, c->at, BNY_TOPO_NIC), alone = 0, missed = 0;
+  int32_t nic = bny_topo_port_down(c->topo, c->at) ? bny_topo_nic_of(c->topo, c->at) : -1, alone = 0, missed = 0;
+  if (nic < 0) return;
   int32_t host = bny_topo_ancestor(c->topo, nic, BNY_TOPO_HOST);
   double rated = bny_topo_port_rated(c->topo, c->at);
   for (int32_t r = 0; r < c->levels->nranks; r++) {
@@ -468,28 +468,27 @@ static void nic_numa(checker *c) {
          (int)c->host->count);
 }
 
-/* Hosts that neither switches nor another host joins are on several networks. */
+/* Hosts that neither a link nor another host joins are on several networks. */
 static void networks(checker *c) {
-  const bny_topo_rank *ranks = c->levels->ranks;
-  int32_t *roots = tool_new((size_t)c->topo->nnodes, sizeof *roots), first = -1;
+  const bny_topo *topo = c->topo;
+  int32_t *roots = tool_new((size_t)topo->nnodes, sizeof *roots), first = -1;
   if (bny_topo_level_of(c->levels, BNY_TOPO_LEVEL_LEAF) == NULL) return;
-  for (int32_t n = 0; n < c->topo->nnodes; n++) roots[n] = n;
-  for (int32_t l = 0; l < c->levels->nlevels; l++) {
-    const bny_topo_level *level = &c->levels->levels[l];
-    for (int32_t i = 1; i < level->nmembers && level->kind >= BNY_TOPO_LEVEL_LEAF; i++)
-      if (level->group_of[level->members[i - 1]] == level->group_of[level->members[i]])
-        bny_topo_unite(roots, ranks[level->members[i - 1]].host, ranks[level->members[i]].host);
+  for (int32_t n = 0; n < topo->nnodes; n++) {
+    int32_t host = bny_topo_ancestor(topo, n, BNY_TOPO_HOST);
+    roots[n] = host >= 0 ? host : n;
   }
+  for (int32_t l = 0; l < topo->nlinks; l++)
+    if (topo->links[l].kind == BNY_TOPO_LINK_NET) bny_topo_unite(roots, topo->links[l].from, topo->links[l].to);
   for (int32_t h = 0; h < c->hosts->ngroups; h++) {
     int32_t host = c->hosts->groups[h].node;
     if (nics_serving(c, &c->hosts->groups[h]) == 0) continue;
     first = first < 0 ? host : first;
     if (bny_topo_root(roots, host) != bny_topo_root(roots, first))
-      find(c, host, "no link joins its network to that of %s", c->topo->nodes[first].name);
+      find(c, host, "no link joins its network to that of %s", topo->nodes[first].name);
   }
 }
 
-/* Leaf switches whose links to others carry less than their NICs: by design, or a switch or cables are gone. */
+/* The links of a leaf switch to others carry less than its NICs: by design, or a switch or cables are gone. */
 static void uplinks_narrow(checker *c) {
   const bny_topo_level *leaves = bny_topo_level_of(c->levels, BNY_TOPO_LEVEL_LEAF);
   for (int32_t g = 0; leaves != NULL && g < leaves->ngroups; g++) {
