@@ -240,8 +240,12 @@ ABOUT(nvmlDeviceGetPciInfo_v3, answer(device),
 static void field_fill(const machine *m, unsigned gpu, bny_nvml_field *field) {
   unsigned value = 0;
   bool there = true;
-  if (field->id == BNY_NVML_FIELD_NVLINK_SPEED && field->scope < m->links)
-    value = is_up(m, gpu, field->scope) ? m->megabytes / (is_at(m, LINKS_SLOW, gpu) ? 2 : 1) : 0;
+  /* Before Hopper each of the first links has a field, and all others share one. */
+  const bool by_scope = field->id == BNY_NVML_FIELD_NVLINK_SPEED && m->major >= 9;
+  const unsigned link = by_scope ? field->scope : field->id - BNY_NVML_FIELD_NVLINK_SPEED_0;
+  const bool by_field = m->major < 9 && link <= BNY_NVML_FIELD_NVLINK_SPEED_COMMON - BNY_NVML_FIELD_NVLINK_SPEED_0;
+  if ((by_scope || by_field) && link < m->links)
+    value = is_up(m, gpu, link) ? m->megabytes / (is_at(m, LINKS_SLOW, gpu) ? 2 : 1) : 0;
   else if (field->id == BNY_NVML_FIELD_C2C_COUNT && m->coherent)
     value = 10;
   else if (field->id == BNY_NVML_FIELD_C2C_STATUS && m->coherent)

@@ -34,7 +34,9 @@ enum { BNY_NVML_REMOTE_GPU = 0, BNY_NVML_REMOTE_CPU = 1, BNY_NVML_REMOTE_SWITCH 
 enum { BNY_NVML_LINKS_MAX = 36 }; /* per GPU: 18 so far */
 
 enum {
-  BNY_NVML_FIELD_NVLINK_SPEED = 164, /* scope: the link; raw MB/s */
+  BNY_NVML_FIELD_NVLINK_SPEED_0 = 84, /* to 89: links 0 to 5; raw MB/s, as the next two */
+  BNY_NVML_FIELD_NVLINK_SPEED_COMMON = 90,
+  BNY_NVML_FIELD_NVLINK_SPEED = 164, /* scope: the link; of newer GPUs */
   BNY_NVML_FIELD_C2C_COUNT = 170,
   BNY_NVML_FIELD_C2C_STATUS = 171, /* scope: the link */
   BNY_NVML_FIELD_C2C_SPEED = 172   /* scope: the link; MB/s */

@@ -101,6 +101,10 @@ static bny_nvml_way *way_to(bny_nvml_gpu *gpu, int32_t to) {
 static double link_megabytes(const bny_nvml *nvml, bny_nvml_device device, unsigned link) {
   double value = 0;
   bool reports = bny_nvml_field_read(nvml, device, BNY_NVML_FIELD_NVLINK_SPEED, link, &value);
+  if ((!reports || value <= 0) && link < 6)
+    reports = bny_nvml_field_read(nvml, device, BNY_NVML_FIELD_NVLINK_SPEED_0 + link, 0, &value);
+  if (!reports || value <= 0)
+    reports = bny_nvml_field_read(nvml, device, BNY_NVML_FIELD_NVLINK_SPEED_COMMON, 0, &value);
   return reports && value > 0 && value < 1e6 ? value : 0;
 }
 
