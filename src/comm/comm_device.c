@@ -12,7 +12,7 @@
 #include "base/deadline.h"
 #include "base/log.h"
 
-/* ---- the way ----------------------------------------------------------------------------------------------------- */
+/* ---- fabric handles ---------------------------------------------------------------------------------------------- */
 
 /* Sets *has_fabric if all ranks' devices share memory by fabric handles, because their nodes are one NVLink domain. */
 static banyan_status comm_find_fabric(const banyan_comm *comm, const bny_exchange *exchange, bool *has_fabric) {

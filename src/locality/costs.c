@@ -24,7 +24,7 @@ banyan_status bny_costs_read(const char *path, bny_prices *prices) {
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* One reading of a file. After the first error, the functions below do nothing. */
+/* One reading of a file. It keeps the first error; later ones are not reported. */
 typedef struct reading {
   const char *path;
   banyan_status status;

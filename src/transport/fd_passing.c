@@ -114,7 +114,7 @@ static bool send_all(int socket_fd, const int *fds, int32_t count, int64_t deadl
 static banyan_status fail_receive(int32_t peer, int error) {
   if (error == ETIMEDOUT)
     return bny_fail(BANYAN_ERR_TIMEOUT, "rank %d hands over nothing: it is stopped, or slow", peer);
-  if (error == ECONNRESET) return bny_fail(BANYAN_ERR_PEER, "rank %d ended while memory was handed over", peer);
+  if (error == ECONNRESET) return bny_fail(BANYAN_ERR_PEER, "rank %d ended while descriptors were handed over", peer);
   return bny_fail_errno(BANYAN_ERR_SYSTEM, error, "cannot take the descriptors that rank %d hands over%s", peer,
                         error == EMFILE ? " (raise ulimit -n)" : "");
 }
@@ -146,7 +146,7 @@ static banyan_status receive_parcel(int socket_fd, int32_t peer, int *fds, int c
   }
   for (int i = 0; i < there; i++) close(received[i]);
   if (parcel.status == BANYAN_OK) return fail_receive(peer, EMFILE);
-  return bny_fail((banyan_status)parcel.status, "rank %d hands over no memory: %.*s", peer, (int)sizeof parcel.why - 1,
+  return bny_fail((banyan_status)parcel.status, "rank %d hands over nothing: %.*s", peer, (int)sizeof parcel.why - 1,
                   parcel.why);
 }
 
@@ -303,6 +303,8 @@ static banyan_status connect_all(const bny_exchange *exchange, const ticket *tic
   return BANYAN_OK;
 }
 
+enum { GRACE_NS = 200000000 };
+
 banyan_status bny_fd_passing_meet(const bny_exchange *exchange, bny_fd_passing *passing) {
   int32_t rank = exchange->bootstrap->rank, nranks = exchange->bootstrap->nranks;
   int listener = -1;
@@ -324,8 +326,9 @@ banyan_status bny_fd_passing_meet(const bny_exchange *exchange, bny_fd_passing *
   if (listener >= 0) close(listener);
   free(tickets);
   if (status != BANYAN_OK) bny_fd_passing_close(passing);
-  int64_t now_ns = bny_deadline_now();
-  passing->deadline_ns = now_ns + (exchange->deadline_ns - now_ns) / 2;
+  int64_t now_ns = bny_deadline_now(), left_ns = exchange->deadline_ns - now_ns;
+  passing->deadline_ns = now_ns + left_ns / 2;
+  passing->last_ns = passing->deadline_ns + (left_ns / 4 < GRACE_NS ? left_ns / 4 : GRACE_NS);
   return status;
 }
 
@@ -349,21 +352,17 @@ static banyan_status trade_as_first(bny_fd_passing *passing, const int *mine, in
   return status;
 }
 
-enum { GRACE_NS = 200000000 };
-
 banyan_status bny_fd_passing_exchange(bny_fd_passing *passing, banyan_status own, const int *mine, int32_t each,
                                       int *fds) {
   banyan_status status = own;
   int32_t count = passing->nranks * each;
-  /* Rank 0 names a rank that never comes, so the others wait for rank 0 a little longer. */
-  int64_t last_ns = passing->deadline_ns < INT64_MAX - GRACE_NS ? passing->deadline_ns + GRACE_NS : INT64_MAX;
   for (int32_t i = 0; i < count; i++) fds[i] = -1;
   if (status == BANYAN_OK && passing->rank == 0)
     status = trade_as_first(passing, mine, each, fds);
   else if (status == BANYAN_OK) {
     /* Rank 0 may have failed and closed, and then its parcel has the reason. */
     int error = send_all(passing->sockets[0], mine, each, passing->deadline_ns) ? 0 : errno;
-    status = receive_all(passing->sockets[0], 0, fds, count, last_ns);
+    status = receive_all(passing->sockets[0], 0, fds, count, passing->last_ns);
     if (status == BANYAN_OK && error) status = fail_send(0, error);
   }
   for (int32_t i = 0; i < count; i++) {

@@ -13,6 +13,7 @@ typedef struct bny_fd_passing {
   uint64_t process; /* its owner: the exchange has the same */
   int32_t rank, nranks;
   int64_t deadline_ns; /* half of the exchange's time, so that a failure can still reach all ranks */
+  int64_t last_ns;     /* a little later: rank 0 names a rank that never comes, so the others wait longer for rank 0 */
   int *sockets;        /* by rank: on rank 0 to every other rank, elsewhere to rank 0; else -1 */
   bool was_rejected;
   banyan_status admitted; /* rank 0: a failure, with its text, that the others do not know yet */

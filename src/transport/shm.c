@@ -74,6 +74,8 @@ static banyan_status make_death(int32_t rank, int *death, int *held) {
     return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "rank %d cannot make a pair of sockets", rank);
   *death = bny_file_above_stderr(pair[0]);
   *held = bny_file_above_stderr(pair[1]);
+  if (*death < 0 || *held < 0)
+    return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "rank %d can open no more descriptors (raise ulimit -n)", rank);
   return BANYAN_OK;
 }
 
