@@ -95,10 +95,10 @@ void select_call::read(const comm &owner, const words &given) {
 }
 
 nb::object select_call::result() {
-  int64_t rows_now = desc.valid ? int64_t{*valid.tokens} * desc.heads : int64_t{desc.tokens} * desc.heads;
-  if (narrow)
-    std::transform(best_wide.begin(), best_wide.begin() + rows_now * desc.k, static_cast<int32_t *>(best_indices.data),
-                   [](int64_t index) { return static_cast<int32_t>(index); });
+  if (!narrow) return request::result(); // tokens may be in memory of a device
+  int64_t rows_now = int64_t{desc.valid ? *valid.tokens : desc.tokens} * desc.heads;
+  std::transform(best_wide.begin(), best_wide.begin() + rows_now * desc.k, static_cast<int32_t *>(best_indices.data),
+                 [](int64_t index) { return static_cast<int32_t>(index); });
   return request::result();
 }
 
