@@ -52,7 +52,9 @@ endif
 dist-hook: man
 	$(MKDIR_P) $(distdir)/%D%/man
 	cp %D%/man/*.3 $(distdir)/%D%/man
-	find $(distdir) -name __pycache__ -prune -exec rm -r {} +
+	cd $(distdir) && find python integrations \( -name __pycache__ -o -name '.*_cache' -o -name '*.egg-info' -o -name build \
+	  -o -name dist \) -prune -exec rm -r {} + && find python integrations -type f \( -name '*.log' -o -name '*.trs' \
+	  -o -name '*.so' \) -exec rm {} +
 # The pages are from this build or else from the tarball.
 reference_pages = from=%D%/man; test -e $$from/stamp || from=$(srcdir)/%D%/man; ls $$from/*.3 2>/dev/null
 install-data-local:
