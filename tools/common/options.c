@@ -266,8 +266,8 @@ bool tool_options_parse(const tool_program *program, int argc, char **argv, void
   ok = ok && program->complete(arguments, argc, argv, &error);
   for (char *c = error.text; *c != '\0'; c++) *c = *c == '\n' ? '?' : *c; /* keeps the error on one line */
   if (!ok && speaks) fprintf(stderr, "%s: %s\ntry '%s --help'\n", program->name, error.text, program->name);
-  /* A launcher ends all ranks when the first one fails, so the silent ones leave it time to print. */
-  if (!ok && !speaks) nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+  /* A launcher ends all ranks when the first one fails, so the silent ones wait until rank 0 has printed and failed. */
+  if (!ok && !speaks) nanosleep(&(struct timespec){.tv_sec = 20}, NULL);
   *exit_status = TOOL_EXIT_USAGE;
   return ok;
 }

@@ -18,11 +18,8 @@ static int floats_of(const perf_method *method) { return (int)(method->perf->byt
 
 static banyan_status run_allgather(perf_method *method) {
   int32_t nranks = method->perf->world->nranks;
-  size_t mark = tool_mark();
-  float *factors = tool_new((size_t)nranks, sizeof *factors);
   bool done = mpi_of(method)->allgather(method->input, floats_of(method), method->receive);
-  perf_merge_gathered(method->receive, nranks, method->rows.rows, method->rows.dim, factors, method->output);
-  tool_release(mark);
+  perf_merge_gathered(method->receive, nranks, method->rows.rows, method->rows.dim, method->work, method->output);
   return status_of(done);
 }
 
@@ -66,17 +63,15 @@ static banyan_status run_sums(perf_method *method) {
   return status_of(mpi_of(method)->allreduce(method->input, method->output, floats_of(method), false));
 }
 
-/* MPI_Allgather of the sorted lists, and a merge of them. */
+/* MPI_Allgather brings the sorted lists, which are then merged. */
 static banyan_status run_lists(perf_method *method) {
   const perf_case *perf = method->perf;
-  size_t mark = tool_mark();
-  perf_list *lists = tool_new((size_t)perf->world->nranks, sizeof *lists);
+  perf_list *lists = method->work;
   bool done = mpi_of(method)->allgather(method->input, floats_of(method), method->receive);
   for (int32_t r = 0; r < perf->world->nranks; r++)
     lists[r] = perf_list_at((char *)method->receive + (size_t)r * perf->bytes, perf->bytes);
   perf_list out = perf_list_at(method->output, perf->bytes);
   perf_list_merge(lists, perf->world->nranks, &out);
-  tool_release(mark);
   return status_of(done);
 }
 
@@ -122,6 +117,7 @@ bool perf_mpi_methods(const perf_case *perf, perf_method methods[PERF_MPI_METHOD
     perf_method *method = &methods[count++];
     *method = (perf_method){.name = f->name, .perf = perf, .run = f->run, .input = tool_take(perf->bytes)};
     method->receive = tool_take(f->gathers ? whole : perf->bytes);
+    method->work = tool_new((size_t)perf->world->nranks, sizeof(perf_list));
     method->output = tool_take(perf->collective == BNY_ALLGATHER_HEADS ? whole : perf->bytes);
     if (perf->collective == BNY_COMBINE && !lay_out_rows(method)) {
       while (count > 0) perf_method_free(&methods[--count]);

@@ -39,6 +39,7 @@ typedef struct perf_method {
   perf_rows rows;       /* combine: input */
   void *input, *output; /* memory; of broadcast and barrier the output is the input */
   float *receive;       /* MPI: from all ranks, or reduced */
+  void *work;           /* MPI: room for a factor or a list of each rank */
   bool by_row;          /* MPI: statistics are next to the values of their row */
 } perf_method;
 
