@@ -282,6 +282,7 @@ enum { ROW_VALUES = 128, LONG_VALUES = 4096 };
 /* Every rank contributes one row of ones. The merged row is the same. */
 static banyan_status combine_row(world_rank *self, const char *algorithm, banyan_order order, rows *row) {
   rows_set(row, 1);
+  row->lse[0] = 0; /* the last call has written there */
   row->out = row->in;
   row->desc.algorithm = algorithm, row->desc.order = order;
   return rows_combine(row, self->comm);

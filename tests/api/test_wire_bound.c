@@ -252,6 +252,8 @@ TEST_RANKS(values_beyond_a_type_become_its_largest, 3, .nranks = 1 + _i) {
       double most = wire == 0 ? 4 * largest : 3.4e38;
       v[i] = i % 100 == 0 ? INFINITY : (float)(most * random_unit(&random));
       lse[i] = self->rank == 0 ? (float)(10 * random_unit(&random)) : -INFINITY;
+      if (i == 1 || i == 2) v[i] = i == 1 ? (float)largest : nextafterf((float)largest, INFINITY);
+      if ((i == 1 || i == 2) && self->rank == 0) lse[i] = 0;
       expected += self->rank == 0 && isfinite(v[i]) && fabs((double)v[i]) * d_of((double)lse[i]) > largest;
     }
     banyan_combine_desc desc = {

@@ -215,7 +215,8 @@ static void mix(world_rank *self) {
   gpu_graph *graph = NULL;
   tool_error error = {.text = ""};
   combine_all(self);
-  bool good = capture_and_replace(self, &graph) && world_meet(self);
+  bool good = capture_and_replace(self, &graph);
+  good = world_meet(self) && good;
   uint64_t before = FAKE_CUDA(fake_cuda_setup_calls)();
   good = world_meet(self) && good;
   for (int i = 0; i < MIXED_RUNS && good; i++) {

@@ -42,9 +42,8 @@ static void expect_written(const format *f, float value) {
   const int code = f->write(fabsf(value)), top = f->bits == 8 ? f->largest : f->infinity;
   double here = fabs(exact(f, code) - magnitude), above = fabs(exact(f, code + 1) - magnitude);
   double below = code > 0 ? fabs(exact(f, code - 1) - magnitude) : (double)INFINITY, other = fmin(above, below);
-  bool is_nearest = here < other || (here == other && code % 2 == 0);
-  if (code >= top) is_nearest = code == top && (f->bits == 8 ? magnitude >= exact(f, top) : here <= below);
-  if (f->bits == 8 && code == top && !is_nearest) is_nearest = here <= below;
+  if (code == top) other = f->bits == 8 && magnitude >= exact(f, top) ? (double)INFINITY : below;
+  bool is_nearest = code <= top && (here < other || (here == other && code % 2 == 0));
   ck_assert_msg(is_nearest, "%s of %a is %02x", f->name, (double)value, (unsigned)code);
   ck_assert_msg(f->write(-fabsf(value)) == (code | 1 << (f->bits - 1)), "%s of -%a", f->name, (double)value);
 }

@@ -57,8 +57,6 @@ char *drawn_row(const banyan_kv_part *kv, int which, int32_t b, int32_t h, int32
   return (char *)(uintptr_t)from[which] + (outer * stride[0] + h * stride[1] + at * stride[2]) * element;
 }
 
-/* ---- where keys lie ---------------------------------------------------------------------------------------------- */
-
 size_t drawn_row_bytes(const drawn *p, int which) {
   const banyan_kv_part *kv = &p->parts[0];
   if (which > 1) return kv->scales.token_stride ? sizeof(float) : 0;

@@ -80,7 +80,7 @@ struct world_setup {
   const char *nodes; /* the node of each rank, "a,a,b"; NULL: as the backend has it */
   bool fabric;       /* emulated nodes: devices have fabric handles, so that they are not staged */
   int32_t comms;     /* communicators that are in use at once on a GPU; 0: 1 */
-  void *argument;    /* processes may write there only to memory from world_share() */
+  void *argument;    /* processes may write there only to memory from world_share() or world_take() */
   /* Processes: the parent calls it while they run; it may send them signals. */
   void (*conduct)(world *world, const pid_t *pids, void *argument);
 };
