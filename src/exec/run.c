@@ -262,9 +262,7 @@ static banyan_status finish_network(bny_run *run, bool block, bool *settled) {
 /* Functions that take steps return BANYAN_OK with *done false if a message is missing, and continue from there in the
  * next call. */
 
-/* Between nodes of devices, `proxy` is set: kernels make the slots that are sent and read the messages that have
- * arrived, so the plan has only SEND and WAIT steps. */
-static banyan_status take_steps(bny_run *run, const bny_proxy_ops *proxy, bool block, bool *done) {
+static banyan_status take_steps(bny_run *run, bool block, bool *done) {
   const bny_plan *plan = run->plan;
   bny_exec *exec = run->exec;
   int half = (int)(exec->epoch & 1);
@@ -272,7 +270,7 @@ static banyan_status take_steps(bny_run *run, const bny_proxy_ops *proxy, bool b
   for (; run->next < plan->nsteps; run->next++) {
     const bny_step *step = &plan->steps[run->next];
     const bny_bound_step *bound = &run->steps[half][run->next];
-    bool made = false, arrived = false;
+    bool arrived = false;
     if (run->record.levels) bny_record_step(&exec->record, &run->record, exec->epoch, run->next);
     switch (step->kind) {
     case BNY_STEP_COPY:
@@ -280,15 +278,10 @@ static banyan_status take_steps(bny_run *run, const bny_proxy_ops *proxy, bool b
       if (status != BANYAN_OK) return status;
       break;
     case BNY_STEP_MERGE: run->payload->merge(run, run->next, half); break;
-    case BNY_STEP_SEND:
-      status = proxy ? wait_kernels(run, step->slot, block, &made) : BANYAN_OK;
-      if (status != BANYAN_OK || (proxy && !made)) return status;
-      send_slot(run, step);
-      break;
+    case BNY_STEP_SEND: send_slot(run, step); break;
     case BNY_STEP_WAIT:
       status = wait_message(run, step, bound, block, &arrived);
       if (status != BANYAN_OK || !arrived) return status;
-      if (proxy) proxy->notify(run->binding->proxy_context, step->message);
       break;
     case BNY_STEP_DELIVER: run->payload->deliver(run, run->next, half); break;
     }
@@ -297,14 +290,37 @@ static banyan_status take_steps(bny_run *run, const bny_proxy_ops *proxy, bool b
   return BANYAN_OK;
 }
 
+/* Runs the exchange between nodes for devices. Kernels make the slots that are sent and read the messages that have
+ * arrived, so the plan has only SEND and WAIT steps. */
+static banyan_status take_proxy_steps(bny_run *run, bool block, bool *done) {
+  const bny_plan *plan = run->plan;
+  bny_exec *exec = run->exec;
+  banyan_status status;
+  for (; run->next < plan->nsteps; run->next++) {
+    const bny_step *step = &plan->steps[run->next];
+    bool met = false;
+    if (run->record.levels) bny_record_step(&exec->record, &run->record, exec->epoch, run->next);
+    if (step->kind == BNY_STEP_SEND) {
+      status = wait_kernels(run, step->slot, block, &met);
+      if (status != BANYAN_OK || !met) return status;
+      send_slot(run, step);
+    } else {
+      status = wait_message(run, step, &run->steps[exec->epoch & 1][run->next], block, &met);
+      if (status != BANYAN_OK || !met) return status;
+      run->binding->proxy->notify(run->binding->proxy_context, step->message);
+    }
+  }
+  *done = true;
+  return BANYAN_OK;
+}
+
 banyan_status bny_run_progress(bny_run *run, bool block, const bny_run_report **report) {
   bny_exec *exec = run->exec;
-  const bny_proxy_ops *proxy = run->binding->proxy;
-  bool taken = false, settled = !exec->progress, read = !proxy;
+  bool is_proxy = run->binding->proxy != NULL, taken = false, settled = !exec->progress, read = !is_proxy;
   *report = NULL;
   banyan_status status = wait_half(run, block);
   if (status != BANYAN_OK || !run->ready) return status;
-  status = take_steps(run, proxy, block, &taken);
+  status = is_proxy ? take_proxy_steps(run, block, &taken) : take_steps(run, block, &taken);
   if (status != BANYAN_OK || !taken) return status;
   /* Within a node a message is sent when its signal is stored. */
   if (!settled) status = finish_network(run, block, &settled);
