@@ -376,7 +376,7 @@ public:
 
   std::unique_ptr<request> planned;
   nb::object outputs = nb::none();
-  std::vector<nb::object> kept; // what the caller gave
+  std::vector<nb::object> kept; // holds what the caller gave
   banyan_op *op = nullptr;
   bool started = false;
   bool has_run = false; // it was started, so its outputs have been written

@@ -162,7 +162,7 @@ TEST_LOOP(wrong_calls, PROCESSES) {
     if (call->has_op) check_rejected(call, &the, &the.op_out);
     good.group_out = the.group_out, good.env_out = the.env_out, good.comm_out = the.comm_out;
     good.op_out = the.op_out, good.bootstrap = the.bootstrap;
-    the = good; /* what the row has spoilt is as it was */
+    the = good; /* undoes what the row has changed */
     check_good(&the, call->function);
   }
 }
