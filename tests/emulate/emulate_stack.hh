@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Stacks of emulated threads, and the switches between them and the stack of the OS thread that runs them all. */
+ * Makes stacks of emulated threads, and switches between them and the stack of the OS thread that runs them all. */
 #pragma once
 
 #include <sys/mman.h>

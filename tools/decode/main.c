@@ -233,7 +233,7 @@ static bool work(void *opaque, const tool_world *world, bool *verified, tool_err
   return ok;
 }
 
-/* Attention of one rank, or on a device, of random values. */
+/* Runs attention of one rank, or on a device, over random values. */
 static int work_alone(const arguments *a) {
   decode_device_settings on_device = {.device = a->device,
                                       .nranks = a->world.ranks > 0 ? a->world.ranks : 1,
